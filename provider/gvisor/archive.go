@@ -22,7 +22,7 @@ var _ sandpit.Archiver = (*Instance)(nil)
 // archiveRecords is a directory with a file for each archived sandbox. The sandbox is archived
 // while that file exists and the sandbox is neither stopped nor in an engine: otherwise the
 // file, and the object that it names, are leftovers. Each object is named by a file.
-type archiveRecords struct{ dir string } // empty: there is none
+type archiveRecords struct{ dir string } // empty: archiving is not possible
 
 // archiveRecord describes an archived sandbox. Its environment and key are in this file, and
 // not in the object.
@@ -212,7 +212,7 @@ func (l *lifecycle) archive(ctx context.Context) error {
 
 // lockForArchive is lock for what needs the archive.
 //
-// Unsupported: there is none.
+// Unsupported: no archive is configured.
 func (s *savedStates) lockForArchive(ctx context.Context, id sandpit.ID) (*os.File, error) {
 	if !s.canStop() || s.archive == nil {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "no archive is configured")

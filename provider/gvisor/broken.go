@@ -17,27 +17,26 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// An engine that ends by itself has broken down, and its sandboxes with it. Its reaper then
-// leaves a file, in a directory beside that of the engines, which says how it ended and
-// what it said at last. Whoever was waiting for an answer finds it there, and so does a
-// person later.
+// When an engine ends unexpectedly, and its sandboxes with it, its reaper leaves a file in a
+// directory beside that of the engines. The file has how the engine ended and the end of its log.
+// It explains failed calls, and helps the administrator later.
 const (
 	brokenName        = "broken"
-	maxBreakdowns     = 16       // files; the oldest go first
+	maxBreakdowns     = 16       // files; the oldest are removed first
 	maxBreakdownLog   = 64 << 10 // bytes of a file
 	maxBreakdownQuote = 300      // bytes of it in an error
 
-	// breakdownLimit is how long a reaper may take to leave the file.
+	// breakdownLimit is how long a reaper may take to write the file.
 	breakdownLimit = 2 * time.Second
 	breakdownPoll  = 5 * time.Millisecond
 )
 
-// brokenPath is where the reaper of the engine with the directory leaves the file.
+// brokenPath returns where the reaper of the engine with a directory leaves the file.
 func brokenPath(engine string) string {
 	return filepath.Join(filepath.Dir(filepath.Dir(engine)), brokenName, filepath.Base(engine))
 }
 
-// writeBreakdown writes down how an engine ended, and what it said.
+// writeBreakdown writes how an engine ended, and its log.
 func writeBreakdown(engine, how string, log *os.File) error {
 	path := brokenPath(engine)
 	dir := filepath.Dir(path)
@@ -55,7 +54,7 @@ func writeBreakdown(engine, how string, log *os.File) error {
 	return errors.Join(os.Rename(half, path), removeOldBreakdowns(dir))
 }
 
-// removeOldBreakdowns removes the oldest files of too many.
+// removeOldBreakdowns removes the oldest files above the limit.
 func removeOldBreakdowns(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -63,7 +62,7 @@ func removeOldBreakdowns(dir string) error {
 	}
 	var all []os.FileInfo
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil { // else it was removed meanwhile
+		if info, err := e.Info(); err == nil { // otherwise it was removed meanwhile
 			all = append(all, info)
 		}
 	}
@@ -77,8 +76,8 @@ func removeOldBreakdowns(dir string) error {
 	return errors.Join(errs...)
 }
 
-// describeBreakdown returns how an engine broke down that does not answer, "" if it did not: then it
-// ended as it should, was killed with its reaper, or lives.
+// describeBreakdown returns how an engine that does not respond has failed. It returns "" if the
+// engine did not fail: it ended as intended, was killed with its reaper, or is running.
 func describeBreakdown(ctx context.Context, engine string) string {
 	limit := time.NewTimer(breakdownLimit)
 	defer limit.Stop()
@@ -101,7 +100,7 @@ func describeBreakdown(ctx context.Context, engine string) string {
 	}
 }
 
-// engineEnded reports whether an engine and its reaper have ended: they hold a lock.
+// engineEnded reports whether an engine and its reaper have ended, by their lock.
 func engineEnded(engine string) bool {
 	f, err := lockFile(filepath.Join(engine, lockName), unix.LOCK_SH|unix.LOCK_NB)
 	if f != nil {
@@ -110,27 +109,27 @@ func engineEnded(engine string) bool {
 	return !errors.Is(err, unix.EWOULDBLOCK)
 }
 
-// quoteBreakdown makes one line of what a reaper has left.
+// quoteBreakdown returns the file as one line.
 func quoteBreakdown(text string) string {
 	how, words, _ := strings.Cut(text, "\n")
-	words, _, _ = strings.Cut(strings.TrimSpace(words), "\n\n") // a break-down's reason comes before its places
+	words, _, _ = strings.Cut(strings.TrimSpace(words), "\n\n") // the reason of a crash precedes its stack traces
 	if words == "" {
 		return how
 	}
 	return fmt.Sprintf("%s, %.*q", how, maxBreakdownQuote, words)
 }
 
-// brokenError adds to the failure of a call to an engine how that broke down.
+// brokenError adds to a failed call how the engine failed.
 func brokenError(ctx context.Context, engine string, err error) error {
 	how := describeBreakdown(ctx, engine)
 	if how == "" {
 		return err
 	}
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "the sandbox's engine broke down: %s: %w", how, err),
-		"what it said is in "+brokenPath(engine))
+		"its log is in "+brokenPath(engine))
 }
 
-// engineEnd is the reason for the end of a sandbox that went with its engine.
+// engineEnd returns the reason for the end of a sandbox that ended with its engine.
 func engineEnd(ctx context.Context, engine string) string {
 	if how := describeBreakdown(ctx, engine); how != "" {
 		return "the sandbox's engine broke down: " + how

@@ -108,15 +108,15 @@ func (r createRequest) nameFiles(files []*os.File) (createFiles, error) {
 	return named, nil
 }
 
-// layer is where a sandbox's own changes to its files go.
+// layer is where a sandbox stores its changes to files.
 type layer struct {
-	// Size is the most that may be written, in bytes.
+	// Size is how many bytes may be written.
 	Size int64 `json:"size"`
-	// Dir, if set, is where on disk; else the changes are kept in memory.
+	// Dir is a directory on disk. Nil: the changes are in memory.
 	Dir *mountSource `json:"dir,omitempty"`
 }
 
-// toOverlayMedium is the layer in gVisor's words.
+// toOverlayMedium returns the layer as gVisor's flags describe it.
 func (l layer) toOverlayMedium() string {
 	if l.Dir == nil {
 		return "memory"
@@ -124,22 +124,22 @@ func (l layer) toOverlayMedium() string {
 	return "dir=" + l.Dir.Path
 }
 
-// mountRequest is a directory or file of the machine to be seen inside.
+// mountRequest is a directory or file of the machine that is mounted in the sandbox.
 type mountRequest struct {
 	mountSource
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
-	// Image says that the files belong to the image: what changes on the machine
-	// later need not be seen inside.
+	// Image means that the files belong to the image: later changes on the machine need not be
+	// seen inside.
 	Image bool `json:"image,omitempty"`
 }
 
-// mountSource is something of the machine that the engine can reach: by its
-// path, or as a detached mount that came with the request.
+// mountSource is something of the machine that the engine can reach: by its path, or as a detached
+// mount that came with the request.
 type mountSource struct {
 	Path     string `json:"path"`
 	Detached bool   `json:"detached,omitempty"`
-	// Exact says that no part of the path may be a link.
+	// Exact means that no part of the path may be a symbolic link.
 	Exact bool `json:"exact,omitempty"`
 	IsDir bool `json:"is_dir,omitempty"`
 }

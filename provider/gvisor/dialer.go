@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
-// dialerControlFD is the descriptor that a dialer is started with: the reaper's orders.
+// dialerControlFD is the descriptor that a dialer is started with: the connection to the reaper.
 const dialerControlFD = 3
 
 // dialerGCPercent has the runtime collect garbage often: little of the memory is in use.
@@ -28,21 +28,22 @@ func dialerBounds() confine.Bounds {
 	return confine.Bounds{Memory: 256 << 20, MemoryGoal: 64 << 20, Files: 1 << 20}
 }
 
-// dialerOrder tells a dialer about one gateway. A file beside it is the dialer's end of
-// that gateway's socket: from then on it answers there.
+// dialerOrder sets what a dialer knows of one gateway. A file beside it is the dialer's end of
+// that gateway's socket, which it serves from then on.
 type dialerOrder struct {
 	ID sandpit.ID `json:"id"`
-	// Grant replaces that of the gateway. Nil: the gateway is gone.
+	// Grant replaces that of the gateway. Nil: the gateway has ended.
 	Grant *dialer.Grant `json:"grant,omitempty"`
 }
 
-// dialerReply says that an order is carried out.
+// dialerReply confirms an order.
 type dialerReply struct {
 	Error *replyError `json:"error,omitempty"`
 }
 
-// dialerMain opens the connections of all gateways of an engine: see package dialer. It
-// has the machine's network and nothing else. It ends with the reaper.
+// dialerMain is the main function of the process that opens the connections of all gateways of an
+// engine: see package dialer. It has the machine's network and nothing else, and ends with the
+// reaper.
 func dialerMain() int {
 	unix.CloseOnExec(dialerControlFD)
 	debug.SetGCPercent(dialerGCPercent)
@@ -78,7 +79,7 @@ func dialerMain() int {
 	}
 }
 
-// dialerServers are those of a dialer process, which alone uses them.
+// dialerServers are the servers of all gateways. Only dialerMain uses them.
 type dialerServers struct {
 	kernel  *route.Kernel
 	servers map[sandpit.ID]*dialerServer
@@ -90,7 +91,7 @@ type dialerServer struct {
 	stop context.CancelFunc
 }
 
-// applyOrder carries out an order. The caller keeps and closes the files.
+// applyOrder carries out an order. The caller closes the files.
 func (d *dialerServers) applyOrder(o dialerOrder, files []*os.File) error {
 	old := d.servers[o.ID]
 	if old != nil && o.Grant != nil && len(files) == 0 {

@@ -23,9 +23,9 @@ const resolvConf = "/etc/resolv.conf"
 // dialerLimit is how long a dialer may take for an order.
 const dialerLimit = 10 * time.Second
 
-// dialerSupervisor is the reaper's part: it starts a dialer with the first gateway, and again
-// when it breaks down. It keeps both ends of each gateway's socket, so that neither side
-// sees an end when the other is replaced.
+// dialerSupervisor is the part of the reaper that starts a dialer with the first gateway, and
+// restarts a failed one. It has both ends of each gateway's socket, so that neither side sees its
+// end when the other is replaced.
 type dialerSupervisor struct {
 	spawn func(*exec.Cmd) error
 
@@ -46,15 +46,15 @@ func newDialerSupervisor(spawn func(*exec.Cmd) error) *dialerSupervisor {
 	return &dialerSupervisor{spawn: spawn, gateways: make(map[sandpit.ID]*dialedGateway), pause: restartFirst}
 }
 
-// addGateway has the dialer serve a gateway and returns the gateway's end of the socket,
-// which the caller closes.
+// addGateway has the dialer serve a gateway, and returns the gateway's end of the socket, which
+// the caller closes.
 func (s *dialerSupervisor) addGateway(id sandpit.ID, g dialer.Grant) (*os.File, error) {
 	gateway, end, err := socketPair(unix.SOCK_SEQPACKET)
 	if err != nil {
 		return nil, err
 	}
-	// So a gateway that takes no replies has few descriptors under way.
-	_ = unix.SetsockoptInt(int(end.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF, 1) // the kernel has a least size
+	// A gateway that does not read its replies then has few descriptors in transit.
+	_ = unix.SetsockoptInt(int(end.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUF, 1) // the kernel has a minimum
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gateways[id] = &dialedGateway{g, end}
@@ -72,17 +72,17 @@ func (s *dialerSupervisor) addGateway(id sandpit.ID, g dialer.Grant) (*os.File, 
 	return gateway, nil
 }
 
-// renewGateway has the dialer serve a restarted gateway, whatever its predecessor has done
-// to the socket.
+// renewGateway has the dialer serve a restarted gateway, whatever its predecessor did to the
+// socket.
 func (s *dialerSupervisor) renewGateway(id sandpit.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.gateways[id] != nil && s.process != nil {
-		_ = s.sendOrder(id, true) // or the next dialer does
+		_ = s.sendOrder(id, true) // otherwise the next dialer serves it
 	}
 }
 
-// setInside replaces what a gateway may have opened inside. NotFound: there is no such
+// setInside replaces the internal addresses that a gateway may reach. NotFound: there is no such
 // gateway.
 func (s *dialerSupervisor) setInside(id sandpit.ID, inside []dialer.Range) error {
 	s.mu.Lock()
@@ -93,12 +93,12 @@ func (s *dialerSupervisor) setInside(id sandpit.ID, inside []dialer.Range) error
 	}
 	g.grant.Inside = inside
 	if s.process == nil {
-		return nil // the next one gets it before its first request
+		return nil // the next dialer gets it before its first request
 	}
 	return s.sendOrder(id, false)
 }
 
-// removeGateway ends the service of a gateway.
+// removeGateway has the dialer stop serving a gateway.
 func (s *dialerSupervisor) removeGateway(id sandpit.ID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,13 +108,13 @@ func (s *dialerSupervisor) removeGateway(id sandpit.ID) {
 	}
 	delete(s.gateways, id)
 	if s.process != nil {
-		_ = s.sendOrder(id, false) // or it is killed, and the next one does not know it
+		_ = s.sendOrder(id, false) // otherwise it is killed, and the next one does not know the gateway
 	}
 	_ = g.end.Close()
 }
 
-// sendOrder sends the dialer the state of a gateway, with its socket if that is new. A
-// dialer that does not confirm is killed: its successor gets the state of all gateways.
+// sendOrder sends the dialer the state of a gateway, with its socket if that is new. A dialer that
+// does not confirm is killed: its successor gets the state of all gateways.
 func (s *dialerSupervisor) sendOrder(id sandpit.ID, withSocket bool) error {
 	o := dialerOrder{ID: id}
 	var files []*os.File
@@ -132,7 +132,7 @@ func (s *dialerSupervisor) sendOrder(id sandpit.ID, withSocket bool) error {
 		err = s.readReply()
 	}
 	if sandpit.CodeOf(err) == sandpit.Invalid {
-		return err // it is alive
+		return err // the dialer is alive
 	}
 	if err != nil {
 		_ = s.process.Process.Kill() // fails only if it has ended
@@ -183,8 +183,8 @@ func (s *dialerSupervisor) startDialer() error {
 	return nil
 }
 
-// superviseDialer waits for the end of a process and starts the next one, as long as there
-// are gateways.
+// superviseDialer waits for the end of a process and starts the next one, as long as there are
+// gateways.
 func (s *dialerSupervisor) superviseDialer(cmd *exec.Cmd, control *net.UnixConn, began time.Time) {
 	_ = cmd.Wait() // how it ended does not matter
 	_ = control.Close()
@@ -201,19 +201,19 @@ func (s *dialerSupervisor) superviseDialer(cmd *exec.Cmd, control *net.UnixConn,
 		time.Sleep(wait)
 		s.mu.Lock()
 		if s.process == nil && len(s.gateways) > 0 {
-			_ = s.startDialer() // or again
+			_ = s.startDialer() // retried
 		}
 	}
 }
 
-// dialerCommand is what starts a dialer.
+// dialerCommand returns the command of a dialer.
 func dialerCommand(control *os.File) *exec.Cmd {
 	ids := dialerIDs()
 	return &exec.Cmd{
 		Path: selfExe, Args: []string{dialerRole}, Env: []string{}, Dir: "/",
 		ExtraFiles: []*os.File{control},
 		SysProcAttr: &syscall.SysProcAttr{
-			// All but the network, which is what it is there for.
+			// All but the network, which it needs.
 			Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
 			UidMappings: ids.uid, GidMappings: ids.gid,
 			GidMappingsEnableSetgroups: ids.ranged,
@@ -223,8 +223,8 @@ func dialerCommand(control *os.File) *exec.Cmd {
 	}
 }
 
-// dialerIDs maps a dialer's only user to one without rights: for root, one that no engine
-// and no gateway uses; for anybody else, the user itself.
+// dialerIDs maps a dialer's only user: for root to an ID without rights that no engine and no
+// gateway has, for other users to themselves.
 func dialerIDs() idMapping {
 	if hasIDPool() {
 		return singleIDMapping(rangeBase + rangeSize + 1)
@@ -232,7 +232,7 @@ func dialerIDs() idMapping {
 	return ownIDMapping()
 }
 
-// machineResolvers are those that the machine uses now.
+// machineResolvers returns the DNS servers that the machine uses now.
 func machineResolvers() ([]netip.AddrPort, error) {
 	list, err := network.MachineResolvers(resolvConf)
 	if errors.Is(err, os.ErrNotExist) {

@@ -14,11 +14,11 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// Finding is one thing that was looked at before anything is started.
+// Finding is the result of one check of the machine.
 type Finding struct {
-	// Name says what was looked at, in a word or two.
+	// Name names the check in a word or two.
 	Name string
-	// Text is what was found.
+	// Text is the result.
 	Text string
 	// Hint is what to do about it, or "".
 	Hint string
@@ -26,8 +26,8 @@ type Finding struct {
 	Failed bool
 }
 
-// Examine looks at the machine and at the engine's binary (the running program
-// if path is empty) without starting anything.
+// Examine checks the machine and the engine's binary (the running program if path is empty)
+// without starting anything.
 func Examine(path string) []Finding {
 	m := thisMachine()
 	return []Finding{
@@ -50,7 +50,7 @@ func examineBinary(path string) Finding {
 	return f
 }
 
-// examineKernel wants 5.10; root wants 5.12, for mounts that map owners.
+// examineKernel requires Linux 5.10; root needs 5.12 for mounts that map owners.
 func (m machine) examineKernel() Finding {
 	release := m.read("/proc/sys/kernel/osrelease")
 	f := Finding{Name: "kernel", Text: "Linux " + release}
@@ -89,7 +89,7 @@ func (m machine) examineNamespaces() Finding {
 	return f
 }
 
-// examineUserIDs says whether sandboxes have IDs of their own outside.
+// examineUserIDs reports whether sandboxes have IDs of their own on the machine.
 func (m machine) examineUserIDs() Finding {
 	f := Finding{Name: "user IDs", Text: "each sandbox has its own IDs"}
 	switch {
@@ -109,9 +109,9 @@ func failedBy(name string, err error) Finding {
 }
 
 func (m machine) examineAppArmor() Finding {
-	f := Finding{Name: "AppArmor", Text: "does not stand in the way"}
+	f := Finding{Name: "AppArmor", Text: "allows user namespaces"}
 	if m.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" && !m.root {
-		f.Text = "forbids user namespaces to programs without a profile"
+		f.Text = "forbids user namespaces for programs without a profile"
 		f.Hint = "put this into /etc/apparmor.d/sandpit and run apparmor_parser -r on it, as root:\n" + appArmorProfile(m.self)
 	}
 	return f
@@ -133,8 +133,8 @@ func (m machine) examineContainer() Finding {
 	return f
 }
 
-// examineLimits says which limits can be enforced. Those of disk and processes are the
-// sandbox's own kernel's business and always are.
+// examineLimits reports which limits can be enforced. The sandbox's own kernel always enforces
+// those of disk and processes.
 func (machine) examineLimits() Finding {
 	f := Finding{Name: "limits", Text: "of memory, CPU, disk and processes are enforced"}
 	plan, err := cgroup.Plan("doctor")
@@ -155,7 +155,7 @@ func (machine) examineLimits() Finding {
 	return f
 }
 
-// executablePath returns the running program's path, for people.
+// executablePath returns the running program's path, for users.
 func executablePath() string {
 	path, err := os.Executable()
 	if err != nil {

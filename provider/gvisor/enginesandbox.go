@@ -24,28 +24,28 @@ import (
 // engineSandbox is one sandbox in its engine.
 type engineSandbox struct {
 	id       sandpit.ID
-	group    sandpit.ID // names the control group inside
+	group    sandpit.ID // the name of the control group inside
 	gateways *gatewayRequester
 
-	mu          sync.Mutex // one change at a time
+	mu          sync.Mutex
 	container   *container.Container
-	conduit     *os.File // our end of the guest's conduit; nil before and after
-	lock        *os.File // the locked record: locked means that the sandbox exists
-	attached    []string // mount points to be undone
+	conduit     *os.File // the engine's end of the guest's conduit; nil before the start and after the end
+	lock        *os.File // the locked record: while it is locked, the sandbox exists
+	attached    []string // mount points to unmount
 	limits      *limits
 	guard       *memoryGuard // nil without a memory limit
 	paused      bool
-	isSaved     bool     // paused because it was saved: it is about to be stopped, or paused on disk
-	stopped     bool     // its end is none
-	gatewayLife *os.File // the gateway is there until this is closed; nil offline
+	isSaved     bool     // paused because it was saved: it is about to be stopped or suspended
+	stopped     bool     // the end of the kernel is not the end of the sandbox
+	gatewayLife *os.File // the gateway runs until this is closed; nil offline
 	destroyed   bool
-	root        *os.File // the image, which so stays in the cache
-	guest       *os.File // the guest's
-	identity    *os.File // an identity, in memory
+	root        *os.File // the image, which stays in the cache while it is open
+	guest       *os.File // the guest's image
+	identity    *os.File // in memory
 	idLock      *os.File // keeps others from using the sandbox's IDs; nil if it has none
 
-	guestSettings []byte // the guest's, while it is held
-	pauseAfter    bool   // what saved it is to be undone by a pause
+	guestSettings []byte // while the guest is frozen
+	pauseAfter    bool   // undoing the save pauses it
 
 	ended   chan struct{} // closed when the kernel process has ended
 	endOnce sync.Once
@@ -58,8 +58,8 @@ func newEngineSandbox(id sandpit.ID, gateways *gatewayRequester) *engineSandbox 
 
 func (sb *engineSandbox) bundlePath() string { return filepath.Join(bundleDir, string(sb.id)) }
 
-// create starts the sandbox and returns what is not enforced of its limits. What
-// it leaves when it fails is for destroy.
+// create starts the sandbox and returns which limits are not enforced. If it fails, the caller
+// calls destroy.
 func (sb *engineSandbox) create(ctx context.Context, req createRequest, g cgroup.Groups, files []*os.File) (notes []string, err error) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -75,7 +75,7 @@ func (sb *engineSandbox) create(ctx context.Context, req createRequest, g cgroup
 		return nil, err
 	}
 	if err := sb.makeBundle(req.IDs); err != nil {
-		return nil, fmt.Errorf("make the bundle: %w", err)
+		return nil, fmt.Errorf("create the bundle: %w", err)
 	}
 	if err := sb.attachMounts(&req, named.mounts); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (sb *engineSandbox) create(ctx context.Context, req createRequest, g cgroup
 	}
 	if req.Saved || req.Restored {
 		if err := sb.limits.raiseMemory(); err != nil {
-			return nil, fmt.Errorf("make room for the files: %w", err)
+			return nil, fmt.Errorf("raise the memory limit: %w", err)
 		}
 	}
 	req.Setup.Memory = sb.limits.enforced.Memory
@@ -136,7 +136,7 @@ func (sb *engineSandbox) startKernel(req createRequest, files createFiles) error
 	}
 	if req.Saved {
 		if args.FSRestoreImagePath, err = sb.linkLayer(files.layer); err != nil {
-			return fmt.Errorf("bring the files back: %w", err)
+			return fmt.Errorf("load the saved files: %w", err)
 		}
 	}
 	sb.container, err = newContainer(conf, args, req.IDs)
@@ -154,17 +154,17 @@ func (sb *engineSandbox) startKernel(req createRequest, files createFiles) error
 	if err != nil {
 		return fmt.Errorf("start the kernel: %w", err)
 	}
-	if req.Saved { // also an error if it took none of them
+	if req.Saved { // also an error if the kernel did not load them
 		if err := sb.container.WaitFSRestore(); err != nil {
-			return fmt.Errorf("bring the files back: %w", err)
+			return fmt.Errorf("load the saved files: %w", err)
 		}
 	}
-	// Not by the container, which forgets its kernel when it is destroyed.
+	// The container loses its kernel when it is destroyed.
 	go sb.watchKernel(sb.container.Sandbox)
 	return nil
 }
 
-// applyLimits ends the start of the sandbox: from now on all of its limits count.
+// applyLimits ends the start of the sandbox: all its limits apply afterwards.
 func (sb *engineSandbox) applyLimits() error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -183,8 +183,8 @@ func (sb *engineSandbox) applyLimits() error {
 	return sb.limits.limitCPU()
 }
 
-// holdFiles keeps the record's lock, and what is asked for when the sandbox is stopped,
-// for as long as it exists.
+// holdFiles keeps the files that the sandbox needs as long as it exists: the locked record, the
+// lock of its IDs, and what is requested when it is saved.
 func (sb *engineSandbox) holdFiles(files createFiles) error {
 	var errs [5]error
 	sb.lock, errs[0] = duplicateFile(files.record)
@@ -197,8 +197,8 @@ func (sb *engineSandbox) holdFiles(files createFiles) error {
 	return errors.Join(errs[:]...)
 }
 
-// makeBundle makes the sandbox's directory. Of others' kernels and file servers none can
-// look into it.
+// makeBundle creates the sandbox's directory, which kernels and file servers of other sandboxes
+// cannot read.
 func (sb *engineSandbox) makeBundle(ids *sandboxIDs) error {
 	if err := os.MkdirAll(filepath.Join(sb.bundlePath(), "root"), 0o755); err != nil { //nolint:gosec // the directory above is closed below
 		return err
@@ -209,9 +209,9 @@ func (sb *engineSandbox) makeBundle(ids *sandboxIDs) error {
 	return ids.giveFile(sb.bundlePath(), 0o750)
 }
 
-// attachMounts makes everything of the machine that the sandbox sees visible below its
-// own directory, under names of ours: what people call their directories must
-// not meet gVisor's ways of writing lists. It replaces the paths by those places.
+// attachMounts attaches everything of the machine that the sandbox sees below its bundle, and
+// replaces the paths by the new ones. Names there are fixed, because gVisor would misinterpret
+// some characters in the names of users' directories.
 func (sb *engineSandbox) attachMounts(req *createRequest, detached []*os.File) error {
 	sources := make([]*mountSource, 0, len(req.Mounts)+1)
 	for i := range req.Mounts {
@@ -221,36 +221,36 @@ func (sb *engineSandbox) attachMounts(req *createRequest, detached []*os.File) e
 		sources = append(sources, req.Layer.Dir)
 	}
 	for i, s := range sources {
-		place := filepath.Join(sb.bundlePath(), "mount"+strconv.Itoa(i))
-		move := func() error {
-			return unix.Mount(filepath.Join(hostRoot, s.Path), place, "", unix.MS_BIND|unix.MS_REC, "")
+		target := filepath.Join(sb.bundlePath(), "mount"+strconv.Itoa(i))
+		attach := func() error {
+			return unix.Mount(filepath.Join(hostRoot, s.Path), target, "", unix.MS_BIND|unix.MS_REC, "")
 		}
 		if s.Exact {
-			move = func() error { return bindExact(s.Path, place) }
+			attach = func() error { return bindExact(s.Path, target) }
 		}
 		if s.Detached {
 			if len(detached) == 0 {
 				return sandpit.Errorf(sandpit.Invalid, "create: files are missing")
 			}
 			fd := int(detached[0].Fd())
-			move = func() error { return unix.MoveMount(fd, "", unix.AT_FDCWD, place, unix.MOVE_MOUNT_F_EMPTY_PATH) }
+			attach = func() error { return unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH) }
 			detached = detached[1:]
 		}
-		if err := sb.attachMount(place, s.IsDir, move); err != nil {
-			return fmt.Errorf("bring in %s: %w", s.Path, err)
+		if err := sb.attachMount(target, s.IsDir, attach); err != nil {
+			return fmt.Errorf("attach %s: %w", s.Path, err)
 		}
-		s.Path = place
+		s.Path = target
 	}
 	return nil
 }
 
-// attachMount makes a mount point at place and has mount cover it.
-func (sb *engineSandbox) attachMount(place string, isDir bool, mount func() error) error {
+// attachMount creates a mount point and calls mount to cover it.
+func (sb *engineSandbox) attachMount(target string, isDir bool, mount func() error) error {
 	var err error
 	if isDir {
-		err = os.Mkdir(place, 0o700)
+		err = os.Mkdir(target, 0o700)
 	} else {
-		err = os.WriteFile(place, nil, 0o600)
+		err = os.WriteFile(target, nil, 0o600)
 	}
 	if err != nil {
 		return err
@@ -258,16 +258,16 @@ func (sb *engineSandbox) attachMount(place string, isDir bool, mount func() erro
 	if err := mount(); err != nil {
 		return err
 	}
-	sb.attached = append(sb.attached, place)
+	sb.attached = append(sb.attached, target)
 	return nil
 }
 
-// watchKernel waits for the end of the kernel process. It ends with the sandbox.
+// watchKernel waits for the end of the kernel process. It returns with the sandbox's end.
 func (sb *engineSandbox) watchKernel(kernel *sandbox.Sandbox) {
 	ws, err := kernel.Wait(string(sb.id))
 	switch {
 	case err != nil:
-		sb.setEnded(sandpit.Exit{Reason: "the sandbox's kernel ended and nobody saw how"})
+		sb.setEnded(sandpit.Exit{Reason: "the sandbox's kernel ended for an unknown reason"})
 	case ws.Signaled() && sb.ranOutOfMemory():
 		sb.setEnded(sandpit.Exit{Known: true, Code: 137, Reason: "the sandbox's kernel was killed because memory ran out"})
 	case ws.Exited():
@@ -280,8 +280,8 @@ func (sb *engineSandbox) watchKernel(kernel *sandbox.Sandbox) {
 	}
 }
 
-// ranOutOfMemory reports whether the sandbox ended with a limit of memory
-// reached. It is for when the kernel process was killed.
+// ranOutOfMemory reports whether the sandbox reached a memory limit. It is called after the kernel
+// process was killed.
 func (sb *engineSandbox) ranOutOfMemory() bool {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -299,7 +299,7 @@ func (sb *engineSandbox) setEnded(exit sandpit.Exit) {
 	})
 }
 
-// endedError is Gone, and says why, once the sandbox has ended.
+// endedError returns Gone with the reason once the sandbox has ended.
 func (sb *engineSandbox) endedError() error {
 	select {
 	case <-sb.ended:
@@ -318,6 +318,7 @@ func (sb *engineSandbox) awaitEnd(ctx context.Context) (sandpit.Exit, error) {
 	}
 }
 
+// duplicateFile returns another descriptor of the same open file.
 func duplicateFile(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -326,16 +327,17 @@ func duplicateFile(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
+// socketPair returns two connected Unix sockets of a kind.
 func socketPair(kind int) (a, b *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+		return nil, nil, fmt.Errorf("create a socket pair: %w", err)
 	}
 	return os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs"), nil
 }
 
-// destroy ends the sandbox and removes what the engine keeps of it. It may be
-// called again after a failure.
+// destroy ends the sandbox and removes what the engine has of it. It may be called again after a
+// failure.
 func (sb *engineSandbox) destroy() error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -349,9 +351,9 @@ func (sb *engineSandbox) destroy() error {
 	}
 	sb.guestSettings = nil
 	sb.setEnded(sandpit.Exit{Reason: "the sandbox was destroyed"})
-	for _, place := range sb.attached {
-		if err := unix.Unmount(place, unix.MNT_DETACH); err != nil {
-			errs = append(errs, fmt.Errorf("let go of a mount: %w", err))
+	for _, target := range sb.attached {
+		if err := unix.Unmount(target, unix.MNT_DETACH); err != nil {
+			errs = append(errs, fmt.Errorf("unmount %s: %w", target, err))
 		}
 	}
 	sb.attached = nil
@@ -377,8 +379,7 @@ func (sb *engineSandbox) destroy() error {
 	return errors.Join(errs...)
 }
 
-// removeState removes what gVisor leaves in its state directory when a
-// creation breaks off.
+// removeState removes what gVisor leaves in its state directory after a failed creation.
 func removeState(id string) error {
 	entries, err := os.ReadDir(stateDir)
 	if err != nil {

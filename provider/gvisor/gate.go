@@ -8,56 +8,56 @@ import (
 	"time"
 )
 
-// gate lets calls to a sandbox's guest pass, but while the sandbox is being saved: then all
-// connections are closed, and nobody could tell of a call under way whether it was done.
-// Those that have no answer yet get a moment for it, and others wait.
+// gate stops calls to a sandbox's guest while the sandbox is saved: all connections are closed
+// then, and a caller could not know whether an interrupted call was executed. Calls without an
+// answer get a moment to finish, and new ones wait.
 type gate struct {
 	mu       sync.Mutex
-	reopened chan struct{} // nil while it is open; closed when it opens again
+	reopened chan struct{} // nil while the gate is open; closed when it opens again
 	calls    int           // calls without an answer
-	drained  chan struct{} // closed when there are none; nil if nobody waits for that
+	drained  chan struct{} // closed when there are no calls; nil if close does not wait
 }
 
-// gateLimit is how long those calls have. They take milliseconds, unless they wait for
-// something.
+// gateLimit is how long calls have to finish. Usual calls take milliseconds.
 const gateLimit = time.Second
 
-// close returns when calls have their answers, or do not get them in time. open ends it.
+// close closes the gate and returns when all calls have their answers, or gateLimit has passed.
+// open opens the gate again.
 func (g *gate) close(ctx context.Context) (open func()) {
 	g.mu.Lock()
-	shut := make(chan struct{})
-	g.reopened = shut
-	none := make(chan struct{})
+	reopened := make(chan struct{})
+	g.reopened = reopened
+	drained := make(chan struct{})
 	if g.calls == 0 {
-		close(none)
+		close(drained)
 	} else {
-		g.drained = none
+		g.drained = drained
 	}
 	g.mu.Unlock()
-	limit := time.NewTimer(gateLimit)
-	defer limit.Stop()
+	timer := time.NewTimer(gateLimit)
+	defer timer.Stop()
 	select {
-	case <-none:
-	case <-limit.C:
+	case <-drained:
+	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.reopened, g.drained = nil, nil
-		close(shut)
+		close(reopened)
 	}
 }
 
-// enter returns when a call may begin. left is to be called when it has its answer.
-func (g *gate) enter(ctx context.Context) (left func(), err error) {
+// enter returns when a call may begin. The caller calls leave when the call has its answer.
+func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for g.reopened != nil {
-		shut := g.reopened
+		reopened := g.reopened
 		g.mu.Unlock()
 		select {
-		case <-shut:
+		case <-reopened:
 		case <-ctx.Done():
 		}
 		g.mu.Lock()
@@ -87,20 +87,20 @@ type gatedTransport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t gatedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	left, err := t.gate.enter(r.Context())
+	leave, err := t.gate.enter(r.Context())
 	if err != nil {
 		return nil, err
 	}
 	if isUpload(r) {
-		left()
+		leave()
 	} else {
-		defer left()
+		defer leave()
 	}
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// isUpload reports whether a call has its answer only when somebody else has said all: it is
-// not waited for.
+// isUpload reports whether a call has its answer only after the client has sent everything: close
+// does not wait for such calls.
 func isUpload(r *http.Request) bool {
 	return r.Method == http.MethodPost && (r.URL.Path == "/files" || r.URL.Path == "/tree" || strings.HasSuffix(r.URL.Path, "/StreamInput"))
 }

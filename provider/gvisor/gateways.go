@@ -28,8 +28,8 @@ const (
 	grantsName   = "grants"
 )
 
-// gatewayRequest asks the reaper for a gateway. The files beside it are the link
-// and the reading end of a pipe: the gateway is there until that is closed.
+// gatewayRequest asks the reaper for a gateway. The files beside it are the link and the reading
+// end of a pipe: the gateway runs until the other end is closed.
 type gatewayRequest struct {
 	ID     sandpit.ID    `json:"id"`
 	Config gatewayConfig `json:"config"`
@@ -41,15 +41,15 @@ type gatewayReply struct {
 
 const gatewayFiles = 2
 
-// gatewayRequester is the engine's end of the connection to its reaper, which can
-// start processes in the machine's network where the engine cannot.
+// gatewayRequester is the engine's end of the connection to its reaper, which can start processes
+// in the machine's network namespace. The engine cannot.
 type gatewayRequester struct {
 	mu   sync.Mutex
 	conn *net.UnixConn
 }
 
-// requestGateway returns when the gateway's process has been started. The files stay the
-// caller's.
+// requestGateway returns when the gateway's process has been started. The files still belong to
+// the caller.
 func (c *gatewayRequester) requestGateway(req gatewayRequest, link, life *os.File) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,37 +65,36 @@ func (c *gatewayRequester) requestGateway(req gatewayRequest, link, life *os.Fil
 	return rep.Error.toError()
 }
 
-// gatewayStarter is the reaper's part: it starts gateways, and starts them again
-// when they break down.
+// gatewayStarter is the part of the reaper that starts gateways, and restarts failed ones.
 type gatewayStarter struct {
 	dir     string
 	spawn   chan func()
 	dialers *dialerSupervisor
-	// last is the newest gateway of each sandbox, until it is seen to be gone. It is
-	// serve's own.
+	// last is the newest gateway of each sandbox, until it has ended. Only
+	// serveEngine uses it.
 	last map[sandpit.ID]*gatewayProcess
 
 	mu sync.Mutex
-	// grants are those of gateways that are still to be started.
+	// grants are those of gateways that have not been started.
 	grants map[sandpit.ID]pendingGrant
 }
 
-// pendingGrant waits for its gateway.
+// pendingGrant is a grant whose gateway has not been started.
 type pendingGrant struct {
 	dialer.Grant
 
 	since time.Time
 }
 
-// The bounds of grants whose gateways are still to be started. Providers withdraw those of
-// sandboxes that cannot be created; one that is killed leaves them behind.
+// Bounds of grants whose gateways have not been started. Providers withdraw the grants of
+// sandboxes that cannot be created; killed providers leave them.
 const (
 	maxGrants = 10000
 	grantLife = time.Hour
 )
 
-// newGatewayStarter returns what starts gateways of the engine whose directory is dir. It
-// ends with the process.
+// newGatewayStarter returns the starter of the gateways of the engine with a directory. It ends
+// with the process.
 func newGatewayStarter(dir string) *gatewayStarter {
 	s := &gatewayStarter{
 		dir: filepath.Join(dir, gatewaysName), spawn: make(chan func()),
@@ -106,8 +105,8 @@ func newGatewayStarter(dir string) *gatewayStarter {
 	return s
 }
 
-// handleGrant stores what a provider grants to gateways. Providers send that here, not through
-// the engine or a gateway, which are closer to sandboxes.
+// handleGrant stores what a provider grants to a gateway. Providers send that here and not through
+// the engine or the gateway, which are closer to sandboxes.
 func (s *gatewayStarter) handleGrant(_ context.Context, req request, _ []*os.File) (reply, *os.File, error) {
 	if err := req.ID.Validate(); err != nil {
 		return reply{}, nil, err
@@ -124,8 +123,8 @@ func (s *gatewayStarter) handleGrant(_ context.Context, req request, _ []*os.Fil
 	return reply{}, nil, s.dialers.setInside(req.ID, req.Grant.Inside)
 }
 
-// setPendingGrant stores what a gateway gets that is still to be started. Nil: the gateway
-// will not be started.
+// setPendingGrant stores the grant of a gateway that has not been started. Nil: the gateway will
+// not be started.
 func (s *gatewayStarter) setPendingGrant(id sandpit.ID, g *dialer.Grant) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,8 +143,8 @@ func (s *gatewayStarter) setPendingGrant(id sandpit.ID, g *dialer.Grant) error {
 	return nil
 }
 
-// takeGrant returns the grant of the gateway that is being started. Default resolvers: the
-// machine's.
+// takeGrant returns the grant of the gateway that is being started. Default resolvers: those of
+// the machine.
 func (s *gatewayStarter) takeGrant(id sandpit.ID) (dialer.Grant, error) {
 	s.mu.Lock()
 	g := s.grants[id].Grant
@@ -158,7 +157,7 @@ func (s *gatewayStarter) takeGrant(id sandpit.ID) (dialer.Grant, error) {
 	return g, err
 }
 
-// serveEngine answers the engine's requests. It ends with the engine.
+// serveEngine handles the engine's requests. It returns when the engine has ended.
 func (s *gatewayStarter) serveEngine(conn *net.UnixConn) {
 	for {
 		var req gatewayRequest
@@ -180,8 +179,8 @@ func (s *gatewayStarter) serveEngine(conn *net.UnixConn) {
 	}
 }
 
-// runSpawner starts processes on a thread that never ends before the reaper does:
-// they die with the thread that started them.
+// runSpawner starts processes on a thread that ends with the reaper: they are killed with the
+// thread that started them.
 func (s *gatewayStarter) runSpawner() {
 	runtime.LockOSThread()
 	for f := range s.spawn {
@@ -189,28 +188,28 @@ func (s *gatewayStarter) runSpawner() {
 	}
 }
 
-// startProcess starts a process.
+// startProcess starts a process on the spawner's thread.
 func (s *gatewayStarter) startProcess(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
 	s.spawn <- func() { started <- cmd.Start() }
 	return <-started
 }
 
-// gatewayProcess is one gateway, as long as its sandbox lives.
+// gatewayProcess is one gateway with its restarts, as long as its sandbox runs.
 type gatewayProcess struct {
 	starter *gatewayStarter
 	id      sandpit.ID
 	path    string // of the control socket
 	files   []*os.File
-	ended   chan struct{} // closed when the sandbox is gone
-	gone    chan struct{} // closed when the gateway is, too
+	ended   chan struct{} // closed when the sandbox has ended
+	gone    chan struct{} // closed when the gateway has ended
 }
 
-// gatewayEnd is how long a gateway may take to go after its sandbox.
+// gatewayEnd is how long a gateway may take to end after its sandbox.
 const gatewayEnd = 10 * time.Second
 
-// awaitLast waits until the gateway is gone that a sandbox had before it was stopped or
-// paused on disk: it has the same name.
+// awaitLast waits for the end of the gateway that the sandbox had before it was stopped or
+// suspended: its socket has the same name.
 func (s *gatewayStarter) awaitLast(id sandpit.ID) error {
 	for other, p := range s.last {
 		select {
@@ -228,11 +227,12 @@ func (s *gatewayStarter) awaitLast(id sandpit.ID) error {
 		delete(s.last, id)
 		return nil
 	case <-time.After(gatewayEnd):
-		return sandpit.Errorf(sandpit.Unavailable, "the one before has not ended")
+		return sandpit.Errorf(sandpit.Unavailable, "its predecessor has not ended")
 	}
 }
 
-// startGateway takes the files over, unless there is an error.
+// startGateway starts a gateway and supervises it. Unless there is an error, the files belong to
+// it.
 func (s *gatewayStarter) startGateway(req gatewayRequest, files []*os.File) error {
 	if err := req.ID.Validate(); err != nil {
 		return err
@@ -279,7 +279,7 @@ func (s *gatewayStarter) startGateway(req gatewayRequest, files []*os.File) erro
 	return nil
 }
 
-// listenIn makes a control socket in a directory.
+// listenIn creates a listening socket in a directory.
 func listenIn(path, name string) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -318,15 +318,14 @@ func newGatewayConfigFile(cfg gatewayConfig) (*os.File, error) {
 	return f, nil
 }
 
-// Between a gateway's break-down and the next start passes this much time: more
-// with each that did not live long, since a sandbox may know how to break one.
+// Backoff of restarts: a sandbox may be able to crash its gateway.
 const (
 	restartFirst = 10 * time.Millisecond
 	restartMax   = 5 * time.Second
-	restartReset = time.Minute // who lived that long counts as sound
+	restartReset = time.Minute // a process that ran this long resets the backoff
 )
 
-// supervise starts the gateway again until the sandbox is gone.
+// supervise restarts the gateway until the sandbox has ended.
 func (p *gatewayProcess) supervise(cmd *exec.Cmd) {
 	defer close(p.gone)
 	wait := restartFirst
@@ -340,7 +339,7 @@ func (p *gatewayProcess) supervise(cmd *exec.Cmd) {
 		case <-p.ended:
 			p.starter.dialers.removeGateway(p.id)
 			closeAll(p.files)
-			_ = os.Remove(p.path) // or with the engine's directory
+			_ = os.Remove(p.path) // otherwise removed with the engine's directory
 			return
 		case <-time.After(wait):
 		}
@@ -348,12 +347,13 @@ func (p *gatewayProcess) supervise(cmd *exec.Cmd) {
 		p.starter.dialers.renewGateway(p.id)
 		var err error
 		if cmd, err = p.startProcess(number); err != nil {
-			cmd = nil // the machine may have room for it later
+			cmd = nil // it may succeed later
 		}
 	}
 }
 
-// awaitProcess returns when the process has ended. It kills it when the sandbox is gone.
+// awaitProcess returns when the process has ended. It kills the process when the sandbox has
+// ended.
 func (p *gatewayProcess) awaitProcess(cmd *exec.Cmd) {
 	if cmd == nil {
 		return
@@ -371,7 +371,7 @@ func (p *gatewayProcess) awaitProcess(cmd *exec.Cmd) {
 	}
 }
 
-// startProcess starts a process, the first or one after a break-down.
+// startProcess starts the first process, or one after a failure.
 func (p *gatewayProcess) startProcess(number int) (*exec.Cmd, error) {
 	cmd := gatewayCommand(number, p.files)
 	if err := p.starter.startProcess(cmd); err != nil {
@@ -380,8 +380,8 @@ func (p *gatewayProcess) startProcess(number int) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// gatewayCommand is what starts a gateway, the number says which of its sandbox. The files
-// are those that gatewayLinkFD and its neighbours name.
+// gatewayCommand returns the command of a gateway; number counts the restarts. The files are those
+// of gatewayLinkFD and the following descriptors.
 func gatewayCommand(number int, files []*os.File) *exec.Cmd {
 	ids := gatewayIDs()
 	return &exec.Cmd{
@@ -399,8 +399,8 @@ func gatewayCommand(number int, files []*os.File) *exec.Cmd {
 	}
 }
 
-// gatewayIDs maps a gateway's only user to one without rights: for root, one that
-// no engine uses; for anybody else, the user itself.
+// gatewayIDs maps a gateway's only user: for root to an ID without rights that no engine has, for
+// other users to themselves.
 func gatewayIDs() idMapping {
 	if hasIDPool() {
 		return singleIDMapping(rangeBase + rangeSize)

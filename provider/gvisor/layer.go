@@ -14,8 +14,8 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/savedstate"
 )
 
-// copyLayer writes the sandbox's layer to the files, which are those of layerFileNames,
-// and has it go on. Programs stand still meanwhile.
+// copyLayer writes the sandbox's layer to the files, which are those of layerFileNames. Programs
+// are frozen meanwhile.
 func (sb *engineSandbox) copyLayer(ctx context.Context, files []*os.File) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()

@@ -16,14 +16,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network"
 )
 
-// connectGateway makes the sandbox's link and has its gateway started. It returns the
+// connectGateway creates the sandbox's network link and has its gateway started. It returns the
 // sandbox's end.
 func (sb *engineSandbox) connectGateway(cfg gatewayConfig) (*os.File, error) {
 	gateway, inside, err := network.SocketPair()
 	if err != nil {
 		return nil, err
 	}
-	defer gateway.Close() // the reaper has it now, and gives it to each gateway
+	defer gateway.Close() // the reaper has a copy, for each gateway
 	var pipe [2]int
 	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		_ = inside.Close()
@@ -39,10 +39,9 @@ func (sb *engineSandbox) connectGateway(cfg gatewayConfig) (*os.File, error) {
 	return inside, nil
 }
 
-// startOnline starts the kernel with a network. gVisor itself would take the
-// interfaces of the kernel process's network namespace, where there are none: so
-// it is told of the link first, and then, in the one way there is, to look for no
-// others.
+// startOnline starts the kernel with a network. gVisor itself would use the interfaces of the
+// kernel process's network namespace, which has none: so the kernel gets the link first, and is
+// then started in the only mode in which gVisor does not search for interfaces.
 func startOnline(c *container.Container, conf *config.Config, link *os.File) error {
 	conn, err := client.ConnectTo(c.Sandbox.ControlSocketPath)
 	if err != nil {
@@ -54,15 +53,15 @@ func startOnline(c *container.Container, conf *config.Config, link *os.File) err
 		return fmt.Errorf("give the kernel its network: %w", err)
 	}
 	configured := *conf
-	configured.Network = config.NetworkHost // of this call alone: the kernel goes by what it was made with
+	configured.Network = config.NetworkHost // of this call alone: the kernel keeps the configuration it was created with
 	return c.Start(&configured)
 }
 
 // linkName is the interface's name inside.
 const linkName = "eth0"
 
-// linkArgs describes the link to gVisor. It carries packets without any frame
-// around them: with two ends there is nobody to address.
+// linkArgs describes the link to gVisor. It carries packets without frames: with two ends no
+// link-layer address is needed.
 func linkArgs(link *os.File) boot.CreateLinksAndRoutesArgs {
 	a := network.LinkAddresses()
 	return boot.CreateLinksAndRoutesArgs{
@@ -70,8 +69,8 @@ func linkArgs(link *os.File) boot.CreateLinksAndRoutesArgs {
 		LoopbackLinks: []boot.LoopbackLink{boot.DefaultLoopbackLink},
 		FDBasedLinks: []boot.FDBasedLink{{
 			Name: linkName, MTU: network.MTU,
-			// Who reads a packet delivers it, and who makes one sends it: a queue in
-			// between would only be one more thread to wake.
+			// The thread that reads a packet delivers it, and the one that creates a packet sends
+			// it: a queue between them would only add another thread.
 			NumChannels: 1, ProcessorsPerChannel: 1, QDisc: config.QDiscNone,
 			TXChecksumOffload: true, RXChecksumOffload: true, // it is memory
 			Addresses: []boot.IPWithPrefix{

@@ -8,8 +8,7 @@ import (
 
 // List implements sandpit.Provider.
 func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
-	// In this order: what is stopped or started meanwhile is in one of both, or in
-	// both.
+	// In this order: a sandbox that is stopped or started meanwhile is in at least one list.
 	before, err := p.states.records()
 	if err != nil {
 		return nil, err
@@ -30,7 +29,7 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 				continue
 			}
 			seen[r.ID] = true
-			r.Spec.Env = nil // nobody's business
+			r.Spec.Env = nil // may have secrets
 			list = append(list, sandpit.Placement{
 				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.toJSON(), Spec: r.Spec, CreatedAt: r.CreatedAt, CheckpointedAt: p.states.checkpointedAt(r.ID),
 				SavedBytes: p.states.bytes(r.ID), CheckpointBytes: p.states.checkpoints.Bytes(string(r.ID)),
@@ -42,10 +41,10 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 		add(engine, records)
 	}
 	add(handleStopped, before)
-	left, err := p.states.archivedRecords()
+	archived, err := p.states.archivedRecords()
 	if err != nil {
 		return nil, err
 	}
-	add(handleStopped, left)
+	add(handleStopped, archived)
 	return list, nil
 }

@@ -20,14 +20,14 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// engineProcess is the owner's end of an engine.
+// engineProcess is an engine as its owner has it.
 type engineProcess struct {
 	dir    string
-	owner  *os.File      // the engine lives until this is closed
+	owner  *os.File      // the engine runs until this is closed
 	log    *os.File      // a file without a name
 	ended  chan struct{} // closed when the reaper, and so the engine, has ended
 	reaper *exec.Cmd
-	// expected says that its end is ours, or nobody's business any more.
+	// expected means that its end is not reported.
 	expected atomic.Bool
 }
 
@@ -36,43 +36,43 @@ func (e *engineProcess) isAlive() bool {
 	case <-e.ended:
 		return false
 	default:
-		_, err := os.Lstat(e.dir) // which goes before the reaper does
+		_, err := os.Lstat(e.dir) // removed before the reaper ends
 		return err == nil
 	}
 }
 
-// release leaves the engine alone: a lasting one goes on while it has sandboxes.
+// release detaches the engine: a lasting one keeps running as long as it has sandboxes.
 func (e *engineProcess) release() {
 	e.expected.Store(true)
 	_ = e.owner.Close()
 	_ = e.log.Close()
 }
 
-// stop ends the engine and all that is in it, and waits for it.
+// stop ends the engine with everything in it, and waits for its end.
 func (e *engineProcess) stop() error {
 	e.expected.Store(true)
 	_ = e.owner.Close()
 	<-e.ended
 	_ = e.log.Close()
-	if err := errors.Join(cgroup.RemoveRecorded(filepath.Join(e.dir, cgroupsName)), os.RemoveAll(e.dir)); err != nil { // there only if the reaper was killed
+	if err := errors.Join(cgroup.RemoveRecorded(filepath.Join(e.dir, cgroupsName)), os.RemoveAll(e.dir)); err != nil { // exists only if the reaper was killed
 		return fmt.Errorf("remove the engine's directory: %w", err)
 	}
 	return nil
 }
 
-// logStart returns the start of the engine's log for an error message: a program
-// that breaks down says why first.
+// logStart returns the start of the engine's log for an error message: a program that crashes
+// prints the reason first.
 func (e *engineProcess) logStart() string {
 	buf := make([]byte, 1000)
-	n, _ := e.log.ReadAt(buf, 0) // as much as there is
+	n, _ := e.log.ReadAt(buf, 0) // as much as it has
 	if n == 0 {
-		return "it left no word"
+		return "its log is empty"
 	}
 	return strings.TrimSpace(string(buf[:n]))
 }
 
-// startEngine returns the provider's engine. It starts one if there is none or
-// the last one died.
+// startEngine returns the provider's engine. It starts one if none runs or the last one has
+// ended.
 func (p *Provider) startEngine(ctx context.Context) (*engineProcess, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -83,7 +83,7 @@ func (p *Provider) startEngine(ctx context.Context) (*engineProcess, error) {
 		return p.engine, nil
 	}
 	if p.engine != nil {
-		_ = p.engine.stop() // what it left is swept later at the latest
+		_ = p.engine.stop() // what remains is swept later
 		p.engine = nil
 	}
 	e, err := p.newEngineProcess(ctx)
@@ -125,7 +125,7 @@ func (p *Provider) newEngineProcess(ctx context.Context) (*engineProcess, error)
 		Path:        p.binary.path,
 		Args:        args,
 		Env:         []string{},
-		ExtraFiles:  []*os.File{ownerRead, readyWrite, e.log}, // see reaperOwnerFD and its neighbours
+		ExtraFiles:  []*os.File{ownerRead, readyWrite, e.log}, // see reaperOwnerFD
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
 	if err := e.reaper.Start(); err != nil {
@@ -133,7 +133,7 @@ func (p *Provider) newEngineProcess(ctx context.Context) (*engineProcess, error)
 	}
 	go func() {
 		defer close(e.ended)
-		_ = e.reaper.Wait() // how it ended does not matter: it is gone
+		_ = e.reaper.Wait() // how it ended does not matter
 		if p.cfg.EngineLost != nil && !e.expected.Load() {
 			p.cfg.EngineLost(e.logStart())
 		}
@@ -145,8 +145,8 @@ func (p *Provider) newEngineProcess(ctx context.Context) (*engineProcess, error)
 	return e, nil
 }
 
-// waitReady waits for the engine's report. An engine that dies without one has
-// left its reason in the log.
+// waitReady waits for the engine's report. An engine that ended without one has left the reason in
+// its log.
 func (e *engineProcess) waitReady(ctx context.Context, ready *os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -9,8 +9,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// pause holds every program of the sandbox still. Its kernel goes on, and with it what
-// is on its way in its network stack and its files.
+// pause freezes every program of the sandbox. Its kernel keeps running, and with it the network
+// stack and file systems.
 func (sb *engineSandbox) pause() error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -27,7 +27,7 @@ func (sb *engineSandbox) pause() error {
 	return nil
 }
 
-// resume lets them go on.
+// resume continues the programs of a paused sandbox.
 func (sb *engineSandbox) resume() error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -43,7 +43,7 @@ func (sb *engineSandbox) resume() error {
 	return nil
 }
 
-// isPaused reports whether the sandbox is held still.
+// isPaused reports whether the sandbox is paused.
 func (sb *engineSandbox) isPaused() bool {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -55,15 +55,15 @@ func (sb *engineSandbox) checkRunningLocked() error {
 	if err := sb.endedError(); err != nil {
 		return err
 	}
-	if sb.container == nil || sb.container.Sandbox == nil || sb.destroyed { // gVisor forgets a kernel that did not start
+	if sb.container == nil || sb.container.Sandbox == nil || sb.destroyed { // gVisor removes a kernel that did not start
 		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", sb.id)
 	}
 	return nil
 }
 
-// kernelErrorLocked is for a call that the kernel did not answer as it should, which it
-// does not when it has ended meanwhile: then that is known in a moment. The caller holds mu
-// and returns with the error; others may have mu while this waits.
+// kernelErrorLocked returns the error of a failed call to the kernel. If the kernel does not
+// respond, it waits until the end of the sandbox is known, and returns that instead. The caller
+// holds mu, which is released while this waits.
 func (sb *engineSandbox) kernelErrorLocked(doing string, err error) error {
 	if sb.checkRunningLocked() == nil && !sb.isKernelReachableLocked() {
 		sb.mu.Unlock()
@@ -79,13 +79,13 @@ func (sb *engineSandbox) kernelErrorLocked(doing string, err error) error {
 	return fmt.Errorf("%s sandbox %s: %w", doing, sb.id, err)
 }
 
-// isKernelReachableLocked reports whether the kernel takes calls at all. One that was killed does not,
-// some time before its end is known. The caller holds mu.
+// isKernelReachableLocked reports whether the kernel accepts calls. A killed kernel does not, some
+// time before its end is known. The caller holds mu.
 func (sb *engineSandbox) isKernelReachableLocked() bool {
 	conn, err := client.ConnectTo(sb.container.Sandbox.ControlSocketPath)
 	if err != nil {
 		return false
 	}
-	_ = conn.Close() // nothing was asked
+	_ = conn.Close() // nothing was requested
 	return true
 }

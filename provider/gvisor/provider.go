@@ -94,7 +94,7 @@ type Provider struct {
 	binary  engineBinary
 	engines string // directory of engines
 	states  *savedStates
-	// guestDigest identifies the guest that is built in; empty: there is none.
+	// guestDigest identifies the guest that is built in; empty: no guest is.
 	guestDigest string
 	// ids are the locks of IDs. Nil: sandboxes have the IDs of the user.
 	ids *idLocks

@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// heldFile names a file that the engine keeps for a sandbox.
+// heldFile names a file that the engine holds for a sandbox.
 type heldFile string
 
 const (
@@ -22,9 +22,9 @@ const (
 	heldIdentity heldFile = "identity"
 )
 
-// saveStopped holds the sandbox still and writes its layer to the files, which are those of
-// layerFileNames. It stays still: nothing may change any more that was saved. When that
-// fails, or nobody waits for it any more, it goes on as if nothing had been.
+// saveStopped freezes the sandbox and writes its layer to the files, which are those of
+// layerFileNames. The sandbox stays frozen, so that what was saved does not change. If that fails
+// or is canceled, the sandbox continues unchanged.
 func (sb *engineSandbox) saveStopped(ctx context.Context, files []*os.File) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -34,7 +34,7 @@ func (sb *engineSandbox) saveStopped(ctx context.Context, files []*os.File) erro
 	if len(files) != len(layerFileNames()) {
 		return sandpit.Errorf(sandpit.Invalid, "save: %d files, want %d", len(files), len(layerFileNames()))
 	}
-	if sb.paused && !sb.isSaved { // who saved it may have been killed, and somebody tries again
+	if sb.paused && !sb.isSaved { // after a save whose caller was killed, another one may save it
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", sb.id)
 	}
 	if !sb.paused {
@@ -58,8 +58,8 @@ func (sb *engineSandbox) saveStopped(ctx context.Context, files []*os.File) erro
 	return sb.kernelErrorLocked("save", errors.Join(err, sb.undoSaveLocked()))
 }
 
-// undoSaveLocked lets a sandbox go on that was to be stopped or paused on disk. The caller
-// holds mu.
+// undoSaveLocked continues a sandbox that was saved to be stopped or suspended. The caller holds
+// mu.
 func (sb *engineSandbox) undoSaveLocked() error {
 	if sb.paused {
 		if err := sb.container.Resume(); err != nil {
@@ -75,8 +75,8 @@ func (sb *engineSandbox) undoSaveLocked() error {
 	return errors.Join(err, sb.limits.lowerMemory())
 }
 
-// saveLayer has the kernel write the layer. The files come from the provider, so
-// neither engine nor kernel has to find any path.
+// saveLayer has the kernel write the layer. The files come from the provider, so neither engine
+// nor kernel opens a path.
 func (sb *engineSandbox) saveLayer(files []*os.File) error {
 	conn, err := client.ConnectTo(sb.container.Sandbox.ControlSocketPath)
 	if err != nil {
@@ -90,12 +90,12 @@ func (sb *engineSandbox) saveLayer(files []*os.File) error {
 	return nil
 }
 
-// linkLayer is a directory where gVisor finds the files of a saved layer.
+// linkLayer returns a directory in which gVisor finds the files of a saved layer.
 func (sb *engineSandbox) linkLayer(files []*os.File) (string, error) {
 	return sb.linkFiles("saved", layerFileNames(), files)
 }
 
-// openHeld returns a descriptor of the caller's own.
+// openHeld returns another descriptor of a held file.
 func (sb *engineSandbox) openHeld(which heldFile) (*os.File, error) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -111,7 +111,7 @@ func (sb *engineSandbox) setIdentity(files []*os.File) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	if len(files) != 1 || sb.identity == nil {
-		return sandpit.Errorf(sandpit.Gone, "sandbox %s cannot get another identity", sb.id)
+		return sandpit.Errorf(sandpit.Gone, "set the identity of sandbox %s: it is gone, or the file is missing", sb.id)
 	}
 	next, err := duplicateFile(files[0])
 	if err != nil {
@@ -122,7 +122,7 @@ func (sb *engineSandbox) setIdentity(files []*os.File) error {
 	return nil
 }
 
-// markStopped says that the end of the kernel is not that of the sandbox.
+// markStopped records that the end of the kernel is not the end of the sandbox.
 func (sb *engineSandbox) markStopped() {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()

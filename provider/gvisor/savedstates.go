@@ -150,9 +150,9 @@ type savedStates struct {
 	snapshots   *kernelStore
 	checkpoints *layerStore // the last checkpoint of each running sandbox that has one
 	archived    archiveRecords
-	archive     archive.Store // nil: there is none
+	archive     archive.Store // nil: not configured
 
-	// The bounds of checkpoints, see Config. 0: there is none.
+	// The bounds of checkpoints, see Config. 0: no bound.
 	checkpointBytes int64
 	checkpointAge   time.Duration
 }
@@ -321,7 +321,7 @@ func (s *savedStates) remove(ctx context.Context, id sandpit.ID) error {
 // detachStopped ends that a sandbox is stopped. The caller discards the draft.
 //
 // A checkpoint from before the stop must not be found afterwards: the files of the stop
-// become the checkpoint instead, or there is none until the next one.
+// become the checkpoint instead, or the sandbox has no checkpoint until the next one.
 func (s *savedStates) detachStopped(ctx context.Context, id sandpit.ID) (*savedstate.Draft[layerState], error) {
 	if err := s.archived.setAside(id); err != nil {
 		return nil, err

@@ -20,21 +20,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
-// saveRequest says what becomes of a sandbox once its kernel was written down.
+// saveRequest describes how a kernel is saved.
 type saveRequest struct {
-	// Stay holds it still: nothing may change any more that was saved. Else it goes on.
+	// Stay leaves the sandbox frozen, so that what was saved does not change. Otherwise it
+	// continues.
 	Stay bool `json:"stay,omitempty"`
-	// Layer says that its files are written besides, to further files that come along,
-	// which are those of layerFileNames: these can be read without a kernel.
+	// Layer means that its files are written as well, to more files of the request, which are
+	// those of layerFileNames: they can be read without the kernel.
 	Layer bool `json:"layer,omitempty"`
-	// Bare says that these are all, and nothing is written of the kernel.
+	// Bare means that only these are written, and not the kernel.
 	Bare bool `json:"bare,omitempty"`
 }
 
-// saveState writes the sandbox's kernel to the files, which are those of kernelFileNames, with
-// all programs in it. When that fails, or nobody waits for it any more, it goes on as if
-// nothing had been, but that connections into it were closed: a kernel cannot be saved
-// with these.
+// saveState writes the sandbox's kernel, with all programs in it, to the files, which are those of
+// kernelFileNames. If that fails or is canceled, the sandbox continues unchanged, except that
+// connections into it were closed: a kernel cannot be saved with connections.
 func (sb *engineSandbox) saveState(ctx context.Context, req saveRequest, files []*os.File) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -48,7 +48,7 @@ func (sb *engineSandbox) saveState(ctx context.Context, req saveRequest, files [
 	if len(files) != want {
 		return sandpit.Errorf(sandpit.Invalid, "save: %d files, want %d", len(files), want)
 	}
-	if sb.isSaved { // who saved it may have been killed, and somebody tries again
+	if sb.isSaved { // after a save whose caller was killed, another one may save it
 		if err := sb.undoSaveLocked(); err != nil {
 			return sb.kernelErrorLocked("resume", err)
 		}
@@ -72,10 +72,9 @@ func (sb *engineSandbox) saveState(ctx context.Context, req saveRequest, files [
 	return nil
 }
 
-// freezeAndSaveLocked has the guest let go, holds the sandbox still and writes it down. The
-// caller holds mu.
+// freezeAndSaveLocked freezes the guest and the sandbox, and writes them. The caller holds mu.
 func (sb *engineSandbox) freezeAndSaveLocked(ctx context.Context, req saveRequest, files []*os.File) error {
-	if sb.paused { // the guest has something to do first
+	if sb.paused { // the guest has to be frozen first
 		if err := sb.container.Resume(); err != nil {
 			return err
 		}
@@ -107,8 +106,8 @@ func (sb *engineSandbox) pauseLocked() error {
 	return nil
 }
 
-// writeState has the kernel write itself down. The files come from the provider, so
-// neither engine nor kernel has to find any path.
+// writeState has the kernel write itself. The files come from the provider, so neither engine nor
+// kernel opens a path.
 func (sb *engineSandbox) writeState(files []*os.File) error {
 	conn, err := client.ConnectTo(sb.container.Sandbox.ControlSocketPath)
 	if err != nil {
@@ -125,7 +124,7 @@ func (sb *engineSandbox) writeState(files []*os.File) error {
 	return nil
 }
 
-// undoSave lets a sandbox be again what it was before it was saved to stay.
+// undoSave restores what a sandbox was before it was saved to stay frozen: running or paused.
 func (sb *engineSandbox) undoSave() error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -145,7 +144,8 @@ func (sb *engineSandbox) undoSave() error {
 	return nil
 }
 
-// freezeGuestLocked has the guest let go of all connections and settings.
+// freezeGuestLocked has the guest close all connections and return its settings. The caller holds
+// mu.
 func (sb *engineSandbox) freezeGuestLocked(ctx context.Context) error {
 	conn, err := sb.openOrder(ctx)
 	if err != nil {
@@ -153,14 +153,15 @@ func (sb *engineSandbox) freezeGuestLocked(ctx context.Context) error {
 	}
 	defer conn.Close()
 	settings, err := guest.Hold(conn)
-	sb.guestSettings = settings // if there are any the guest has them no more, maybe
+	sb.guestSettings = settings // the guest may not have them any more
 	if err != nil {
-		return sandpit.Errorf(sandpit.Unavailable, "have the guest let go: %w", err)
+		return sandpit.Errorf(sandpit.Unavailable, "freeze the guest: %w", err)
 	}
 	return nil
 }
 
-// releaseGuestLocked is the opposite, or has the guest of a kernel that was read from disk go on.
+// releaseGuestLocked is the opposite of freezeGuestLocked, also for the guest of a loaded kernel.
+// The caller holds mu.
 func (sb *engineSandbox) releaseGuestLocked(ctx context.Context, renew bool) error {
 	conn, err := sb.openOrder(ctx)
 	if err != nil {
@@ -168,7 +169,7 @@ func (sb *engineSandbox) releaseGuestLocked(ctx context.Context, renew bool) err
 	}
 	defer conn.Close()
 	if err := guest.LetGo(conn, guest.Release{Settings: sb.guestSettings, Renew: renew}); err != nil {
-		return sandpit.Errorf(sandpit.Unavailable, "have the guest go on: %w", err)
+		return sandpit.Errorf(sandpit.Unavailable, "release the guest: %w", err)
 	}
 	sb.guestSettings = nil
 	return nil
@@ -186,13 +187,12 @@ func (sb *engineSandbox) openOrder(ctx context.Context) (net.Conn, error) {
 	defer ours.Close()
 	defer theirs.Close()
 	if err := sb.sendToGuest(ctx, sb.conduit, guest.OrderMessage(), unix.UnixRights(int(theirs.Fd()))); err != nil {
-		return nil, fmt.Errorf("order the guest: %w", err)
+		return nil, fmt.Errorf("send an order to the guest: %w", err)
 	}
 	return net.FileConn(ours)
 }
 
-// restoreKernel starts the kernel as the one that was written to the files. link is its
-// network, nil offline.
+// restoreKernel starts the kernel from the files. link is its network link, nil offline.
 func (sb *engineSandbox) restoreKernel(conf *config.Config, link *os.File, files []*os.File) error {
 	dir, err := sb.linkFiles("state", kernelFileNames(), files)
 	if err != nil {
@@ -206,7 +206,7 @@ func (sb *engineSandbox) restoreKernel(conf *config.Config, link *os.File, files
 	return sb.container.Restore(conf, dir, false, false, network)
 }
 
-// linkFiles makes a directory in which files have names.
+// linkFiles creates a directory in which files have names.
 func (sb *engineSandbox) linkFiles(name string, names []string, files []*os.File) (string, error) {
 	dir := filepath.Join(sb.bundlePath(), name)
 	if err := os.Mkdir(dir, 0o700); err != nil {

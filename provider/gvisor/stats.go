@@ -17,8 +17,8 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// measure measures the sandbox from outside. The machine's control groups count
-// what there are groups for; the sandbox's own kernel is asked for the rest.
+// measure measures the sandbox from outside: by the machine's control groups where they exist,
+// otherwise by the sandbox's own kernel.
 func (sb *engineSandbox) measure() (sandpit.Stats, error) {
 	kernel, l, guard := sb.measuredParts()
 	if err := sb.endedError(); err != nil {
@@ -36,13 +36,13 @@ func (sb *engineSandbox) measure() (sandpit.Stats, error) {
 	if err == nil {
 		return s, nil
 	}
-	sb.mu.Lock() // whoever destroys it has it
+	sb.mu.Lock() // held while it is destroyed
 	defer sb.mu.Unlock()
 	return s, sb.kernelErrorLocked("measure", err)
 }
 
-// measuredParts returns what is asked for figures. The sandbox may be destroyed meanwhile: so the
-// kernel is not taken from its container later, which forgets it then.
+// measuredParts returns what measure reads. The sandbox may be destroyed meanwhile: its container
+// loses the kernel then, so the kernel is taken from it here.
 func (sb *engineSandbox) measuredParts() (*sandbox.Sandbox, *limits, *memoryGuard) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -85,7 +85,7 @@ func (sb *engineSandbox) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sa
 	if err != nil {
 		return err
 	}
-	// Files that were read once and can be dropped at any time are not in use.
+	// Cached files that can be reclaimed at any time are not in use.
 	reclaimable, err := cgroup.ReadKey(filepath.Join(dir, "memory.stat"), idle)
 	if err != nil {
 		return err
@@ -109,8 +109,8 @@ func (sb *engineSandbox) measurePIDs(kernel *sandbox.Sandbox, s *sandpit.Stats) 
 	return err
 }
 
-// processTime returns what a process and those below it have used of CPUs, those
-// that ended included.
+// processTime returns the CPU time of a process and its descendants, including those that have
+// ended.
 func processTime(pid int) (time.Duration, error) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	data, err := os.ReadFile(filepath.Join(proc, "stat"))
@@ -120,7 +120,7 @@ func processTime(pid int) (time.Duration, error) {
 	// The second field is a name in parentheses and may hold anything.
 	_, rest, _ := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " ")
 	fields := strings.Fields(rest)
-	const firstTime, lastTime, ticks = 11, 14, 100 // utime, stime, cutime, cstime; Linux has always told in hundredths
+	const firstTime, lastTime, ticks = 11, 14, 100 // utime, stime, cutime, cstime; in hundredths of a second on every machine
 	if len(fields) <= lastTime {
 		return 0, fmt.Errorf("read %s: too short", proc)
 	}
@@ -139,14 +139,14 @@ func processTime(pid int) (time.Duration, error) {
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
 		if err != nil {
-			continue // a thread that has just ended
+			continue // the thread has just ended
 		}
 		for f := range strings.FieldsSeq(string(text)) {
 			child, err := strconv.Atoi(f)
 			if err != nil {
 				return sum, err
 			}
-			if t, err := processTime(child); err == nil { // else it has just ended
+			if t, err := processTime(child); err == nil { // otherwise it has just ended
 				sum += t
 			}
 		}

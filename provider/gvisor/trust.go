@@ -68,7 +68,7 @@ const (
 	trustEnd   = "# sandpit: end\n"
 )
 
-// rootUser is the ID of the user who may write everywhere inside.
+// rootUser is the ID of root inside, which may write everywhere.
 const rootUser = "0"
 
 // trustGuest is what a trustInstaller uses of a guest.
