@@ -34,7 +34,7 @@ func TestBrokenEngineSaysWhy(t *testing.T) {
 		if sandpit.CodeOf(err) != sandpit.Gone || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: ask: %v, want %s", sig, err, want)
 		}
-		if hint := sandpit.HintOf(err); hint != "what it said is in "+filepath.Join(files, name) {
+		if hint := sandpit.HintOf(err); hint != "its log is in "+filepath.Join(files, name) {
 			t.Errorf("%v: hint %q", sig, hint)
 		}
 		exit, err := box.Wait(t.Context())

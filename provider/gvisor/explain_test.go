@@ -45,7 +45,7 @@ func TestExplanations(t *testing.T) {
 		},
 		"Debian's old switch": {
 			machine: simulated(false, map[string]string{clone: "0"}), err: unix.EPERM,
-			text: "forbids user namespaces to ordinary users", hint: "sysctl -w kernel.unprivileged_userns_clone=1",
+			text: "forbids user namespaces for ordinary users", hint: "sysctl -w kernel.unprivileged_userns_clone=1",
 		},
 		"none allowed": {
 			machine: simulated(false, map[string]string{most: "0"}), err: unix.ENOSPC,
