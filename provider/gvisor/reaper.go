@@ -181,7 +181,7 @@ func anyLocked(dir string) bool {
 //	control   the engine's socket
 //	boxes/    one record for each sandbox, see record.go
 //	cgroups   the control groups of the engine
-//	gateways/ one socket for each online sandbox, see gateways.go
+//	gateways/ one socket for each online sandbox, see gatewaystarter.go
 //	grants    the reaper's socket, see gatewayStarter.handleGrant
 type engineDir struct {
 	path    string
