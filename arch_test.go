@@ -7,6 +7,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,105 +19,105 @@ import (
 
 const module = "github.com/sandpit-dev/sandpit"
 
-// arrows says which packages of this module a package may import, tests left
-// aside. "." is the root; a name that ends in "/..." means everything below.
-// A package that has no line here does not pass.
-var arrows = map[string][]string{
-	".":                              {},
-	"bench":                          {".", "client", "internal/inside/guestbin", "internal/build/image", "internal/core/manager", "internal/core/store", "internal/agents/tool", "internal/reach/workspace", "provider/docker", "provider/gvisor"},
-	"client":                         {".", "internal/app/config", "internal/reach/envd", "internal/front/wire", "internal/reach/workspace"},
-	"conformance/attacks":            {},
-	"conformance/attacks/owners":     {},
-	"conformance/chaos":              {},
-	"conformance/compare":            {},
-	"conformance/documents":          {},
-	"conformance/e2b":                {},
-	"conformance/mcp":                {},
-	"conformance/network":            {},
-	"conformance/outage":             {},
-	"conformance/survive":            {},
-	"cmd/sandpit":                    {"internal/app/cli", "internal/inside/guest", "provider/gvisor"},
-	"cmd/sandpit-guest":              {"internal/inside/guest"},
-	"deploy":                         {},
-	"provider/docker":                {".", "internal/reach/envd", "internal/inside/guest", "internal/inside/guestbin", "internal/files/hostpath", "internal/build/image", "internal/reach/liveness", "internal/reach/stdioconn"},
-	"provider/fake":                  {".", "internal/reach/envd", "internal/inside/guest", "internal/reach/liveness"},
-	"provider/gvisor":                {".", "internal/files/archive", "internal/files/beneath", "internal/reach/envd", "internal/inside/guest", "internal/inside/guestbin", "internal/build/image", "internal/reach/liveness", "internal/reach/network", "internal/reach/network/dialer", "internal/reach/network/policy", "internal/reach/network/route", "provider/gvisor/internal/..."},
-	"provider/providertest":          {"."},
-	"internal/front/api":             {".", "internal/core/clock", "internal/core/revocation", "internal/core/manager", "internal/core/memory", "internal/core/fairshare", "internal/core/store", "internal/front/wire"},
-	"internal/front/api/aio":         {".", "internal/front/api", "internal/core/manager", "internal/core/memory", "internal/agents/tool"},
-	"internal/front/api/data":        {".", "internal/front/api", "internal/core/manager", "internal/core/memory", "internal/reach/shell", "internal/front/wire", "internal/reach/workspace"},
-	"internal/front/api/e2b":         {".", "internal/front/api", "internal/files/diskspace", "internal/build/image", "internal/core/manager", "internal/core/memory", "internal/core/fairshare", "internal/core/store"},
-	"internal/front/api/mcp":         {".", "internal/front/api", "internal/core/manager", "internal/agents/mcp", "internal/core/memory", "internal/agents/tool", "internal/front/wire"},
-	"internal/front/api/native":      {".", "internal/front/api", "internal/files/hostpath", "internal/build/image", "internal/core/manager", "internal/core/memory", "internal/core/queue", "internal/core/sshkey", "internal/core/store", "internal/front/wire", "internal/reach/workspace"},
-	"internal/inside/applet":         {".", "internal/files/beneath"},
-	"internal/files/archive":         {"."},
-	"internal/core/audit":            {".", "internal/core/clock", "internal/core/store"},
-	"internal/files/beneath":         {},
-	"internal/agents/browser":        {".", "internal/core/memory"},
-	"internal/app/cli":               {".", "client", "internal/app/config", "internal/app/daemon", "internal/files/hostpath", "internal/agents/mcp", "internal/agents/mcpclient", "internal/core/commandscreen", "internal/agents/tool", "internal/core/usage", "internal/reach/workspace"},
-	"internal/core/clock":            {},
-	"internal/app/config":            {".", "internal/reach/network/policy"},
-	"internal/app/daemon":            {".", "internal/front/api/...", "internal/files/archive", "internal/core/audit", "internal/files/beneath", "internal/core/clock", "internal/app/config", "internal/build/debian", "internal/files/diskspace", "internal/front/preview", "internal/inside/guestbin", "internal/files/hostpath", "internal/build/image", "internal/core/manager", "internal/core/memory", "internal/reach/network/policy", "internal/reach/network/route", "internal/build/npm", "internal/front/publish", "internal/core/queue", "internal/core/commandscreen", "internal/core/fairshare", "internal/front/sshd", "internal/core/sshkey", "internal/core/store", "internal/app/telemetry", "internal/files/tempdir", "internal/build/template", "internal/front/tlscert", "internal/core/token", "internal/files/tree", "internal/core/usage", "internal/front/wire", "provider/docker", "provider/gvisor"},
-	"internal/build/debian":          {".", "internal/build/mirror"},
-	"internal/files/diskspace":       {"."},
-	"internal/reach/envd":            {".", "internal/reach/gen/...", "internal/reach/liveness", "internal/core/memory"},
-	"internal/testing/envdtest":      {"internal/reach/gen/..."},
-	"internal/front/preview":         {".", "internal/front/api", "internal/core/clock", "internal/core/manager", "internal/core/store", "internal/core/token", "internal/front/wire"},
-	"internal/reach/gen/...":         {"internal/reach/gen/..."},
-	"internal/inside/guest":          {".", "internal/inside/applet", "internal/files/beneath", "internal/reach/gen/...", "internal/inside/interpreter", "internal/inside/commandlog", "internal/inside/fileserver", "internal/reach/stdioconn", "internal/files/tree", "internal/inside/watch"},
-	"internal/inside/guestbin":       {},
-	"internal/inside/guestbin/build": {"internal/inside/guestbin"},
-	"internal/files/hostpath":        {"."},
-	"internal/build/image":           {".", "internal/files/diskspace", "internal/reach/network/policy", "internal/reach/network/route", "internal/core/fairshare"},
-	"internal/inside/interpreter":    {".", "internal/core/memory"},
-	"internal/inside/commandlog":     {},
-	"internal/files/layer":           {".", "internal/core/memory"},
-	"internal/core/revocation":       {"internal/core/clock"},
-	"internal/reach/liveness":        {"."},
-	"internal/core/manager":          {".", "internal/core/clock", "internal/files/diskspace", "internal/files/layer", "internal/core/queue", "internal/core/fairshare", "internal/core/store", "internal/files/tempdir", "internal/core/usage"},
-	"internal/agents/mcp":            {".", "internal/agents/mcpclient", "internal/core/memory", "internal/agents/tool"},
-	"internal/agents/mcpclient":      {".", "internal/inside/applet", "internal/core/memory"},
-	"internal/core/memory":           {".", "internal/core/fairshare"},
-	"internal/build/mirror":          {"."},
-	"internal/reach/network":         {".", "internal/reach/network/policy"},
-	"internal/reach/network/dialer":  {".", "internal/reach/network/route"},
-	"internal/reach/network/policy":  {"."},
-	"internal/reach/network/route":   {},
-	"internal/build/npm":             {".", "internal/build/mirror"},
-	"internal/front/publish":         {"."},
-	"internal/core/queue":            {".", "internal/core/clock"},
-	"internal/core/queue/queuetest":  {".", "internal/core/queue"},
-	"internal/core/commandscreen":    {"."},
-	"internal/core/fairshare":        {"."},
-	"internal/reach/shell":           {".", "internal/core/memory"},
-	"internal/inside/fileserver":     {".", "internal/files/beneath"},
-	"internal/front/sshd":            {".", "internal/front/api", "internal/core/manager", "internal/core/memory", "internal/core/fairshare", "internal/core/sshkey", "internal/core/store"},
-	"internal/core/sshkey":           {".", "internal/core/clock", "internal/core/revocation", "internal/core/store"},
-	"internal/core/store":            {".", "internal/core/memory", "internal/core/queue"},
-	"internal/app/telemetry":         {".", "internal/app/config", "internal/core/manager", "internal/core/queue", "internal/core/fairshare"},
-	"internal/files/tempdir":         {".", "internal/files/beneath"},
-	"internal/build/template":        {".", "internal/build/debian", "internal/build/image", "internal/build/npm", "internal/reach/workspace"},
-	"internal/testing/testdocker":    {"internal/testing/testengine"},
-	"internal/testing/testengine":    {"."},
-	"internal/testing/testgvisor":    {".", "internal/build/image", "internal/testing/testengine", "provider/gvisor"},
-	"internal/testing/testserver":    {"internal/testing/testengine"},
-	"internal/testing/testtools":     {".", "internal/testing/testengine"},
-	"internal/testing/testuser":      {},
-	"internal/reach/stdioconn":       {},
-	"internal/front/tlscert":         {"."},
-	"internal/core/token":            {".", "internal/core/clock", "internal/core/revocation", "internal/core/store"},
-	"internal/agents/tool":           {".", "internal/inside/applet", "internal/agents/browser", "internal/inside/interpreter", "internal/agents/mcpclient", "internal/core/memory", "internal/reach/shell", "internal/reach/workspace"},
-	"internal/files/tree":            {".", "internal/files/beneath"},
-	"internal/core/usage":            {"."},
-	"internal/inside/watch":          {"."},
-	"internal/front/wire":            {"."},
-	"internal/reach/workspace":       {".", "internal/inside/applet", "internal/files/beneath", "internal/core/memory", "internal/inside/fileserver", "internal/files/tree"},
-
-	"provider/gvisor/internal/cgroup":     {"."},
-	"provider/gvisor/internal/confine":    {},
-	"provider/gvisor/internal/ocilayer":   {"."},
-	"provider/gvisor/internal/savedstate": {"."},
+// direction says which packages of this module the packages of a group may import, tests
+// left aside, and why. A pattern that ends in "/..." means a package and everything below.
+// The direction with the most specific pattern holds for a package; one that has none
+// does not pass.
+type direction struct {
+	from  string
+	may   []string
+	alone bool // the packages of the group may not import each other
+	why   string
 }
+
+// anywhere are the packages that every other one may import: the vocabulary, and what
+// bounds texts and bytes. They may import each other and nothing else.
+var anywhere = []string{".", "internal/core/fairshare", "internal/core/memory", "internal/core/textlen"}
+
+// directions is the whole order of the tree.
+var directions = []direction{
+	{from: ".", alone: true, why: "it is the vocabulary: what it imports, every package imports"},
+	{from: "internal/core/fairshare", alone: true, why: "see anywhere"},
+	{from: "internal/core/memory", alone: true, why: "see anywhere"},
+	{from: "internal/core/textlen", alone: true, why: "see anywhere"},
+
+	{from: "internal/files/...", why: "files and disk, without knowledge of sandboxes: the guest and the server share them"},
+	{
+		from: "internal/inside/...", may: []string{"internal/files/...", "internal/reach/gen/...", "internal/reach/stdioconn"},
+		why: "it runs in the sandbox: of the server it knows the protocol only",
+	},
+	{from: "internal/reach/...", may: []string{"internal/files/..."}, why: "it serves providers, tools and clients, which have no server"},
+	{from: "internal/reach/gen/...", why: "generated code"},
+	{from: "internal/build/...", may: []string{"internal/files/...", "internal/reach/..."}, why: "the command line builds images without a server"},
+	{from: "internal/core/...", may: []string{"internal/files/..."}, why: "it reaches providers and front ends through interfaces of its own"},
+	{from: "internal/agents/...", may: []string{"internal/reach/..."}, why: "tools work through a Guest, with and without a server"},
+	{
+		from: "internal/front/...", alone: true, why: "front ends are independent of each other; the edge and the wire types are common",
+		may: []string{"api", "internal/front/api", "internal/front/wire", "internal/core/...", "internal/agents/...", "internal/reach/...", "internal/build/image", "internal/files/..."},
+	},
+	{from: "internal/front/wire", alone: true, may: []string{"api"}, why: "server and client share it"},
+
+	{
+		from: "internal/app/daemon/...", why: "it alone connects the parts",
+		may: []string{"api", "internal/app/...", "internal/front/...", "internal/core/...", "internal/build/...", "internal/reach/...", "internal/files/...", "internal/inside/guestbin", "provider/docker", "provider/gvisor"},
+	},
+	{
+		from: "internal/app/cli/...", why: "it asks a server through the client, and this machine through daemon",
+		may: []string{"api", "client", "internal/app/config", "internal/app/daemon", "internal/agents/...", "internal/reach/workspace", "internal/files/..."},
+	},
+	{from: "internal/app/config", alone: true, why: "every program reads the same settings"},
+	{from: "internal/app/telemetry", alone: true, may: []string{"internal/app/config", "internal/core/..."}, why: "it observes; no part knows it"},
+
+	{from: "api", alone: true, why: "users import it: the documents of sandpit's own API and nothing else"},
+	{from: "client", alone: true, may: []string{"api", "internal/front/wire", "internal/reach/...", "internal/app/config"}, why: "users import it: it has no part of a server"},
+	{from: "provider/gvisor/...", may: providerMay, why: whyProvider},
+	{from: "provider/docker/...", may: providerMay, why: whyProvider},
+	{from: "provider/fake/...", may: providerMay, why: whyProvider},
+	{from: "provider/providertest/...", why: "a provider outside of this module can run it"},
+	{from: "cmd/sandpit", may: []string{"internal/app/cli", "internal/inside/guest", "provider/gvisor"}, why: "one program has all roles"},
+	{from: "cmd/sandpit-guest", may: []string{"internal/inside/guest"}, why: "it is the guest and nothing else"},
+
+	{from: "internal/testing/...", may: []string{"internal/build/image", "internal/reach/gen/...", "provider/gvisor"}, why: "tests only"},
+	{from: "conformance/...", alone: true, why: "tests only"},
+	{from: "deploy", alone: true, why: "tests only"},
+	{
+		from: "bench", why: "it measures each part",
+		may: []string{"api", "client", "internal/agents/tool", "internal/build/image", "internal/core/...", "internal/inside/guestbin", "internal/reach/workspace", "provider/docker", "provider/gvisor"},
+	},
+}
+
+// providerMay is what providers may import, and whyProvider the reason.
+var providerMay = []string{"internal/inside/guest", "internal/inside/guestbin", "internal/reach/...", "internal/files/...", "internal/build/image"}
+
+const whyProvider = "it creates sandboxes and reaches into them; it knows neither server nor other providers"
+
+// exceptions are single imports against the directions.
+var exceptions = []struct{ from, imports, why string }{
+	{"internal/reach/workspace", "internal/inside/applet", "it starts applets and reads their answers"},
+	{"internal/reach/workspace", "internal/inside/fileserver", "it starts the file server and names its command"},
+	{"internal/agents/mcpclient", "internal/inside/applet", "it reaches URLs through the applet dial"},
+	{"internal/agents/tool", "internal/inside/applet", "tools call applets"},
+	{"internal/agents/tool", "internal/inside/interpreter", "tools speak to the interpreter"},
+	{"client", "internal/inside/interpreter", "Execute speaks to the interpreter"},
+	{"internal/app/config", "internal/reach/network/policy", "it checks network rules when it loads them"},
+	{"internal/app/cli", "internal/core/commandscreen", "run screens commands without a server"},
+	{"internal/app/cli", "internal/core/usage", "run warns of limits without a server"},
+}
+
+// importers says which packages may import one that others would otherwise lean on.
+var importers = map[string][]string{
+	"internal/app/cli":       {"cmd/sandpit"},
+	"internal/app/daemon":    {"internal/app/cli/...", "internal/app/daemon/..."},
+	"internal/app/telemetry": {"internal/app/daemon/..."},
+	"internal/core/manager":  {"bench", "internal/app/...", "internal/core/manager/...", "internal/front/..."},
+	"internal/core/queue":    {"internal/app/...", "internal/core/manager/...", "internal/core/queue/...", "internal/core/store", "internal/front/api/native"},
+	"internal/inside/guest":  {"cmd/...", "provider/..."},
+	"provider/docker":        {"bench", "internal/app/daemon/...", "provider/docker/..."},
+	"provider/gvisor":        {"bench", "cmd/sandpit", "internal/app/daemon/...", "internal/testing/...", "provider/gvisor/..."},
+}
+
+// maxGroups is how many folders internal/ may have.
+const maxGroups = 9
 
 // owners says which packages may import a dependency that is heavy, or that
 // would otherwise spread; tests included.
@@ -141,7 +142,7 @@ var owners = map[string][]string{
 	"go.yaml.in/yaml":                        {"deploy"},
 	"golang.org/x/crypto/acme":               {"internal/front/tlscert"},
 	"golang.org/x/crypto/ssh":                {"conformance/attacks/owners", "internal/app/daemon", "internal/front/sshd", "internal/core/sshkey"},
-	"gvisor.dev/gvisor":                      {"internal/reach/network", "provider/gvisor", "provider/gvisor/internal/ocilayer"},
+	"gvisor.dev/gvisor":                      {"internal/reach/network", "provider/gvisor/..."},
 	"k8s.io":                                 {"provider/kubernetes"},
 	"modernc.org/sqlite":                     {"internal/core/store"},
 	"mvdan.cc/sh":                            {"internal/core/commandscreen"},
@@ -162,36 +163,65 @@ type source struct {
 
 func (s source) isTest() bool { return strings.HasSuffix(s.name, "_test.go") }
 
-func TestArrows(t *testing.T)           { t.Parallel(); report(t, badArrows(sources(t))) }
+func TestImports(t *testing.T)          { t.Parallel(); report(t, badImports(sources(t))) }
+func TestGroups(t *testing.T)           { t.Parallel(); report(t, badGroups(sources(t))) }
 func TestDependencyOwners(t *testing.T) { t.Parallel(); report(t, badOwners(sources(t))) }
 func TestRootImports(t *testing.T)      { t.Parallel(); report(t, badRoot(sources(t))) }
 func TestCommandsAreThin(t *testing.T)  { t.Parallel(); report(t, badCommands(sources(t))) }
 func TestPackageComments(t *testing.T)  { t.Parallel(); report(t, badComments(sources(t))) }
 
+// TestExceptions fails for an exception that no package needs any more.
+func TestExceptions(t *testing.T) {
+	t.Parallel()
+	used := map[string]bool{}
+	for _, f := range sources(t) {
+		for _, imp := range f.imports {
+			if target, ours := inModule(imp); ours && !f.isTest() {
+				used[f.dir+" "+target] = true
+			}
+		}
+	}
+	for _, e := range exceptions {
+		if !used[e.from+" "+e.imports] {
+			t.Errorf("%s does not import %s any more; remove the exception", e.from, e.imports)
+		}
+	}
+}
+
 // TestRulesCatch plants one breach of each rule.
 func TestRulesCatch(t *testing.T) {
 	t.Parallel()
-	good := source{dir: "internal/app/daemon", name: "a.go", imports: []string{"os", module + "/internal/app/config"}, doc: true}
+	good := []source{{dir: "internal/app/daemon", name: "a.go", imports: []string{"os", module + "/internal/app/config"}, doc: true}}
+	for _, group := range []string{"agents", "build", "core", "files", "front", "inside", "reach", "testing"} {
+		good = append(good, source{dir: "internal/" + group, name: "a.go", doc: true})
+	}
 	for name, tc := range map[string]struct {
 		rule   func([]source) []string
 		breach source
 	}{
-		"upward import":   {badArrows, source{dir: "internal/app/config", imports: []string{module + "/internal/app/daemon"}}},
-		"new package":     {badArrows, source{dir: "internal/new"}},
-		"below a package": {badArrows, source{dir: "internal/app/config/new"}},
-		"no owner":        {badOwners, source{dir: "internal/app/daemon", imports: []string{"gvisor.dev/gvisor/runsc/cli"}}},
-		"owner's child":   {badOwners, source{dir: "internal/configs", imports: []string{"github.com/BurntSushi/toml"}}},
-		"root":            {badRoot, source{dir: ".", imports: []string{"golang.org/x/sys/unix"}}},
-		"long main":       {badCommands, source{dir: "cmd/sandpit", name: "main.go", lines: maxMain + 1}},
-		"more than main":  {badCommands, source{dir: "cmd/sandpit", name: "more.go"}},
-		"no comment":      {badComments, source{dir: "internal/app/cli"}},
+		"upward import":      {badImports, source{dir: "internal/core/store", imports: []string{module + "/internal/front/api"}}},
+		"sibling":            {badImports, source{dir: "internal/front/sshd", imports: []string{module + "/internal/front/preview"}}},
+		"other provider":     {badImports, source{dir: "provider/docker", imports: []string{module + "/provider/fake"}}},
+		"against the guest":  {badImports, source{dir: "internal/inside/watch", imports: []string{module + "/internal/core/clock"}}},
+		"importer":           {badImports, source{dir: "internal/core/token", imports: []string{module + "/internal/core/manager"}}},
+		"exception of other": {badImports, source{dir: "internal/agents/browser", imports: []string{module + "/internal/inside/applet"}}},
+		"vocabulary":         {badImports, source{dir: ".", imports: []string{module + "/internal/core/textlen"}}},
+		"new group":          {badImports, source{dir: "internal/new"}},
+		"below a package":    {badImports, source{dir: "internal/app/config/new"}},
+		"many groups":        {badGroups, source{dir: "internal/tenth"}},
+		"no owner":           {badOwners, source{dir: "internal/app/daemon", imports: []string{"gvisor.dev/gvisor/runsc/cli"}}},
+		"owner's child":      {badOwners, source{dir: "internal/configs", imports: []string{"github.com/BurntSushi/toml"}}},
+		"root":               {badRoot, source{dir: ".", imports: []string{"golang.org/x/sys/unix"}}},
+		"long main":          {badCommands, source{dir: "cmd/sandpit", name: "main.go", lines: maxMain + 1}},
+		"more than main":     {badCommands, source{dir: "cmd/sandpit", name: "more.go"}},
+		"no comment":         {badComments, source{dir: "internal/app/cli"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := tc.rule([]source{good}); len(got) != 0 {
-				t.Errorf("the good file: %q, want nothing", got)
+			if got := tc.rule(good); len(got) != 0 {
+				t.Errorf("the good files: %q, want nothing", got)
 			}
-			if got := tc.rule([]source{good, tc.breach}); len(got) != 1 {
+			if got := tc.rule(append(slices.Clip(good), tc.breach)); len(got) != 1 {
 				t.Errorf("with the breach: %q, want one complaint", got)
 			}
 		})
@@ -205,37 +235,64 @@ func report(t *testing.T, complaints []string) {
 	}
 }
 
-func badArrows(files []source) (bad []string) {
+func badImports(files []source) (bad []string) {
 	missing := map[string]bool{}
 	for _, f := range files {
-		allowed, known := lookup(f.dir)
+		d, known := directionOf(f.dir)
 		if !known && !missing[f.dir] {
 			missing[f.dir] = true
-			bad = append(bad, fmt.Sprintf("%s has no line in the table arrows of arch_test.go; "+
-				"add one that lists the packages of this module it may import", f.dir))
+			bad = append(bad, f.dir+" has no direction in arch_test.go: put it into a group of internal/")
 		}
 		if !known || f.isTest() {
 			continue
 		}
 		for _, imp := range f.imports {
 			target, ours := inModule(imp)
-			if ours && !contains(allowed, target) {
-				bad = append(bad, fmt.Sprintf("%s/%s imports %s, which the table arrows of arch_test.go does not allow",
-					f.dir, f.name, target))
+			if !ours {
+				continue
+			}
+			if !d.permits(f.dir, target) {
+				bad = append(bad, fmt.Sprintf("%s/%s imports %s, which the direction of %s does not allow (%s)", f.dir, f.name, target, d.from, d.why))
+			} else if may := importers[target]; may != nil && !contains(may, f.dir) {
+				bad = append(bad, fmt.Sprintf("%s/%s imports %s, which is for %s only", f.dir, f.name, target, strings.Join(may, ", ")))
 			}
 		}
 	}
 	return bad
 }
 
-// lookup returns the line of arrows that is for dir.
-func lookup(dir string) (allowed []string, known bool) {
-	for pattern, allowed := range arrows {
-		if matches(pattern, dir) {
-			return allowed, true
+// directionOf returns the direction with the most specific pattern for dir.
+func directionOf(dir string) (best direction, known bool) {
+	for _, d := range directions {
+		if matches(d.from, dir) && (!known || len(d.from) > len(best.from)) {
+			best, known = d, true
 		}
 	}
-	return nil, false
+	return best, known
+}
+
+// permits reports whether the package in dir, for which d holds, may import target.
+func (d direction) permits(dir, target string) bool {
+	for _, e := range exceptions {
+		if e.from == dir && e.imports == target {
+			return true
+		}
+	}
+	return dir != "." && slices.Contains(anywhere, target) || contains(d.may, target) || !d.alone && matches(d.from, target)
+}
+
+func badGroups(files []source) (bad []string) {
+	groups := map[string]bool{}
+	for _, f := range files {
+		if rest, ok := strings.CutPrefix(f.dir, "internal/"); ok {
+			group, _, _ := strings.Cut(rest, "/")
+			groups[group] = true
+		}
+	}
+	if len(groups) > maxGroups {
+		bad = append(bad, fmt.Sprintf("internal/ has %d folders, want at most %d: %q", len(groups), maxGroups, slices.Sorted(maps.Keys(groups))))
+	}
+	return bad
 }
 
 func badOwners(files []source) (bad []string) {

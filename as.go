@@ -1,7 +1,7 @@
 package sandpit
 
-// As returns an optional ability of a provider, an instance or a guest. Decorators
-// show what is inside them by a method Unwrap() any, and As looks there, too.
+// As returns an optional ability of a provider, an instance or a guest. A decorator returns
+// the value it wraps from a method Unwrap() any, and As searches that value too.
 func As[T any](v any) (T, bool) {
 	for v != nil {
 		if ability, ok := v.(T); ok {

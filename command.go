@@ -6,44 +6,44 @@ import (
 	"time"
 )
 
-// Command is a process to be started.
+// Command describes a process to start.
 type Command struct {
 	// Args is the program and its arguments. The program is looked up in the
 	// process's PATH unless it contains a slash. No shell is involved.
 	Args []string
 	// Env is added to the sandbox's environment; the last value of a name wins.
 	Env map[string]string
-	// Dir is where it starts. Default: the sandbox's working directory.
+	// Dir is the directory it starts in. Default: the sandbox's working directory.
 	Dir string
 	// User as in Spec.User. Default: the sandbox's.
 	User string
-	// Timeout kills the process. Zero means no limit. The sandbox keeps the
-	// clock; a caller that must be certain keeps its own as well.
+	// Timeout is the time after which the process is killed. Zero means no limit. The
+	// guest measures it; a caller that must not rely on the guest sets a deadline too.
 	Timeout time.Duration
-	// Tag is a name by which others find the process. Default: none.
+	// Tag is a name by which other clients find the process. Default: none.
 	Tag string
-	// ID names the command in the guest's Journal (see ValidateCommandID). With one,
-	// nobody who follows the command holds it back, however slowly they read, and
-	// Start can be repeated: if an answer was lost, AlreadyExists says that the
-	// command runs or has run. Default: the guest chooses one, which Process.ID
-	// tells, and a slow Stdout or Stderr holds the process back.
+	// ID names the command in the guest's Journal (see ValidateCommandID). With an ID,
+	// slow readers do not block the process, and Start can be repeated: if a response
+	// was lost, AlreadyExists means that the command has started. Default: the guest
+	// chooses an ID, which Process.ID returns, and a slow Stdout or Stderr blocks the
+	// process.
 	//
-	// A guest that keeps no journal refuses an ID with Unsupported.
+	// A guest without a Journal refuses an ID with Unsupported.
 	ID string
 	// Terminal gives the process a terminal of this size. Its output all goes
 	// to Stdout. Default: none.
 	Terminal *TerminalSize
 	// Stdin is copied to the process until EOF, which closes its input. Nil
-	// means an empty input. After the process has ended at most one more Read
+	// is an empty input. After the process has ended at most one more Read
 	// is outstanding; the caller ends it by closing what it reads from.
 	Stdin io.Reader
-	// Stdout and Stderr take the output as it comes, each from one goroutine.
-	// A slow writer holds the process back, unless the command has an ID of the
-	// caller's. Nil discards.
+	// Stdout and Stderr receive the output as it arrives, each from one goroutine.
+	// A slow writer blocks the process unless the caller chose an ID. Nil discards
+	// the output.
 	Stdout, Stderr io.Writer
 }
 
-// Streams are what flows into and out of a process, as in a Command.
+// Streams are the input and output of a process, as in a Command.
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -54,10 +54,10 @@ type TerminalSize struct {
 	Cols, Rows uint16
 }
 
-// Signal is a signal that a process can be sent.
+// Signal is a signal for a process.
 type Signal int
 
-// The signals that every guest understands, by their Linux numbers.
+// The signals that every guest supports, by their Linux numbers.
 const (
 	SIGKILL Signal = 9
 	SIGTERM Signal = 15
@@ -66,16 +66,16 @@ const (
 // ExitStatus says how a process ended, as the guest reports it.
 type ExitStatus struct {
 	// Code is the exit code; for a process killed by a signal it is 128 plus
-	// the signal's number, as a shell has it.
+	// the signal's number, as in a shell.
 	Code int
 	// Signaled is true when a signal ended the process.
 	Signaled bool
-	// OutOfMemory is true when it was killed because the sandbox's memory had
-	// run out.
+	// OutOfMemory is true when it was killed because the sandbox ran out of
+	// memory.
 	OutOfMemory bool
 }
 
-// String returns the status as a person would say it.
+// String returns the status as text for people.
 func (s ExitStatus) String() string {
 	if s.OutOfMemory {
 		return "killed: out of memory"

@@ -1,31 +1,31 @@
 package sandpit
 
-// FileDiff is what differs between the files of two sandboxes, snapshots or images.
+// FileDiff lists the differences between the files of two sandboxes, snapshots or images.
 type FileDiff struct {
-	// Changes are in the order of their paths.
+	// Changes are sorted by path.
 	Changes []FileChange `json:"changes"`
-	// Truncated says that there are more changes, or patches, than are told.
+	// Truncated says that some changes or patches are omitted.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// FileChange is one file that differs. What is zero is not known, or does not apply.
+// FileChange is one file that differs. A zero field is unknown or does not apply.
 type FileChange struct {
 	// Path is absolute.
 	Path string     `json:"path"`
 	Kind ChangeKind `json:"kind"`
 	// Type is "file", "directory", "link" or "other".
 	Type string `json:"type,omitempty"`
-	// Mode and Size are those of the second, or of the first if it was removed: permission
-	// bits, and bytes.
+	// Mode (permission bits) and Size (bytes) are those of the second side, or of the first
+	// if the file was removed.
 	Mode    uint32 `json:"mode,omitempty"`
 	Size    int64  `json:"size"`
 	OldMode uint32 `json:"old_mode,omitempty"`
 	OldSize int64  `json:"old_size,omitempty"`
-	// Patch is how one text becomes the other, as a unified diff.
+	// Patch is a unified diff of the texts.
 	Patch string `json:"patch,omitempty"`
 }
 
-// ChangeKind says what became of a file.
+// ChangeKind is the kind of a FileChange.
 type ChangeKind string
 
 // The kinds.
@@ -33,10 +33,10 @@ const (
 	DiffAdded   ChangeKind = "added"
 	DiffChanged ChangeKind = "changed"
 	DiffRemoved ChangeKind = "removed"
-	// DiffWritten is one that the second has written and the first has as in the image,
-	// which was not looked at: it was added or changed.
+	// DiffWritten is a file that the second side wrote and the first has as in the image,
+	// which is not compared: it was added or changed.
 	DiffWritten ChangeKind = "written"
-	// DiffRestored is one that the first has written, or removed, and the second has as in
+	// DiffRestored is a file that the first side wrote or removed and the second has as in
 	// the image.
 	DiffRestored ChangeKind = "restored"
 )

@@ -11,11 +11,11 @@ import (
 
 // Code says what kind of failure an error is, independent of where it
 // happened. A Code is itself an error, so errors.Is(err, sandpit.NotFound)
-// works on anything made with Errorf. Each edge (HTTP, command line, MCP)
-// translates codes in one table of its own.
+// works on every error that Errorf returns. Each front end (HTTP, command line, MCP)
+// translates codes in one table.
 type Code string
 
-// The codes. Anything that carries none is Internal.
+// The codes. An error without a code is Internal.
 const (
 	// Invalid is a request that can never succeed as it is.
 	Invalid Code = "invalid"
@@ -23,13 +23,13 @@ const (
 	Unauthenticated Code = "unauthenticated"
 	// PermissionDenied is refused by policy or by the machine's permissions.
 	PermissionDenied Code = "permission_denied"
-	// NotFound is a name that nothing answers to.
+	// NotFound is a name of something that does not exist.
 	NotFound Code = "not_found"
-	// AlreadyExists is a name that is taken.
+	// AlreadyExists is a name that is in use.
 	AlreadyExists Code = "already_exists"
-	// Conflict is a request that the present state forbids.
+	// Conflict is a request that the current state forbids.
 	Conflict Code = "conflict"
-	// Exhausted is a limit, quota or disk that is used up.
+	// Exhausted is a limit or quota that is reached, or a full disk.
 	Exhausted Code = "exhausted"
 	// Unsupported is something this provider or machine cannot do.
 	Unsupported Code = "unsupported"
@@ -37,31 +37,31 @@ const (
 	Unavailable Code = "unavailable"
 	// Timeout is a deadline that passed.
 	Timeout Code = "timeout"
-	// Canceled is a request that its maker gave up.
+	// Canceled is a request that its caller canceled.
 	Canceled Code = "canceled"
 	// Gone is a sandbox, or a process in it, that no longer exists.
 	Gone Code = "gone"
-	// Internal is a defect of ours or of a part we rely on.
+	// Internal is a defect of sandpit or of a part it relies on.
 	Internal Code = "internal"
 )
 
 // Error returns the code as text.
 func (c Code) Error() string { return string(c) }
 
-// Error is a failure with its code, its cause and, where the remedy is known,
-// a hint: one sentence or command that tells a person what to do.
+// Error is a failure with its code, its cause and, where a remedy is known,
+// a hint: one sentence or command that says what to do.
 type Error struct {
 	Code Code
 	Hint string
 	Err  error
-	// Subject says what the failure concerns, as far as that is known here: see SubjectOf.
+	// Subject is what the failure concerns, as far as it is known: see SubjectOf.
 	Subject Subject
 	// Retry says that the same request may succeed later: see Retryable.
 	Retry bool
-	// RetryAfter is how long to wait before the request is repeated. Zero: nothing is known.
+	// RetryAfter is how long to wait before repeating the request. Zero: unknown.
 	RetryAfter time.Duration
-	// RequestID names the request at the server that reported the error, for its log. It is
-	// set by clients of a server.
+	// RequestID identifies the request in the log of the server that reported the error.
+	// Clients of a server set it.
 	RequestID string
 }
 
@@ -69,14 +69,14 @@ type Error struct {
 type Subject struct {
 	// Provider is the name of the sandbox's provider.
 	Provider string
-	// Sandbox is the sandbox that something was to be done to.
+	// Sandbox is the sandbox that the operation concerned.
 	Sandbox ID
-	// Operation is what was to be done, as the audit trail names it ("create"), or the route
-	// of a request.
+	// Operation is the operation, as the audit trail names it ("create"), or the route of
+	// a request.
 	Operation string
 }
 
-// or returns s with what it leaves open taken from other.
+// or returns s with its empty fields taken from other.
 func (s Subject) or(other Subject) Subject {
 	return Subject{
 		Provider: cmp.Or(s.Provider, other.Provider), Sandbox: cmp.Or(s.Sandbox, other.Sandbox),
@@ -84,8 +84,8 @@ func (s Subject) or(other Subject) Subject {
 	}
 }
 
-// Error returns the text of the cause. Code and hint are left to the edge that
-// shows them.
+// Error returns the text of the cause. Front ends show code and hint
+// separately.
 func (e *Error) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
@@ -97,7 +97,7 @@ func (e *Error) Is(target error) bool {
 	return ok && code == e.Code
 }
 
-// Errorf makes an error with a code. The format works as in fmt.Errorf, %w
+// Errorf returns an error with a code. The format works as in fmt.Errorf, %w
 // included.
 func Errorf(code Code, format string, args ...any) error {
 	return &Error{Code: code, Err: fmt.Errorf(format, args...)}
@@ -160,8 +160,8 @@ func WithSubject(err error, s Subject) error {
 	return &Error{Code: CodeOf(err), Subject: SubjectOf(err).or(s), Err: err}
 }
 
-// SubjectOf returns what err concerns: of each field, what the outermost error in its chain
-// says that knows it.
+// SubjectOf returns what err concerns. Each field comes from the outermost error in the chain
+// that has it.
 func SubjectOf(err error) Subject {
 	var s Subject
 	each(err, func(e *Error) bool {
@@ -171,9 +171,9 @@ func SubjectOf(err error) Subject {
 	return s
 }
 
-// WithRetry says that the same request may succeed after a while, zero being unknown: that
-// nothing was done, and that what stood in the way ends by itself. It keeps the code of err
-// and returns nil for nil.
+// WithRetry marks err as retryable after the given time, zero being unknown: the request
+// changed nothing, and its obstacle is temporary. It keeps the code of err and returns nil
+// for nil.
 func WithRetry(err error, after time.Duration) error {
 	if err == nil {
 		return nil
@@ -181,8 +181,8 @@ func WithRetry(err error, after time.Duration) error {
 	return &Error{Code: CodeOf(err), Retry: true, RetryAfter: after, Err: err}
 }
 
-// Retryable reports whether the same request may succeed later: whether err is Unavailable,
-// or WithRetry has said so.
+// Retryable reports whether the same request may succeed later: err is Unavailable, or
+// WithRetry marked it.
 func Retryable(err error) bool {
 	retry := CodeOf(err) == Unavailable
 	each(err, func(e *Error) bool {
@@ -192,8 +192,8 @@ func Retryable(err error) bool {
 	return retry
 }
 
-// RetryAfterOf returns how long to wait before a request is repeated that failed with err:
-// what the outermost error in its chain says that knows it. Zero: nothing is known.
+// RetryAfterOf returns how long to wait before repeating a request that failed with err. The
+// outermost error in the chain that has a time decides. Zero: unknown.
 func RetryAfterOf(err error) time.Duration {
 	var after time.Duration
 	each(err, func(e *Error) bool {
@@ -203,7 +203,7 @@ func RetryAfterOf(err error) time.Duration {
 	return after
 }
 
-// RequestIDOf returns the name of the request that failed with err at a server, or "".
+// RequestIDOf returns the ID of the request that failed with err at a server, or "".
 func RequestIDOf(err error) string {
 	var id string
 	each(err, func(e *Error) bool {

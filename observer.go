@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// GuestAction names a kind of GuestCall.
+// GuestAction is the kind of a GuestCall.
 type GuestAction string
 
-// The actions that are observed. What only looks (lists, states of files, output of commands)
-// is not.
+// The observed actions. Calls that only read lists, file states or command output are not
+// observed.
 const (
 	RunCommand    GuestAction = "run command"
 	OpenTerminal  GuestAction = "open terminal"
-	AttachCommand GuestAction = "attach command" // follow a command that somebody has started, with its input
+	AttachCommand GuestAction = "attach command" // attach to a running command, with its input
 	SignalCommand GuestAction = "signal command"
 	ReadFile      GuestAction = "read file"
 	WriteFile     GuestAction = "write file"
@@ -27,47 +27,47 @@ const (
 	RemoveFile    GuestAction = "remove file"
 )
 
-// GuestCall is one use of the guest of a sandbox. It has no contents, and of a command's
-// arguments only a digest.
+// GuestCall is one call of the guest of a sandbox. It contains no file contents, and only a
+// digest of a command's arguments.
 type GuestCall struct {
 	Action GuestAction
-	// Program is the program of a command, as it was named. Args is how many arguments follow
-	// it, and Digest is DigestArgs of all.
+	// Program is the program of a command, as the call names it. Args is the number of
+	// arguments after it, and Digest is DigestArgs of the whole command line.
 	Program string
 	Args    int
 	Digest  string
-	// PID is the process that is attached to, or gets a signal, and Signal is that.
+	// PID is the process that the call attaches to or signals, and Signal is the signal.
 	PID    int
 	Signal Signal
-	// Path is the file, as the call names it, and To where it is moved to.
+	// Path is the file, as the call names it, and To the target of a move.
 	Path, To string
-	// Files is how many files were written, if more than one, Path being the first.
+	// Files is the number of files written, if more than one; Path is the first.
 	Files int
-	// Bytes is how much content was read or written.
+	// Bytes is the amount of content read or written.
 	Bytes int64
-	// Took is how long it took, for a command until it ran.
+	// Took is the duration of the call; for a command, the time until it started.
 	Took time.Duration
-	// Err is why it was not done.
+	// Err is why the call failed.
 	Err error
 }
 
-// NotAdmitted is what a GuestCall has for a reason when GuestObserver.Admit has refused the
-// command: the caller's error may repeat what the command has of secrets.
+// NotAdmitted returns the GuestCall.Err of a command that GuestObserver.Admit refused. Unlike
+// the caller's error it does not repeat the command, which may contain secrets.
 func NotAdmitted(err error) error {
 	return Errorf(CodeOf(err), "it was refused before it started")
 }
 
-// DigestArgs returns the SHA-256 of a command line as /proc/PID/cmdline has it, each argument
-// ended by a zero byte, as hexadecimal digits.
+// DigestArgs returns the SHA-256, in hexadecimal, of a command line as in /proc/PID/cmdline:
+// each argument followed by a zero byte.
 func DigestArgs(args []string) string {
 	sum := sha256.New()
 	for _, arg := range args {
-		_, _ = sum.Write([]byte(arg + "\x00")) // a hash takes everything
+		_, _ = sum.Write([]byte(arg + "\x00")) // a hash never fails
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// CommandCall describes a command.
+// CommandCall returns the GuestCall of a command.
 func CommandCall(action GuestAction, args []string) GuestCall {
 	c := GuestCall{Action: action, Args: max(0, len(args)-1), Digest: DigestArgs(args)}
 	if len(args) > 0 {
@@ -76,37 +76,37 @@ func CommandCall(action GuestAction, args []string) GuestCall {
 	return c
 }
 
-// GuestObserver is told of calls, and may refuse commands. Its functions get the context of
-// the call, are called by many at the same time, and must not block.
+// GuestObserver observes guest calls and may refuse commands. Its functions receive the
+// context of the call, may be called concurrently, and must not block.
 type GuestObserver struct {
-	// Admit decides about a command before it starts: args as for Command.Args, and the
-	// directory that it starts in, "" if the call names none. Its error is what the caller
-	// gets. Default: nil, which admits all. It is not asked about what is typed in a terminal.
+	// Admit decides about a command before it starts, by its Command.Args and its directory,
+	// "" if the call names none. The caller receives its error. It does not see what is
+	// typed in a terminal. Default: nil, which admits every command.
 	Admit func(ctx context.Context, args []string, dir string) error
-	// Called is told once of each call: of a command when it runs, of all else when it is
-	// done, and of each that fails.
+	// Called is called once for each call: for a command when it has started, for every
+	// other call when it is complete, and for each failure.
 	Called func(context.Context, GuestCall)
-	// Ended is told once of each command that was to be started: how long it took, and how it
-	// ended or why nobody knows.
+	// Ended is called once for each command, started or not, with its duration and its exit
+	// status, or the error if the status is unknown.
 	Ended func(ctx context.Context, took time.Duration, status ExitStatus, err error)
 }
 
-// ObservedGuest is an optional ability of a Guest: it tells of every call, by whichever way it
-// comes, GuestServer.HTTP included.
+// ObservedGuest is an optional ability of a Guest: it reports every call to an observer,
+// including calls through GuestServer.HTTP.
 type ObservedGuest interface {
-	// Observe has o told of the calls that begin from now on, in place of who was told before.
+	// Observe sets the observer of new calls, in place of the previous one.
 	Observe(o GuestObserver)
 	CallObserver
 }
 
-// CallObserver is an optional ability of a Guest, for those who run commands inside of another
-// one that was started before, such as a shell.
+// CallObserver is an optional ability of a Guest, for callers that run commands inside a
+// program that is already running, such as a shell, and report these themselves.
 type CallObserver interface {
-	// Observer is who is to be told. Its functions are never nil.
+	// Observer returns the observer. Its functions are never nil.
 	Observer() GuestObserver
 }
 
-// ObserverOf returns who is to be told of calls of a guest. Its functions are never nil.
+// ObserverOf returns the observer of a guest. Its functions are never nil.
 func ObserverOf(g any) GuestObserver {
 	if o, ok := As[CallObserver](g); ok {
 		return o.Observer()
@@ -114,7 +114,7 @@ func ObserverOf(g any) GuestObserver {
 	return GuestObserver{}.OrNobody()
 }
 
-// OrNobody returns o with functions that do nothing where it has none.
+// OrNobody returns o with empty functions in place of nil ones.
 func (o GuestObserver) OrNobody() GuestObserver {
 	if o.Called == nil {
 		o.Called = func(context.Context, GuestCall) {}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Policy says what happens to a sandbox when nobody uses it, or when it is lost. In JSON,
+// Policy says what happens to a sandbox when it is idle or lost. In JSON,
 // durations are numbers of seconds.
 //
 // In a request, an IdleTimeout of zero is the server's default, and below zero it is never.
@@ -13,7 +13,7 @@ import (
 type Policy struct {
 	// IdleTimeout is the time without use until IdleAction.
 	IdleTimeout time.Duration
-	// IdleAction is what happens then. Default: the server's, which is ActionSuspend, or
+	// IdleAction is the action at that time. Default: the server's, which is ActionSuspend, or
 	// ActionStop, then ActionPause, where the sandbox cannot be suspended.
 	IdleAction Action
 	// AutoStop is the time without use until the sandbox is stopped.
@@ -89,18 +89,19 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Upcoming is what happens to a sandbox next without a request, unless it is used before.
+// Upcoming is the next action on a sandbox without a request. A use of the sandbox before
+// that time postpones it.
 type Upcoming struct {
-	// Action is what happens.
+	// Action is the action.
 	Action Action `json:"action"`
-	// At is when. A program that runs inside may delay it.
+	// At is the time of the action. A program that runs inside may delay it.
 	At time.Time `json:"at"`
 	// Cause is CauseDeadline, CauseIdle, or the state that the sandbox has been in for as long as
 	// its policy allows.
 	Cause string `json:"cause"`
 }
 
-// Causes of what happens to a sandbox without a request.
+// Causes of an Upcoming action.
 const (
 	CauseDeadline = "deadline"
 	CauseIdle     = "idle"

@@ -7,26 +7,24 @@ import (
 	"strconv"
 )
 
-// DefaultHostIP is where published ports are, unless they say otherwise: programs of
-// the machine reach them, and nobody else does.
+// DefaultHostIP is the default of Port.HostIP: only programs of the machine reach the port.
 const DefaultHostIP = "127.0.0.1"
 
-// maxPorts is how many ports a sandbox may have published.
+// maxPorts is how many published ports a sandbox may have.
 const maxPorts = 64
 
-// Port is a TCP port inside that is reached at an address of the machine, by
-// whoever reaches that address.
+// Port is a published port: a TCP port inside that is bound to an address of the machine.
 type Port struct {
 	// Port is the port inside.
 	Port int `json:"port"`
 	// HostIP is the address of the machine. Default: DefaultHostIP.
 	HostIP string `json:"host_ip,omitempty"`
-	// HostPort is the port of the machine. Default: a free one, which is chosen when
-	// the sandbox is made, and stays.
+	// HostPort is the port of the machine. Default: a free one, which is chosen when the
+	// sandbox is created and does not change.
 	HostPort int `json:"host_port,omitempty"`
 }
 
-// Address is where the port is reached, as HOST:PORT.
+// Address returns the address on the machine, as HOST:PORT.
 func (p Port) Address() string {
 	return net.JoinHostPort(cmp.Or(p.HostIP, DefaultHostIP), strconv.Itoa(p.HostPort))
 }
@@ -37,7 +35,7 @@ func (p Port) Loopback() bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// CheckPorts returns an Invalid error unless all of the ports can be published.
+// CheckPorts returns an Invalid error unless all ports can be published.
 func CheckPorts(ports []Port) error {
 	if len(ports) > maxPorts {
 		return Errorf(Invalid, "%d published ports, want at most %d", len(ports), maxPorts)

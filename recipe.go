@@ -12,136 +12,132 @@ import (
 	"time"
 )
 
-// Recipe says how a template is built, and what its sandboxes are like. The zero value
-// of a field means the default stated with it.
+// Recipe declares how a template is built and how its sandboxes run. The zero value of a
+// field means the default stated with it.
 type Recipe struct {
-	// Name is what the template is called if nobody says otherwise. Default: none.
+	// Name is the name of the template if the request has none. Default: none.
 	Name string `json:"name,omitempty"`
-	// From is the image that it is based on.
+	// From is the base image.
 	From Image `json:"from"`
-	// Steps are carried out in this order.
+	// Steps are performed in order.
 	Steps []RecipeStep `json:"steps,omitempty"`
-	// Build says what sandboxes are like in which steps run.
+	// Build configures the sandboxes in which steps run.
 	Build RecipeBuild `json:"build,omitzero"`
 	// Ports are those that programs listen on, such as 8080 or 53/udp.
 	Ports []string `json:"ports,omitempty"`
-	// Entrypoint and Command are what sandboxes run when nothing else is said. Default:
-	// the base's, but an Entrypoint takes the base's Command away.
+	// Entrypoint and Command are the default command of the image. Default: those of the
+	// base, but an Entrypoint clears the base's Command.
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Command    []string `json:"command,omitempty"`
-	// Labels are marks for people and programs.
+	// Labels are key-value pairs for people and programs.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Start is a command of the image's shell that runs in every sandbox of the template
-	// when that is handed out. Default: none.
+	// Start is a shell command that runs in every sandbox of the template from its creation
+	// on. Default: none.
 	Start string `json:"start,omitempty"`
-	// StartAnew has Start run in each sandbox from its beginning. Default: where sandboxes
-	// can be saved it has run once, and all go on from there; what it has made up until
-	// then, such as keys, is the same in all.
+	// StartAnew starts Start in each sandbox. Default: where sandboxes can be saved, Start
+	// runs once and all sandboxes continue from there; what it created by then, such as
+	// keys, is the same in all of them.
 	StartAnew bool `json:"start_anew,omitempty"`
-	// Ready says when Start is far enough. Default: at once.
+	// Ready is the ready check of Start. Default: ready at once.
 	Ready Ready `json:"ready,omitzero"`
-	// Resources are the limits of sandboxes that ask for no others. Default: those of any
-	// sandbox.
+	// Resources are the default limits of its sandboxes. Default: those of any sandbox.
 	Resources Resources `json:"resources,omitzero"`
-	// Network is what sandboxes may reach that ask for nothing else. Default: that of any
-	// sandbox.
+	// Network is the default network policy of its sandboxes. Default: that of any sandbox.
 	Network NetworkPolicy `json:"network,omitzero"`
-	// Variables are those of the environment that a sandbox is to be given. Default: any
-	// may be, and none must.
+	// Variables declares environment variables that a sandbox takes. Default: any variable
+	// is accepted, none is required.
 	Variables []Variable `json:"variables,omitempty"`
 }
 
-// RecipeBuild says what sandboxes are like in which steps run.
+// RecipeBuild configures the sandboxes in which steps run.
 type RecipeBuild struct {
-	// Network is what they may reach. Default: nothing.
+	// Network is their network policy. Default: offline.
 	Network NetworkPolicy `json:"network,omitzero"`
-	// Resources are their limits. Default: those of any sandbox, but 10 GiB of disk.
+	// Resources are their limits. Default: those of any sandbox, with 10 GiB of disk.
 	Resources Resources `json:"resources,omitzero"`
 }
 
-// RecipeStep is one thing that is done. Exactly one of Run, Copy, NPM, Env, WorkDir and
-// User is set.
+// RecipeStep is one step of a build. Exactly one of Run, Copy, NPM, Env, WorkDir and User
+// is set.
 type RecipeStep struct {
 	// Run is a program and its arguments. It must exit 0.
 	Run []string `json:"run,omitempty"`
-	// Secrets are names of environment variables that Run needs, and that stay out of the
+	// Secrets are names of environment variables that Run needs and that do not enter the
 	// image.
 	Secrets []string `json:"secrets,omitempty"`
-	// RunEnv is the environment of Run alone, in addition to that of the image.
+	// RunEnv is added to the environment of Run only.
 	RunEnv map[string]string `json:"run_env,omitempty"`
-	// RunUser runs Run in place of the user of the image.
+	// RunUser runs Run instead of the user of the image.
 	RunUser string `json:"run_user,omitempty"`
-	// Fresh does the step, and all after it, also if that was done before.
+	// Fresh performs this step and all later ones even if their results are cached.
 	Fresh bool `json:"fresh,omitempty"`
-	// Copy brings in files.
+	// Copy copies files into the image.
 	Copy *RecipeCopy `json:"copy,omitempty"`
-	// NPM brings in packages of npm.
+	// NPM installs npm packages.
 	NPM *RecipeNPM `json:"npm,omitempty"`
-	// Env, WorkDir and User count from here on, in sandboxes of the template too. In them
-	// ${NAME} stands for the value that Env, or the base, has for it so far.
+	// Env, WorkDir and User apply to later steps and to sandboxes of the template. In them
+	// ${NAME} stands for the value that Env or the base has at this step.
 	Env     map[string]string `json:"env,omitempty"`
 	WorkDir string            `json:"work_dir,omitempty"`
 	User    string            `json:"user,omitempty"`
-	// Line is where the file says so; 0 is unknown.
+	// Line is the line in the template file; 0 is unknown.
 	Line int `json:"-"`
 }
 
-// RecipeCopy brings files of the build's directory into the image.
+// RecipeCopy copies files of the build's directory into the image.
 type RecipeCopy struct {
-	// From are paths below the directory. Of a directory everything that is in it is
-	// copied.
+	// From are paths below the directory. The contents of a directory are copied.
 	From []string `json:"from"`
 	// To is a path inside, relative to the working directory. It is a directory if it
-	// ends with a slash, or if From is several or a directory.
+	// ends with a slash, or if From has several paths or is a directory.
 	To string `json:"to"`
 	// UID and GID own the copies.
 	UID int `json:"uid,omitempty"`
 	GID int `json:"gid,omitempty"`
-	// Mode is what all copied files get. Default: that of each.
+	// Mode is the mode of all copied files. Default: each file's own.
 	Mode int64 `json:"mode,omitempty"`
 }
 
-// RecipeNPM brings packages of npm into the image. They are fetched by who builds, by the
-// digests that the lock file has, and no script of theirs runs.
+// RecipeNPM installs npm packages into the image. The server fetches them and checks the
+// digests of the lock file. No install script runs.
 type RecipeNPM struct {
-	// Lock is the text of package-lock.json, of npm 7 or newer. What is in it for
-	// development or for other systems is left out. At most 1 MiB.
+	// Lock is the text of package-lock.json, of npm 7 or newer. Packages for development or
+	// for other systems are omitted. At most 1 MiB.
 	Lock string `json:"lock"`
-	// To is the directory in which node_modules is made. It is absolute.
+	// To is the absolute path of the directory in which node_modules is created.
 	To string `json:"to"`
 }
 
-// Ready is a question that is asked until the answer is yes. At most one of Command,
-// Port and URL is set.
+// Ready is a ready check, repeated until it succeeds. At most one of Command, Port and URL
+// is set.
 type Ready struct {
-	// Command of the image's shell, which exits 0.
+	// Command is a shell command that must exit 0.
 	Command string `json:"command,omitempty"`
-	// Port inside that accepts connections.
+	// Port is a port inside that must accept connections.
 	Port int `json:"port,omitempty"`
-	// URL is answered with a status below 400: http://localhost:PORT/PATH.
+	// URL must respond with a status below 400: http://localhost:PORT/PATH.
 	URL string `json:"url,omitempty"`
-	// Timeout is how many seconds it may take. Default: 60. At most 1800.
+	// Timeout is the maximum time, in seconds. Default: 60. At most 1800.
 	Timeout float64 `json:"timeout_seconds,omitempty"`
-	// Interval is how many seconds are between two questions. Default: 0.05. From 0.01 to
+	// Interval is the time between two attempts, in seconds. Default: 0.05. From 0.01 to
 	// 60.
 	Interval float64 `json:"interval_seconds,omitempty"`
 }
 
-// Within is how long it may take.
+// Within returns the maximum time.
 func (r Ready) Within() time.Duration { return seconds(cmp.Or(r.Timeout, 60)) }
 
-// Every is the time between two questions.
+// Every returns the time between two attempts.
 func (r Ready) Every() time.Duration { return seconds(cmp.Or(r.Interval, 0.05)) }
 
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
-// Variable is one of the environment that a sandbox of a template is given when it is
-// made.
+// Variable is an environment variable that a sandbox of a template takes at creation.
 type Variable struct {
 	Name string `json:"name"`
-	// Required refuses a sandbox without it. Default: it need not be there.
+	// Required refuses a sandbox without it. Default: optional.
 	Required bool `json:"required,omitempty"`
-	// Default is its value if none is given. Default: it is not there.
+	// Default is its value if none is given. Default: the variable is not set.
 	Default string `json:"default,omitempty"`
 	// Description is for people.
 	Description string `json:"description,omitempty"`
@@ -155,7 +151,7 @@ const (
 	maxLock      = 1 << 20  // bytes
 )
 
-// String is the step as people write it.
+// String returns the step as text for people.
 func (s RecipeStep) String() string {
 	switch {
 	case len(s.Run) == 3 && s.Run[0] == shellProgram && s.Run[1] == "-c":
@@ -176,7 +172,7 @@ func (s RecipeStep) String() string {
 
 const shellProgram = "/bin/sh"
 
-// ShellArgs is a command of an image's shell.
+// ShellArgs returns the arguments that run a script in an image's shell.
 func ShellArgs(script string) []string { return []string{shellProgram, "-c", script} }
 
 var (
@@ -185,12 +181,10 @@ var (
 	readyURLPattern   = regexp.MustCompile(`^http://(localhost|127\.0\.0\.1)(:[1-9][0-9]{0,4})?(/[!-~]*)?$`)
 )
 
-// IsVariableName reports whether a variable of an environment can have the name.
+// IsVariableName reports whether name is a valid name of an environment variable.
 func IsVariableName(name string) bool { return envPattern.MatchString(name) }
 
-// Validate tells what can never be built.
-//
-// Invalid: the first thing that is wrong.
+// Validate returns an Invalid error for the first defect of a recipe that can never be built.
 func (r Recipe) Validate() error {
 	if r.From == "" {
 		return WithHint(Errorf(Invalid, "from is missing"), `for example: from = "python:3.12-slim"`)
@@ -213,7 +207,7 @@ func (r Recipe) Validate() error {
 		return Errorf(Invalid, "start: %d bytes, want at most %d", len(r.Start), maxLine)
 	}
 	if r.StartAnew && r.Start == "" {
-		return Errorf(Invalid, "start_anew: there is no start that it could be about")
+		return Errorf(Invalid, "start_anew: there is no start command")
 	}
 	if err := r.Ready.validate(r.Start != ""); err != nil {
 		return fmt.Errorf("ready: %w", err)
@@ -221,7 +215,7 @@ func (r Recipe) Validate() error {
 	return validateVariables(r.Variables)
 }
 
-// Where says which step it is, which stands at place i.
+// Where returns the line or, if unknown, the number of step i.
 func (s RecipeStep) Where(i int) string {
 	if s.Line > 0 {
 		return fmt.Sprintf("line %d", s.Line)
@@ -238,11 +232,11 @@ func (s RecipeStep) validate() error {
 	}
 	switch {
 	case set != 1:
-		return Errorf(Invalid, "want one of run, copy, npm, env, workdir and user, and there are %d", set)
+		return Errorf(Invalid, "want one of run, copy, npm, env, workdir and user, got %d", set)
 	case len(s.Run) == 0 && (len(s.Secrets) > 0 || s.RunUser != ""):
 		return Errorf(Invalid, "only a step that runs a command can have secrets")
 	case s.Copy != nil && (len(s.Copy.From) == 0 || s.Copy.To == ""):
-		return Errorf(Invalid, "copy: what or where to is missing")
+		return Errorf(Invalid, "copy: from or to is missing")
 	case s.NPM != nil && (s.NPM.Lock == "" || !path.IsAbs(s.NPM.To)):
 		return Errorf(Invalid, "npm: the lock file is missing, or the directory is not absolute")
 	case s.NPM != nil && len(s.NPM.Lock) > maxLock:
@@ -269,16 +263,16 @@ func (r Ready) validate(started bool) error {
 	}
 	switch {
 	case set > 1:
-		return Errorf(Invalid, "want one of command, port and url, and there are %d", set)
+		return Errorf(Invalid, "want one of command, port and url, got %d", set)
 	case !started && r != (Ready{}):
-		return Errorf(Invalid, "there is no start that it could be about")
+		return Errorf(Invalid, "there is no start command")
 	case len(r.Command) > maxLine:
 		return Errorf(Invalid, "a command of %d bytes, want at most %d", len(r.Command), maxLine)
 	case r.Port < 0 || r.Port > 65535:
 		return Errorf(Invalid, "port %d: want 1 to 65535", r.Port)
 	case r.URL != "" && !readyURLPattern.MatchString(r.URL):
 		return Errorf(Invalid, "url %.200q: want http://localhost:PORT/PATH", r.URL)
-	case !(r.Timeout >= 0 && r.Timeout <= 1800): // nor what is no number
+	case !(r.Timeout >= 0 && r.Timeout <= 1800): // also refuses NaN
 		return Errorf(Invalid, "timeout of %v seconds: want at most 1800", r.Timeout)
 	case r.Interval != 0 && !(r.Interval >= 0.01 && r.Interval <= 60):
 		return Errorf(Invalid, "interval of %v seconds: want 0.01 to 60", r.Interval)
@@ -296,16 +290,16 @@ func validateVariables(list []Variable) error {
 		case !envPattern.MatchString(v.Name):
 			return badVariable(v.Name)
 		case seen[v.Name]:
-			return Errorf(Invalid, "the variable %s is there twice", v.Name)
+			return Errorf(Invalid, "variable %s is declared twice", v.Name)
 		case v.Required && v.Default != "":
-			return Errorf(Invalid, "the variable %s is required, and so cannot have a default", v.Name)
+			return Errorf(Invalid, "variable %s is required and cannot have a default", v.Name)
 		}
 		seen[v.Name] = true
 	}
 	return nil
 }
 
-// Secrets are the names of all secrets that steps need, sorted.
+// Secrets returns the sorted names of all secrets that steps need.
 func (r Recipe) Secrets() []string {
 	var names []string
 	for _, s := range r.Steps {
@@ -315,10 +309,10 @@ func (r Recipe) Secrets() []string {
 	return slices.Compact(names)
 }
 
-// Environment checks what a sandbox is given against Variables, and returns it with
-// their defaults.
+// Environment checks the given environment of a sandbox against Variables, and returns it
+// with their defaults.
 //
-// Invalid: one that is required is missing.
+// Invalid: a required variable is missing.
 func (r Recipe) Environment(given map[string]string) (map[string]string, error) {
 	env := maps.Clone(given)
 	for _, v := range r.Variables {
@@ -326,7 +320,7 @@ func (r Recipe) Environment(given map[string]string) (map[string]string, error) 
 			continue
 		}
 		if v.Required {
-			return nil, WithHint(Errorf(Invalid, "the template needs the variable %s, and it is not given", v.Name), "add -e "+v.Name+"=VALUE")
+			return nil, WithHint(Errorf(Invalid, "the template requires variable %s", v.Name), "add -e "+v.Name+"=VALUE")
 		}
 		if v.Default != "" {
 			if env == nil {

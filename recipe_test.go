@@ -13,25 +13,25 @@ func TestRecipeRefuses(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*sandpit.Recipe){
 		"from is missing": func(r *sandpit.Recipe) { r.From = "" },
-		"step 1: want one of run, copy, npm, env, workdir and user, and there are 0": func(r *sandpit.Recipe) { r.Steps = []sandpit.RecipeStep{{}} },
+		"step 1: want one of run, copy, npm, env, workdir and user, got 0": func(r *sandpit.Recipe) { r.Steps = []sandpit.RecipeStep{{}} },
 		"step 1: npm: the lock file is missing, or the directory is not absolute": func(r *sandpit.Recipe) {
 			r.Steps = []sandpit.RecipeStep{{NPM: &sandpit.RecipeNPM{Lock: "{}", To: "opt"}}}
 		},
 		"step 1: npm: a lock file of 1048577 bytes, want at most 1048576": func(r *sandpit.Recipe) {
 			r.Steps = []sandpit.RecipeStep{{NPM: &sandpit.RecipeNPM{Lock: strings.Repeat(" ", 1<<20+1), To: "/opt"}}}
 		},
-		"start_anew: there is no start that it could be about":      func(r *sandpit.Recipe) { r.Start, r.Ready, r.StartAnew = "", sandpit.Ready{}, true },
-		"ready: there is no start that it could be about":           func(r *sandpit.Recipe) { r.Start = "" },
-		"ready: want one of command, port and url, and there are 2": func(r *sandpit.Recipe) { r.Ready.URL = "http://localhost/" },
-		"ready: port 70000: want 1 to 65535":                        func(r *sandpit.Recipe) { r.Ready.Port = 70000 },
-		"ready: timeout of 1801 seconds: want at most 1800":         func(r *sandpit.Recipe) { r.Ready.Timeout = 1801 },
-		"ready: interval of 0.001 seconds: want 0.01 to 60":         func(r *sandpit.Recipe) { r.Ready.Interval = 0.001 },
+		"start_anew: there is no start command":             func(r *sandpit.Recipe) { r.Start, r.Ready, r.StartAnew = "", sandpit.Ready{}, true },
+		"ready: there is no start command":                  func(r *sandpit.Recipe) { r.Start = "" },
+		"ready: want one of command, port and url, got 2":   func(r *sandpit.Recipe) { r.Ready.URL = "http://localhost/" },
+		"ready: port 70000: want 1 to 65535":                func(r *sandpit.Recipe) { r.Ready.Port = 70000 },
+		"ready: timeout of 1801 seconds: want at most 1800": func(r *sandpit.Recipe) { r.Ready.Timeout = 1801 },
+		"ready: interval of 0.001 seconds: want 0.01 to 60": func(r *sandpit.Recipe) { r.Ready.Interval = 0.001 },
 		`ready: url "http://example.org/": want http://localhost:PORT/PATH`: func(r *sandpit.Recipe) {
 			r.Ready = sandpit.Ready{URL: "http://example.org/"}
 		},
 		`"A B" is not the name of an environment variable`: func(r *sandpit.Recipe) { r.Variables = []sandpit.Variable{{Name: "A B"}} },
-		"the variable A is there twice":                    func(r *sandpit.Recipe) { r.Variables = []sandpit.Variable{{Name: "A"}, {Name: "A"}} },
-		"the variable A is required, and so cannot have a default": func(r *sandpit.Recipe) {
+		"variable A is declared twice":                     func(r *sandpit.Recipe) { r.Variables = []sandpit.Variable{{Name: "A"}, {Name: "A"}} },
+		"variable A is required and cannot have a default": func(r *sandpit.Recipe) {
 			r.Variables = []sandpit.Variable{{Name: "A", Required: true, Default: "b"}}
 		},
 	} {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// ID names a sandbox for its whole life: 20 lower-case letters and digits, so
-// that it fits into a host name beside a port.
+// ID identifies a sandbox for its whole life: 20 lower-case letters and digits, which fit
+// into a host name beside a port.
 type ID string
 
 var idPattern = regexp.MustCompile(`^[a-z][a-z0-9]{19}$`)
@@ -25,7 +25,7 @@ func NewID() ID {
 }
 
 // Validate returns an Invalid error unless id has the form NewID gives it. Use
-// it on every ID that comes from outside: IDs become file names.
+// it on every ID from outside: IDs become file names.
 func (id ID) Validate() error {
 	if !idPattern.MatchString(string(id)) {
 		return Errorf(Invalid, "sandbox id %q: want 20 lower-case letters and digits", string(id))
@@ -35,7 +35,7 @@ func (id ID) Validate() error {
 
 var namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 
-// CheckName returns an Invalid error unless name can be that of a sandbox: 1 to 63 letters,
+// CheckName returns an Invalid error unless name is a valid sandbox name: 1 to 63 letters and
 // digits, and after the first one also "-", "_" and ".". A name must not look like an ID.
 func CheckName(name string) error {
 	if !namePattern.MatchString(name) {
@@ -48,57 +48,54 @@ func CheckName(name string) error {
 	return nil
 }
 
-// OwnerLabel is the label by which a manager tells a provider the owner of a sandbox. Owners
-// share a machine's CPU; a sandbox without an owner gets a share to itself.
+// OwnerLabel is the label in which a manager passes the owner of a sandbox to a provider.
+// Owners share a machine's CPU; a sandbox without an owner has a share of its own.
 const OwnerLabel = "sandpit.owner"
 
-// Spec says what a sandbox shall be. The zero value of a field means the
-// default stated with it. A Spec is a value: nothing keeps the caller's maps.
+// Spec describes a sandbox to create. The zero value of a field means the default stated
+// with it. A Spec is a value: no function keeps the caller's maps.
 type Spec struct {
-	// Name is for people, as CheckName wants it. A server allows it once for each owner.
+	// Name is a name for people; see CheckName. It is unique for an owner on a server.
 	// Default: none.
 	Name string `json:"name,omitempty"`
 	// Image is the root file system. Default: HostImage.
 	Image Image `json:"image,omitempty"`
-	// Labels are the caller's own marks, found again by List.
+	// Labels are the caller's own key-value pairs. List can filter by them.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Env is given to every process. Default: PATH, HOME and the like only.
+	// Env is the environment of every process. Default: only PATH, HOME and the like.
 	Env map[string]string `json:"env,omitempty"`
-	// User runs processes that name no other: a name, a uid, or uid:gid as
-	// known inside. Default: root of the sandbox, which is nobody outside.
+	// User is the account for processes that name no other: a name, a uid, or uid:gid, as
+	// known inside. Default: root of the sandbox, which has no rights outside.
 	User string `json:"user,omitempty"`
-	// WorkDir is where processes start; it is made if missing. HomeDir is the home of
-	// each process's user. Default: that of the image, else DefaultWorkDir.
+	// WorkDir is the directory processes start in; it is created if missing. HomeDir is
+	// the home of each process's user. Default: that of the image, else DefaultWorkDir.
 	WorkDir string `json:"work_dir,omitempty"`
-	// Mounts are directories of the machine, or volumes, to be seen inside. Default:
-	// none.
+	// Mounts are directories of the machine, or volumes, shown inside. Default: none.
 	Mounts []Mount `json:"mounts,omitempty"`
-	// Resources are the limits asked for. One that cannot be enforced makes
-	// Create fail with Unsupported; a default one is then left out and reported.
+	// Resources are the limits. Create fails with Unsupported if a given limit cannot be
+	// enforced; a default limit is then omitted and reported.
 	Resources Resources `json:"resources,omitzero"`
 	// Hostname is the name inside. Default: "sandpit".
 	Hostname string `json:"hostname,omitempty"`
-	// Network is what the sandbox may reach. Default: nothing. Create fails with
-	// Invalid for rules that cannot be understood, and with Unsupported where sandboxes
-	// cannot be online.
+	// Network is what the sandbox may reach. Default: nothing. Create fails with Invalid
+	// for invalid rules, and with Unsupported where sandboxes cannot be online.
 	Network NetworkPolicy `json:"network,omitzero"`
-	// Ports are those that are reached at addresses of the machine. Whoever answers for
-	// the sandbox opens them; providers do not look at them. Default: none.
+	// Ports are published at addresses of the machine. The manager opens them; providers
+	// ignore them. Default: none.
 	Ports []Port `json:"ports,omitempty"`
-	// Template is which template it is made of. Whoever answers for the sandbox says so;
-	// what others say of it does not count. Default: none.
+	// Template is the template the sandbox is created from. The manager sets it; a
+	// client's value is ignored. Default: none.
 	Template TemplateOrigin `json:"template,omitzero"`
-	// Secrets are the names of environment that is kept from everybody but the sandbox's
-	// programs. Whoever answers for it says so, and gives the values to its Guest;
-	// snapshots of such a sandbox are of its files only, since its programs have them in
-	// memory. Default: none.
+	// Secrets are the names of variables that only the sandbox's programs can see. The
+	// manager sets them and passes the values to the Guest. A snapshot of such a sandbox
+	// contains files only, because its programs have the values in memory. Default: none.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
-// DefaultWorkDir is where processes start when nothing else is said.
+// DefaultWorkDir is the working directory if neither the Spec nor the image names one.
 const DefaultWorkDir = "/workspace"
 
-// HomeDir stands for the home of whoever a process runs as.
+// HomeDir stands for the home directory of the user that a process runs as.
 const HomeDir = "~"
 
 // Clone returns a copy that shares nothing with s.
@@ -112,9 +109,8 @@ func (s Spec) Clone() Spec {
 	return s
 }
 
-// SameMachine reports whether a sandbox made from s could be one made from o: what
-// is fixed when a sandbox is made, which is its image, mounts, limits, host name and
-// whether it is online, is the same.
+// SameMachine reports whether s and o agree in everything that cannot change after a sandbox
+// is created: image, mounts, limits, host name and whether it is online.
 func (s Spec) SameMachine(o Spec) bool {
 	return cmp.Or(s.Image, HostImage) == cmp.Or(o.Image, HostImage) &&
 		s.Hostname == o.Hostname && s.Resources == o.Resources && s.Network.Online == o.Network.Online && slices.Equal(s.Mounts, o.Mounts)
@@ -122,57 +118,56 @@ func (s Spec) SameMachine(o Spec) bool {
 
 // Mount shows a directory or file of the machine, or a volume, inside a sandbox.
 type Mount struct {
-	// Temporary asks for a new, empty directory of the machine, which every user inside
-	// can write and which is removed with the sandbox. Whoever answers for the sandbox
-	// makes it, and Source then tells where it is; to a Provider it is a Source like any
-	// other.
+	// Temporary requests a new, empty directory of the machine that every user inside can
+	// write and that is removed with the sandbox. The manager creates it and sets Source;
+	// to a Provider it is a Source like any other.
 	Temporary bool `json:"temporary,omitempty"`
-	// Keep leaves a temporary directory where it is when the sandbox is removed.
+	// Keep keeps a temporary directory when the sandbox is removed.
 	Keep bool `json:"keep,omitempty"`
-	// Source is an absolute path on the machine, links already resolved: where there
-	// is a link by then, the sandbox is not made. Default: it is a volume.
+	// Source is an absolute path on the machine with links resolved: if it leads through a
+	// link by then, Create fails. Default: the mount shows a volume.
 	Source string `json:"source,omitempty"`
-	// Volume is the name of a volume instead: one of the sandbox's owner's, or, to a
+	// Volume is the name of a volume to show instead: one of the sandbox's owner, or, to a
 	// Provider, one of its own.
 	Volume string `json:"volume,omitempty"`
 	// Target is an absolute path inside.
 	Target string `json:"target"`
-	// ReadOnly keeps the sandbox from writing.
+	// ReadOnly prevents writes from the sandbox.
 	ReadOnly bool `json:"read_only,omitempty"`
 }
 
-// Sandbox is what is known about one sandbox.
+// Sandbox describes one sandbox.
 type Sandbox struct {
 	ID    ID    `json:"id"`
 	Spec  Spec  `json:"spec"`
 	Lease Lease `json:"lease"`
 	State State `json:"state,omitempty"`
-	// Reason says why it is in its state, if that was not simply asked for.
+	// Reason says why it is in its state, if no request caused it.
 	Reason string `json:"reason,omitempty"`
 	// Suspended says that its memory is on disk while it is paused.
 	Suspended bool `json:"suspended,omitempty"`
-	// CheckpointedAt is when the files were saved that it would begin with after a crash. Zero:
-	// they were not, or are not there any more, which the server finds out in a while.
+	// CheckpointedAt is the time of the checkpoint that it would start from after a crash.
+	// Zero: none, or lost, which the server detects after a while.
 	CheckpointedAt time.Time `json:"checkpointed_at,omitzero"`
-	// Provider names who made it, where there are several to choose from.
+	// Provider is the name of its provider, if the server has several.
 	Provider  string    `json:"provider,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
-	// LastUsedAt is the end of its latest use, about.
+	// LastUsedAt is the approximate end of its latest use.
 	LastUsedAt time.Time `json:"last_used_at,omitzero"`
-	// ChangedAt is when it came into its state.
+	// ChangedAt is when it entered its state.
 	ChangedAt time.Time `json:"changed_at,omitzero"`
-	// Policy says what happens to it when nobody uses it.
+	// Policy says what happens to it when it is idle.
 	Policy Policy `json:"policy,omitzero"`
-	// Next is what happens to it next without a request. The zero value: nothing, or not while
-	// it is in use.
+	// Next is what happens to it next without a request. The zero value: nothing, or nothing
+	// while it is in use.
 	Next Upcoming `json:"next,omitzero"`
-	// ResumesOnUse says that it is paused or stopped, and that using it resumes it.
+	// ResumesOnUse says that it is paused or stopped and that the next request resumes it.
 	ResumesOnUse bool `json:"resumes_on_use,omitempty"`
 }
 
-// Lease is the reason a sandbox may exist.
+// Lease is the owner and the deadline of a sandbox.
 type Lease struct {
-	// Owner is who asked for it.
+	// Owner is the owner of the sandbox.
 	Owner string `json:"owner,omitempty"`
 	// Deadline is when Action happens. The zero time means never.
 	Deadline time.Time `json:"deadline,omitzero"`
@@ -188,16 +183,16 @@ const (
 	ActionKill  Action = "kill"  // destroyed, files lost
 	ActionStop  Action = "stop"  // processes end, files stay
 	ActionPause Action = "pause" // memory and files stay, in memory
-	// ActionSuspend keeps memory and files on disk, and frees the memory.
+	// ActionSuspend saves memory and files to disk, and frees the memory.
 	ActionSuspend Action = "suspend"
-	// ActionArchive moves the files of a stopped sandbox to other storage. It is what a Policy
-	// has happen, and no choice for a deadline or an idle sandbox.
+	// ActionArchive moves the files of a stopped sandbox to other storage. Only a Policy
+	// causes it; it is not valid for a deadline or an idle sandbox.
 	ActionArchive Action = "archive"
 )
 
 // Exit says how a sandbox ended.
 type Exit struct {
-	// Known is false when the sandbox is gone and nobody saw how.
+	// Known is false if the sandbox is gone and its end was not observed.
 	Known bool `json:"known"`
 	// Code is the exit code of its first process; meaningful if Known.
 	Code int `json:"code,omitempty"`

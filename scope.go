@@ -6,27 +6,25 @@ import (
 	"time"
 )
 
-// CommandScope goes along with a context to every command that is started with it,
-// whatever the provider: so that who serves a request can tell the command where it
-// belongs, and hears of its end.
+// CommandScope applies to every command that is started with its context, in every provider.
+// A server uses it to pass variables to the commands of a request and to observe their ends.
 type CommandScope struct {
-	// Env is given to each command; what the command itself says goes before.
+	// Env is added to the environment of each command; the command's own variables take
+	// precedence.
 	Env map[string]string
-	// Ended is told once of each command that was started, or could not be: how long
-	// it took, and what Process.Wait returns. It must not block. Default: nobody is.
+	// Ended is called once for each command that was started or failed to start, with its
+	// duration and the results of Process.Wait. It must not block. Default: no call.
 	Ended func(took time.Duration, status ExitStatus, err error)
 }
 
 type commandScopeKey struct{}
 
-// WithCommandScope returns a context whose commands are in scope s, instead of in
-// that of ctx.
+// WithCommandScope returns a context with scope s in place of the scope of ctx.
 func WithCommandScope(ctx context.Context, s CommandScope) context.Context {
 	return context.WithValue(ctx, commandScopeKey{}, s)
 }
 
-// CommandScopeOf returns the scope that commands started with ctx are in. Guests
-// call it. Its Ended is never nil.
+// CommandScopeOf returns the scope of ctx, for guests. Its Ended is never nil.
 func CommandScopeOf(ctx context.Context) CommandScope {
 	s, _ := ctx.Value(commandScopeKey{}).(CommandScope)
 	if s.Ended == nil {
@@ -35,7 +33,7 @@ func CommandScopeOf(ctx context.Context) CommandScope {
 	return s
 }
 
-// Apply returns the command as it is to be started in the scope.
+// Apply returns cmd with the environment of the scope.
 func (s CommandScope) Apply(cmd Command) Command {
 	if len(s.Env) == 0 {
 		return cmd

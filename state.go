@@ -2,8 +2,8 @@ package sandpit
 
 import "slices"
 
-// State is where a sandbox is in its life. Those that end in -ing are on the
-// way to another; everything else lasts until somebody asks for a change.
+// State is the state of a sandbox. The states that end in -ing, except running, are
+// transitions to another state; the others last until a request or a policy changes them.
 type State string
 
 // The states.
@@ -12,20 +12,19 @@ const (
 	StateRunning   State = "running"
 	StatePausing   State = "pausing"
 	StatePaused    State = "paused"   // memory and files kept
-	StateResuming  State = "resuming" // from paused or stopped to running, or to what it was at a snapshot
+	StateResuming  State = "resuming" // from paused or stopped to running, or back to a snapshot
 	StateStopping  State = "stopping"
 	StateStopped   State = "stopped" // files kept
 	StateArchiving State = "archiving"
-	StateArchived  State = "archived" // files kept, away from where sandboxes run
+	StateArchived  State = "archived" // files kept in other storage
 	StateRestoring State = "restoring"
-	StateError     State = "error" // the reason tells why; it can be deleted, or recovered
+	StateError     State = "error" // the reason says why; the sandbox can be deleted or recovered
 	StateDeleting  State = "deleting"
-	StateDeleted   State = "deleted" // kept a while to tell the reason
+	StateDeleted   State = "deleted" // the record is kept for a while, with the reason
 )
 
-// successors is the whole state machine: what is not here does not happen. An
-// operation that fails goes back to where it came from, or to error when nobody
-// can tell where it is.
+// successors is the complete state machine. An operation that fails returns the sandbox to
+// its previous state, or to error if that is unknown.
 var successors = map[State][]State{
 	StateCreating:  {StateRunning, StateError, StateDeleting},
 	StateRunning:   {StatePausing, StateStopping, StateResuming, StateError, StateDeleting},
@@ -48,7 +47,7 @@ func (s State) Valid() bool { _, ok := successors[s]; return ok }
 // CanBecome reports whether next may follow s.
 func (s State) CanBecome(next State) bool { return slices.Contains(successors[s], next) }
 
-// Lasting reports whether s stays as it is until somebody asks for a change.
+// Lasting reports whether s is not a transition.
 func (s State) Lasting() bool {
 	switch s {
 	case StateRunning, StatePaused, StateStopped, StateArchived, StateError, StateDeleted:

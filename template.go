@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// TemplateID names a template for its whole life.
+// TemplateID identifies a template for its whole life.
 type TemplateID string
 
-// BuildID names one build of a template for its whole life.
+// BuildID identifies one build of a template for its whole life.
 type BuildID string
 
 var (
@@ -41,7 +41,7 @@ func (id TemplateID) Validate() error {
 }
 
 // Validate returns an Invalid error unless id has the form NewBuildID gives it. Use it on
-// every BuildID that comes from outside: images are named by them.
+// every BuildID from outside: they become names of images.
 func (id BuildID) Validate() error {
 	if !buildIDPattern.MatchString(string(id)) {
 		return Errorf(Invalid, "build id %.40q: want \"bld\" and 16 lower-case letters and digits", string(id))
@@ -49,8 +49,8 @@ func (id BuildID) Validate() error {
 	return nil
 }
 
-// CheckTemplateName returns an Invalid error unless name can be what an owner calls a
-// template, or a tag of one. What looks like an ID is no name.
+// CheckTemplateName returns an Invalid error unless name is a valid name of a template or a
+// tag. A name must not look like an ID.
 func CheckTemplateName(name string) error {
 	if !templateNamePattern.MatchString(name) || templateIDPattern.MatchString(name) || buildIDPattern.MatchString(name) {
 		return Errorf(Invalid, "template %.100q: want lower-case letters, digits, and inside also - _ and dots, at most 63", name)
@@ -58,20 +58,20 @@ func CheckTemplateName(name string) error {
 	return nil
 }
 
-// DefaultTag is the tag that a template has when no other one is named.
+// DefaultTag is the tag of a template if none is named.
 const DefaultTag = "default"
 
-// TemplateRef is what a template, or a build of one, is called.
+// TemplateRef refers to a template or one of its builds.
 type TemplateRef struct {
-	// Owner owns the template. Default: no owner is named.
+	// Owner owns the template. Default: not named.
 	Owner string
 	// Name is the template's name or ID, or the ID of a build.
 	Name string
-	// Tag is a tag of the template, or the ID of a build. Default: none is named.
+	// Tag is a tag of the template, or the ID of a build. Default: not named.
 	Tag string
 }
 
-// ParseTemplateRef reads [OWNER/]NAME[:TAG]. What it takes need not exist.
+// ParseTemplateRef parses [OWNER/]NAME[:TAG]. It does not check that the parts exist.
 func ParseTemplateRef(text string) TemplateRef {
 	var r TemplateRef
 	if i := strings.LastIndexByte(text, '/'); i > 0 {
@@ -81,7 +81,7 @@ func ParseTemplateRef(text string) TemplateRef {
 	return r
 }
 
-// String is what ParseTemplateRef reads.
+// String returns the text that ParseTemplateRef parses.
 func (r TemplateRef) String() string {
 	text := r.Name
 	if r.Owner != "" {
@@ -98,43 +98,43 @@ func (r TemplateRef) IsID() bool {
 	return TemplateID(r.Name).Validate() == nil || BuildID(r.Name).Validate() == nil
 }
 
-// FullName returns OWNER/NAME, which means the template to every owner.
+// FullName returns OWNER/NAME, which refers to the template for every owner.
 func (t Template) FullName() string { return TemplateRef{Owner: t.Owner, Name: t.Name}.String() }
 
-// TemplatePrefix begins what a Spec has for its Image when the sandbox shall be one of a
-// template: "template:" and a TemplateRef.
+// TemplatePrefix begins the Spec.Image of a sandbox that is created from a template:
+// "template:" and a TemplateRef.
 const TemplatePrefix = "template:"
 
-// Template returns which template an image is, if it is one.
+// Template returns the template that i names, if it names one.
 func (i Image) Template() (ref string, ok bool) {
 	return strings.CutPrefix(string(i), TemplatePrefix)
 }
 
-// Template is an image that was built here, maybe with programs that run in it, and that
-// sandboxes are made of.
+// Template is an image that was built here, possibly with running programs, from which
+// sandboxes are created.
 type Template struct {
 	ID TemplateID `json:"id"`
-	// Name is what its owner calls it, and Owner whose it is.
+	// Name is unique for its Owner.
 	Name  string `json:"name"`
 	Owner string `json:"owner,omitempty"`
-	// Public lets sandboxes of every owner be made of it, as OWNER/NAME.
+	// Public lets every owner create sandboxes from it, as OWNER/NAME.
 	Public bool `json:"public"`
-	// Shared says that an administrator has published it: the name alone means it to every
-	// owner that has no template of that name.
+	// Shared says that an administrator published it: for an owner without a template of
+	// that name, the name alone refers to it.
 	Shared bool `json:"shared,omitempty"`
-	// Tags are builds that are ready, by what they are called.
+	// Tags maps tags to builds that are ready.
 	Tags      map[string]BuildID `json:"tags"`
 	CreatedAt time.Time          `json:"created_at"`
-	// UpdatedAt is when a build was last begun or got a tag.
+	// UpdatedAt is when a build was last started or tagged.
 	UpdatedAt time.Time `json:"updated_at"`
-	// Spawned is how many sandboxes were made of it.
+	// Spawned is how many sandboxes were created from it.
 	Spawned int64 `json:"spawned"`
 }
 
-// BuildStatus is where a build is in its life.
+// BuildStatus is the status of a build.
 type BuildStatus string
 
-// The statuses. The last two are for ever.
+// The statuses. The last two are final.
 const (
 	BuildWaiting  BuildStatus = "waiting"
 	BuildBuilding BuildStatus = "building"
@@ -147,14 +147,14 @@ func (s BuildStatus) Valid() bool {
 	return s == BuildWaiting || s == BuildBuilding || s.Ended()
 }
 
-// Ended reports whether nothing comes after s.
+// Ended reports whether s is final.
 func (s BuildStatus) Ended() bool { return s == BuildReady || s == BuildFailed }
 
-// BuildReason is why a build has failed.
+// BuildReason says why a build failed.
 type BuildReason struct {
-	// Message is for people. Default: it has not failed.
+	// Message is for people. Default: the build did not fail.
 	Message string `json:"message,omitempty"`
-	// Step is what was at fault, as people write it. Default: none of the steps.
+	// Step is the step that failed, as written in the recipe. Default: none.
 	Step string `json:"step,omitempty"`
 }
 
@@ -163,40 +163,40 @@ type TemplateBuild struct {
 	ID       BuildID     `json:"id"`
 	Template TemplateID  `json:"template"`
 	Status   BuildStatus `json:"status"`
-	// Tags are what it is called when it is ready.
+	// Tags are set when it is ready.
 	Tags   []string    `json:"tags,omitempty"`
 	Reason BuildReason `json:"reason,omitzero"`
-	// Recipe is what it was made by. Default: nobody has begun it.
+	// Recipe is what it is built from. Default: it has not started.
 	Recipe Recipe `json:"recipe,omitzero"`
-	// Image is what its sandboxes have for their image, and Snapshot what they begin as if
-	// programs run in it already.
+	// Image is the image of its sandboxes. Snapshot is the snapshot they start from if the
+	// template has running programs.
 	Image    Image      `json:"image,omitempty"`
 	Snapshot SnapshotID `json:"snapshot,omitempty"`
-	// Size is how many bytes it takes on disk.
+	// Size is its size on disk, in bytes.
 	Size int64 `json:"size"`
-	// Resources are the limits of its sandboxes, where they ask for no others.
+	// Resources are the default limits of its sandboxes.
 	Resources  Resources `json:"resources,omitzero"`
 	CreatedAt  time.Time `json:"created_at"`
 	StartedAt  time.Time `json:"started_at,omitzero"`
 	FinishedAt time.Time `json:"finished_at,omitzero"`
 }
 
-// BuildLog is one line of what a build tells.
+// BuildLog is one line of the log of a build.
 type BuildLog struct {
-	// Seq is 1 and up, without gaps.
+	// Seq counts from 1 without gaps.
 	Seq int64     `json:"seq"`
 	At  time.Time `json:"at"`
 	// Step is the step's number, 0 for none.
 	Step int `json:"step,omitempty"`
-	// Error says that the line tells why the build has failed.
+	// Error says that the line is the reason for a failure.
 	Error bool   `json:"error,omitempty"`
 	Text  string `json:"text"`
 }
 
-// TemplateOrigin is which template a sandbox was made of.
+// TemplateOrigin is the template that a sandbox was created from.
 type TemplateOrigin struct {
 	Template TemplateID `json:"template"`
 	Build    BuildID    `json:"build"`
-	// Name is what the template was called, with the tag if one was asked for.
+	// Name is the name of the template, with the tag if one was requested.
 	Name string `json:"name"`
 }

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// GuestDir is where a sandbox has its guest. Nothing can be shown there or below.
+// GuestDir is the directory of the guest inside a sandbox. No mount can be there or below.
 const GuestDir = "/.sandpit"
 
-// GuestProgram is the guest's own program. As the first argument of a Command it does
-// what the next one names, with the rights of the command's user, whatever the image
-// holds.
+// GuestProgram is the guest's own program. As the first argument of a Command it runs the
+// applet that the next argument names, with the rights of the command's user, in every
+// image.
 const GuestProgram = GuestDir + "/sandpit-guest"
 
 // FirstSessionUID and LastSessionUID bound the user and group IDs of sessions that share a
-// sandbox. What the guest starts for such a user can gain no rights (no_new_privs), and
-// makes files for that user alone (umask 077).
+// sandbox. The guest starts programs of such a user without a way to gain rights
+// (no_new_privs) and with umask 077.
 const (
 	FirstSessionUID = 40_000
 	LastSessionUID  = 59_999
@@ -24,10 +24,8 @@ const (
 
 var hostnamePattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
-// Validate refuses what can be made into a sandbox by no provider. Whether an image
-// or a network can be had is for the provider to say.
-//
-// Invalid.
+// Validate returns an Invalid error for a Spec that no provider can create. Images and
+// networks are checked by the provider.
 func (s Spec) Validate() error {
 	if s.Hostname != "" && !hostnamePattern.MatchString(s.Hostname) {
 		return Errorf(Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
@@ -49,7 +47,7 @@ func (s Spec) Validate() error {
 	return nil
 }
 
-// The least and most that a sandbox can live with.
+// The bounds of limits that a sandbox can run with.
 const (
 	minMemory = 32 << 20
 	minDisk   = 1 << 20
@@ -59,14 +57,13 @@ const (
 	maxPIDs   = 1 << 20
 )
 
-// Validate refuses limits that no sandbox can live with. Zero is no limit of its own.
-//
-// Invalid.
+// Validate returns an Invalid error for limits that no sandbox can run with. Zero means the
+// default.
 func (r Resources) Validate() error {
 	switch {
 	case r.Memory != 0 && r.Memory < minMemory:
 		return Errorf(Invalid, "memory limit %d: want at least %d bytes (32 MiB)", r.Memory, minMemory)
-	case r.CPUs != 0 && !(r.CPUs >= minCPUs && r.CPUs <= maxCPUs): // not a number is neither
+	case r.CPUs != 0 && !(r.CPUs >= minCPUs && r.CPUs <= maxCPUs): // also refuses NaN
 		return Errorf(Invalid, "CPU limit %g: want %g to %d", r.CPUs, minCPUs, maxCPUs)
 	case r.Disk != 0 && r.Disk < minDisk:
 		return Errorf(Invalid, "disk limit %d: want at least %d bytes (1 MiB)", r.Disk, minDisk)
@@ -96,8 +93,7 @@ func validateMounts(mounts []Mount) error {
 	return nil
 }
 
-// validateTarget keeps mounts away from what the sandbox's kernel and guest need for
-// themselves.
+// validateTarget refuses mounts on directories of the sandbox's kernel and guest.
 func validateTarget(target string) error {
 	if !cleanAbsolute(target) || target == "/" {
 		return Errorf(Invalid, "mount target %q: want an absolute path other than /", target)

@@ -131,7 +131,7 @@ func (k *kit) newOwner(ctx context.Context, url, owner string) (*client.Client, 
 		return nil, "", err
 	}
 	defer admin.Close()
-	key, err := admin.CreateKey(ctx, owner, owner, 0, false)
+	key, err := admin.Keys.Create(ctx, owner, owner, 0, false)
 	if err != nil {
 		return nil, "", err
 	}
@@ -170,7 +170,7 @@ func (k *kit) measureStorm(ctx context.Context, victim victim, n *neighbour, st 
 func (n *neighbour) settle(ctx context.Context) error {
 	n.home = nil
 	for range 2 {
-		box, err := n.client.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: neighbourImage}})
+		box, err := n.client.Sandboxes.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: neighbourImage}})
 		if err != nil {
 			return withHint(err)
 		}
@@ -183,10 +183,10 @@ func (n *neighbour) settle(ctx context.Context) error {
 func (n *neighbour) clear(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
-	list, err := n.client.List(ctx, client.Filter{})
+	list, err := n.client.Sandboxes.List(ctx, client.Filter{})
 	errs := []error{err}
 	for _, box := range list {
-		if err := n.client.Delete(ctx, box.ID); !errors.Is(err, sandpit.NotFound) {
+		if err := n.client.Sandboxes.Delete(ctx, box.ID); !errors.Is(err, sandpit.NotFound) {
 			errs = append(errs, err)
 		}
 	}
@@ -197,7 +197,7 @@ func (n *neighbour) clear(ctx context.Context) error {
 func (n *neighbour) box() *client.Sandbox { return n.home[n.number()%len(n.home)] }
 
 func (n *neighbour) stormCreates(ctx context.Context) error {
-	box, err := n.client.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: neighbourImage}})
+	box, err := n.client.Sandboxes.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: neighbourImage}})
 	if err != nil {
 		return err
 	}
@@ -205,14 +205,14 @@ func (n *neighbour) stormCreates(ctx context.Context) error {
 }
 
 func (n *neighbour) stormPulls(ctx context.Context) error {
-	_, err := n.client.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{
+	_, err := n.client.Sandboxes.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{
 		Image: sandpit.Image(fmt.Sprintf("%s/storm/image%d:1", n.registry, n.number())),
 	}})
 	return err
 }
 
 func (n *neighbour) stormBuilds(ctx context.Context) error {
-	_, b, err := n.client.BuildTemplate(ctx, client.TemplateRequest{
+	_, b, err := n.client.Templates.Build(ctx, client.TemplateRequest{
 		Name: fmt.Sprintf("storm%d", n.number()%40), Recipe: sandpit.Recipe{
 			From: neighbourImage, Steps: []sandpit.RecipeStep{{Run: sandpit.ShellArgs(fmt.Sprintf("dd if=/dev/zero of=/storm bs=1M count=64; sleep 600; : %d", n.number()))}},
 		},
@@ -220,7 +220,7 @@ func (n *neighbour) stormBuilds(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.client.WaitBuild(ctx, b.ID, func(sandpit.BuildLog) {})
+	_, err = n.client.Builds.Wait(ctx, b.ID, func(sandpit.BuildLog) {})
 	return err
 }
 
@@ -266,9 +266,9 @@ func (n *neighbour) stormRefusals(ctx context.Context) error {
 }
 
 func (n *neighbour) stormForks(ctx context.Context) error {
-	forks, err := n.client.Fork(ctx, n.box().ID, client.ForkRequest{Count: 2})
+	forks, err := n.client.Sandboxes.Fork(ctx, n.box().ID, client.ForkRequest{Count: 2})
 	for _, f := range forks {
-		err = errors.Join(err, n.client.Delete(ctx, f.ID))
+		err = errors.Join(err, n.client.Sandboxes.Delete(ctx, f.ID))
 	}
 	return err
 }

@@ -57,7 +57,7 @@ func (m *managed) contestant() contestant {
 // life claims a sandbox from a pool that is full, and makes nothing meanwhile.
 func (m *managed) life(ctx context.Context) (life, error) {
 	for {
-		if p := m.manager.Pools()[0]; p.Ready == poolSize && p.Making == 0 {
+		if p := m.manager.Pools().List()[0]; p.Ready == poolSize && p.Making == 0 {
 			break
 		}
 		select {

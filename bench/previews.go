@@ -157,7 +157,7 @@ func destroyed(ctx context.Context, b box) error {
 
 // viewer is somebody with a preview URL.
 func (s *served) viewer(ctx context.Context, b *servedBox) (viewer, error) {
-	u, err := s.client.PreviewURL(ctx, b.box.ID, pagePort, 0)
+	u, err := s.client.Ports.URL(ctx, b.box.ID, pagePort, 0)
 	if err != nil {
 		return viewer{}, withHint(err)
 	}

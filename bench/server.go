@@ -92,7 +92,7 @@ func connect(ctx context.Context, socket, url string) (*client.Client, string, e
 	if err != nil {
 		return nil, "", withHint(err)
 	}
-	key, err := admin.CreateKey(ctx, "bench", "", 0, true)
+	key, err := admin.Keys.Create(ctx, "bench", "", 0, true)
 	if err != nil {
 		return nil, "", err
 	}
@@ -123,10 +123,10 @@ func (s *served) close(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	if s.client != nil {
-		list, err := s.client.List(ctx, client.Filter{})
+		list, err := s.client.Sandboxes.List(ctx, client.Filter{})
 		errs = append(errs, err)
 		for _, b := range list {
-			errs = append(errs, s.client.Delete(ctx, b.ID))
+			errs = append(errs, s.client.Sandboxes.Delete(ctx, b.ID))
 		}
 		s.client.Close()
 	}
@@ -147,7 +147,7 @@ func (s *served) life(ctx context.Context) (life, error) {
 		return life{}, err
 	}
 	began := time.Now()
-	box, err := s.client.Create(ctx, client.CreateRequest{Spec: s.spec})
+	box, err := s.client.Sandboxes.Create(ctx, client.CreateRequest{Spec: s.spec})
 	if err != nil {
 		return life{}, withHint(err)
 	}
@@ -161,7 +161,7 @@ func (s *served) life(ctx context.Context) (life, error) {
 }
 
 func (s *served) start(ctx context.Context) (*servedBox, error) {
-	box, err := s.client.Create(ctx, client.CreateRequest{Spec: s.spec})
+	box, err := s.client.Sandboxes.Create(ctx, client.CreateRequest{Spec: s.spec})
 	if err != nil {
 		return nil, withHint(err)
 	}

@@ -72,7 +72,7 @@ func (r *report) unit(metric string) string {
 }
 
 func resultTable(r *report) table {
-	t := table{title: "Figures", head: []string{"what", "who", "unit", "n", "min", "p50", "p90", "p99", "max"}}
+	t := table{title: "Figures", head: []string{"what", "contestant", "unit", "n", "min", "p50", "p90", "p99", "max"}}
 	for _, m := range r.metrics() {
 		for _, x := range r.Results {
 			if x.Metric == m {

@@ -41,7 +41,7 @@ func (k *kit) templates(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.close(ctx)) }()
 	k.note("building a template with a web server")
-	_, build, err := s.client.BuildTemplate(ctx, client.TemplateRequest{
+	_, build, err := s.client.Templates.Build(ctx, client.TemplateRequest{
 		Name: "web", Recipe: sandpit.Recipe{
 			From:  sandpit.Image(k.root.path),
 			Start: "exec python3 -c '" + modulesServer + "'",
@@ -51,7 +51,7 @@ func (k *kit) templates(ctx context.Context) (err error) {
 	if err != nil {
 		return withHint(err)
 	}
-	build, err = s.client.WaitBuild(ctx, build.ID, func(sandpit.BuildLog) {})
+	build, err = s.client.Builds.Wait(ctx, build.ID, func(sandpit.BuildLog) {})
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (k *kit) templates(ctx context.Context) (err error) {
 // answer makes a sandbox and asks its web server once.
 func (s *served) answer(ctx context.Context, image sandpit.Image) (took []float64, err error) {
 	begun := time.Now()
-	box, err := s.client.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: image}})
+	box, err := s.client.Sandboxes.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: image}})
 	if err != nil {
 		return nil, withHint(err)
 	}

@@ -99,7 +99,7 @@ func oneLife(ctx context.Context, c *client.Client) (map[string]time.Duration, e
 	}
 	var box *client.Sandbox
 	err := timed(metricNeighbourCreate, func(ctx context.Context) (err error) {
-		box, err = c.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: neighbourImage}})
+		box, err = c.Sandboxes.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: neighbourImage}})
 		return err
 	})
 	if err != nil {

@@ -23,14 +23,17 @@ func TestBusy(t *testing.T) {
 		call func(context.Context, *client.Client) error
 		want int32
 	}{
-		"delete": {func(ctx context.Context, c *client.Client) error { return c.Delete(ctx, id) }, 3},
-		"run":    {func(ctx context.Context, c *client.Client) error { _, err := c.Open(id).Run(ctx, "true"); return err }, 3},
+		"delete": {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.Delete(ctx, id) }, 3},
+		"run": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.Sandboxes.Open(id).Run(ctx, "true")
+			return err
+		}, 3},
 		"command": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.Open(id).Guest().Start(ctx, sandpit.Command{Args: []string{"true"}})
+			_, err := c.Sandboxes.Open(id).Guest().Start(ctx, sandpit.Command{Args: []string{"true"}})
 			return err
 		}, 3},
 		"upload": {func(ctx context.Context, c *client.Client) error {
-			return c.Open(id).Guest().WriteFile(ctx, "", "f", strings.NewReader("x"), sandpit.WriteOptions{})
+			return c.Sandboxes.Open(id).Guest().WriteFile(ctx, "", "f", strings.NewReader("x"), sandpit.WriteOptions{})
 		}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +93,7 @@ func TestBusyEnds(t *testing.T) {
 					Code: sandpit.Exhausted, Detail: "no", Retryable: tc.retry, RequestID: "r1", Sandbox: "s1", Provider: "gvisor", Operation: "delete",
 				})
 			})
-			err := c.Delete(t.Context(), sandpit.NewID())
+			err := c.Sandboxes.Delete(t.Context(), sandpit.NewID())
 			wantError(t, err, sandpit.Exhausted, "no")
 			if n := calls.Load(); n != tc.want {
 				t.Errorf("%d requests, want %d", n, tc.want)
@@ -109,7 +112,7 @@ func TestBusyEnds(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	wantError(t, c.Delete(ctx, sandpit.NewID()), sandpit.Timeout, "")
+	wantError(t, c.Sandboxes.Delete(ctx, sandpit.NewID()), sandpit.Timeout, "")
 }
 
 // TestRetryAfter: a server that is away says for how long.

@@ -17,27 +17,31 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// maxAnswer bounds what is read of an answer that is not a stream.
-const maxAnswer = 64 << 20
+// maxResponse bounds a response that is not a stream, in bytes.
+const maxResponse = 64 << 20
 
-// maxProblem bounds what is read of a failure, in bytes.
+// maxProblem bounds the body of an error response, in bytes.
 const maxProblem = 1 << 20
 
-// call is one request for something that fits into memory.
+// call is one request whose response fits into memory.
 type call struct {
 	method, path string
 	query        url.Values
 	header       http.Header
-	in, out      any // out may be nil
-	again        bool
-	untimed      bool // the context alone says how long it may take
+	// in is sent as JSON and out is decoded from JSON; nil means no body.
+	in, out any
+	// idempotent requests are sent again when the server cannot be reached.
+	idempotent bool
+	// untimed requests are bounded by the context only, not by Options.Timeout.
+	untimed bool
 }
 
-// path joins the parts of a path, each escaped.
-func path(parts ...string) string {
+// apiPath returns the escaped path of an API resource.
+func apiPath(parts ...string) string {
 	var b strings.Builder
 	b.WriteString(wire.Prefix)
 	for _, part := range parts {
@@ -47,8 +51,9 @@ func path(parts ...string) string {
 	return b.String()
 }
 
-// do makes the call, again if it may be and the server is away for a moment.
-func (c *Client) do(ctx context.Context, r call) error {
+// doCall sends a request. An idempotent one is sent again with backoff while the server is
+// unavailable.
+func (c *Client) doCall(ctx context.Context, r call) error {
 	if !r.untimed {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.o.Timeout)
@@ -58,58 +63,60 @@ func (c *Client) do(ctx context.Context, r call) error {
 	if r.in != nil {
 		var err error
 		if text, err = json.Marshal(r.in); err != nil {
-			return sandpit.Errorf(sandpit.Invalid, "a request that cannot be written down: %w", err)
+			return sandpit.Errorf(sandpit.Invalid, "encode the request: %w", err)
 		}
 	}
-	if !r.again {
-		return c.once(ctx, r, text)
+	if !r.idempotent {
+		return c.tryCall(ctx, r, text)
 	}
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := c.once(ctx, r, text)
+		err := c.tryCall(ctx, r, text)
 		switch after := sandpit.RetryAfterOf(err); {
 		case err == nil:
 			return struct{}{}, nil
 		case sandpit.CodeOf(err) != sandpit.Unavailable || after > maxRetryAfter:
-			return struct{}{}, backoff.Permanent(err) // send has repeated what was Exhausted
+			return struct{}{}, backoff.Permanent(err) // retryTransport has repeated Exhausted
 		case after > 0:
-			return struct{}{}, &waiting{&backoff.RetryAfterError{Duration: after}, err}
+			return struct{}{}, &retryLaterError{&backoff.RetryAfterError{Duration: after}, err}
 		default:
 			return struct{}{}, err
 		}
-	}, backoff.WithMaxTries(uint(c.o.Attempts)), backoff.WithBackOff(pauses()), backoff.WithMaxElapsedTime(0))
+	}, backoff.WithMaxTries(uint(c.o.Attempts)), backoff.WithBackOff(newBackoff()), backoff.WithMaxElapsedTime(0))
 	if permanent, ok := errors.AsType[*backoff.PermanentError](err); ok {
 		return permanent.Err
 	}
-	if w, ok := errors.AsType[*waiting](err); ok {
+	if w, ok := errors.AsType[*retryLaterError](err); ok {
 		return w.cause
 	}
 	return err
 }
 
-// waiting is a failure that the server has said when to try again after.
-type waiting struct {
+// retryLaterError is a failure for which the server returned Retry-After.
+type retryLaterError struct {
 	after *backoff.RetryAfterError
 	cause error
 }
 
 // Error implements error.
-func (w *waiting) Error() string { return w.cause.Error() }
+func (w *retryLaterError) Error() string { return w.cause.Error() }
 
-// Unwrap returns the time, which backoff looks for, and the failure.
-func (w *waiting) Unwrap() []error { return []error{w.after, w.cause} }
+// Unwrap returns the delay, which package backoff looks for, and the failure.
+func (w *retryLaterError) Unwrap() []error { return []error{w.after, w.cause} }
 
-func pauses() backoff.BackOff {
+// newBackoff returns the delays between attempts: exponential, from 100 ms to 5 s.
+func newBackoff() backoff.BackOff {
 	b := backoff.NewExponentialBackOff()
 	b.InitialInterval, b.MaxInterval = 100*time.Millisecond, 5*time.Second
 	return b
 }
 
-func (c *Client) once(ctx context.Context, r call, text []byte) error {
+// tryCall sends a request once. The text is the encoded body.
+func (c *Client) tryCall(ctx context.Context, r call, text []byte) error {
 	var content io.Reader
 	if text != nil {
 		content = bytes.NewReader(text)
 	}
-	req, err := c.request(ctx, r.method, r.path, r.query, content)
+	req, err := c.newRequest(ctx, r.method, r.path, r.query, content)
 	if err != nil {
 		return err
 	}
@@ -117,7 +124,7 @@ func (c *Client) once(ctx context.Context, r call, text []byte) error {
 	if text != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	res, err := c.send(req)
+	res, err := c.sendRequest(req)
 	if err != nil {
 		return err
 	}
@@ -125,38 +132,39 @@ func (c *Client) once(ctx context.Context, r call, text []byte) error {
 	if r.out == nil {
 		return nil
 	}
-	return decode(res, r.out)
+	return decodeJSON(res, r.out)
 }
 
-// decode reads an answer that fits into memory.
-func decode(res *http.Response, out any) error {
-	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+// decodeJSON decodes a response that fits into memory.
+func decodeJSON(res *http.Response, out any) error {
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxResponse+1))
 	switch {
 	case err != nil:
 		return err
-	case len(data) > maxAnswer:
-		return sandpit.Errorf(sandpit.Exhausted, "the server's answer has more than %d bytes", maxAnswer)
+	case len(data) > maxResponse:
+		return sandpit.Errorf(sandpit.Exhausted, "the server's response has more than %d bytes", maxResponse)
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return notSandpit(res, err)
+		return newForeignResponseError(res, err)
 	}
 	return nil
 }
 
-func (c *Client) request(ctx context.Context, method, escaped string, query url.Values, content io.Reader) (*http.Request, error) {
+// newRequest returns a request for a path that is already escaped.
+func (c *Client) newRequest(ctx context.Context, method, escaped string, query url.Values, content io.Reader) (*http.Request, error) {
 	target := c.base.Scheme + "://" + c.base.Host + c.base.EscapedPath() + escaped
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
 	r, err := http.NewRequestWithContext(ctx, method, target, content)
 	if err != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "no request can be made of this: %w", err)
+		return nil, sandpit.Errorf(sandpit.Invalid, "create the request: %w", err)
 	}
 	return r, nil
 }
 
-// send makes a request and turns every answer but 2xx into an error.
-func (c *Client) send(r *http.Request) (*http.Response, error) {
+// sendRequest sends a request. A response whose status is not 2xx becomes an error.
+func (c *Client) sendRequest(r *http.Request) (*http.Response, error) {
 	res, err := c.http.Do(r)
 	if err != nil {
 		return nil, unwrapURL(err)
@@ -165,11 +173,11 @@ func (c *Client) send(r *http.Request) (*http.Response, error) {
 		return res, nil
 	}
 	defer res.Body.Close()
-	return nil, problemError(res)
+	return nil, readProblemError(res)
 }
 
-// unwrapURL takes off what http.Client puts around: method and address, which the
-// caller knows.
+// unwrapURL removes the method and address that http.Client adds to an error: the caller knows
+// them.
 func unwrapURL(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
@@ -177,16 +185,16 @@ func unwrapURL(err error) error {
 	return err
 }
 
-// isProblem reports whether an answer tells of a failure of the server's own.
+// isProblem reports whether a response is an error of the server's API.
 func isProblem(res *http.Response) bool {
 	kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	return err == nil && kind == wire.ContentTypeProblem
 }
 
-// problemError is what an answer that is no success says.
-func problemError(res *http.Response) error {
+// readProblemError returns the error that a response without success describes.
+func readProblemError(res *http.Response) error {
 	if !isProblem(res) {
-		return notSandpit(res, nil)
+		return newForeignResponseError(res, nil)
 	}
 	var p wire.Problem
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxProblem))
@@ -194,18 +202,18 @@ func problemError(res *http.Response) error {
 		return err
 	}
 	if err := json.Unmarshal(data, &p); err != nil || p.Code == "" {
-		return notSandpit(res, err)
+		return newForeignResponseError(res, err)
 	}
-	err = ErrorOf(p)
-	if after := retryAfterOf(res.Header, time.Now()); after > 0 && sandpit.Retryable(err) {
+	err = newProblemError(p)
+	if after := parseRetryAfter(res.Header, time.Now()); after > 0 && sandpit.Retryable(err) {
 		err = sandpit.WithRetry(err, after)
 	}
 	return err
 }
 
-// ErrorOf is the error that a problem tells of: sandpit.Retryable, sandpit.SubjectOf and
-// sandpit.RequestIDOf say what the problem says.
-func ErrorOf(p wire.Problem) error {
+// newProblemError returns the error that a problem describes, with its code, hint, subject and
+// request ID.
+func newProblemError(p wire.Problem) error {
 	text := p.Detail
 	if text == "" {
 		text = p.Title
@@ -218,23 +226,20 @@ func ErrorOf(p wire.Problem) error {
 		text += ": " + strings.Join(faults, "; ")
 	}
 	return &sandpit.Error{
-		Code: p.Code, Err: errors.New(cut(text)), Hint: cut(p.Hint), Retry: p.Retryable, RequestID: cut(p.RequestID),
-		Subject: sandpit.Subject{Provider: cut(p.Provider), Sandbox: sandpit.ID(cut(string(p.Sandbox))), Operation: cut(p.Operation)},
+		Code: p.Code, Err: errors.New(truncateText(text)), Hint: truncateText(p.Hint), Retry: p.Retryable, RequestID: truncateText(p.RequestID),
+		Subject: sandpit.Subject{Provider: truncateText(p.Provider), Sandbox: sandpit.ID(truncateText(string(p.Sandbox))), Operation: truncateText(p.Operation)},
 	}
 }
 
-// cut bounds what a server may have said to somebody who only wants to know what is
-// wrong.
-func cut(text string) string {
-	const most = 4 << 10
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "..."
+// truncateText bounds a text of the server that becomes a part of an error.
+func truncateText(text string) string {
+	const maxLength = 4 << 10
+	return textlen.Shorten(text, maxLength)
 }
 
-// notSandpit is for an answer that no sandpit server gives.
-func notSandpit(res *http.Response, cause error) error {
+// newForeignResponseError returns the error for a response that no sandpit server sends. The
+// cause may be nil.
+func newForeignResponseError(res *http.Response, cause error) error {
 	text := "unexpected response (HTTP " + strconv.Itoa(res.StatusCode) + "): not a sandpit server"
 	if cause != nil {
 		text += " (" + cause.Error() + ")"
@@ -242,24 +247,24 @@ func notSandpit(res *http.Response, cause error) error {
 	code := sandpit.Internal
 	switch res.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		code = sandpit.Unavailable // of something in between
+		code = sandpit.Unavailable // a proxy responded
 	}
-	hint := "look at what listens there, or what is in between"
-	// Go's servers, and others, answer so to plain HTTP at a port for HTTPS.
+	hint := "check what listens at this address, and proxies on the way"
+	// Servers in Go, and others, respond with 400 to plain HTTP at a port for HTTPS.
 	if res.StatusCode == http.StatusBadRequest && res.Request != nil && res.Request.URL.Scheme == "http" {
-		hint = "it may expect HTTPS: https://" + res.Request.URL.Host + "; else " + hint
+		hint = "it may expect HTTPS: https://" + res.Request.URL.Host + "; otherwise " + hint
 	}
 	return sandpit.WithHint(sandpit.Errorf(code, "%s", text), hint)
 }
 
-// body tells a connection that broke from an end.
-type body struct {
+// responseBody returns an error that tells a broken connection from the end of a response.
+type responseBody struct {
 	io.ReadCloser
-	ctx context.Context //nolint:containedctx // of the request, whose answer this is
+	ctx context.Context //nolint:containedctx // of the request
 }
 
 // Read implements io.Reader.
-func (b *body) Read(p []byte) (int, error) {
+func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == nil || errors.Is(err, io.EOF) {
 		return n, err
@@ -267,5 +272,5 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.ctx.Err() != nil {
 		return n, context.Cause(b.ctx)
 	}
-	return n, sandpit.Errorf(sandpit.Unavailable, "the connection to the server broke: %w", err)
+	return n, sandpit.Errorf(sandpit.Unavailable, "connection to the server lost: %w", err)
 }

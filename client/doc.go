@@ -1,6 +1,7 @@
-// Package client talks to a sandpit server. Its verbs are those of the server's
-// manager; what happens inside a sandbox is done through a sandpit.Guest, the same
-// interface that programs use which make sandboxes themselves.
+// Package client talks to a sandpit server. A Client has its methods in groups by resource, such
+// as Sandboxes, Snapshots and Templates. Programs, files and terminals in a sandbox are reached
+// through a sandpit.Guest, the same interface that programs use which create sandboxes without a
+// server.
 //
 //	c, err := client.FromEnv()
 //	...
@@ -9,11 +10,11 @@
 //		...
 //	})
 //
-// Errors carry a sandpit.Code: errors.Is(err, sandpit.NotFound) works, and
-// sandpit.HintOf tells what to do where that is known. Unavailable means that the
-// server could not be reached, or that the connection broke in the middle.
+// Errors carry a sandpit.Code: errors.Is(err, sandpit.NotFound) works, and sandpit.HintOf returns
+// what to do, if that is known. Unavailable means that the server could not be reached, or that
+// the connection broke during the call.
 //
-// Requests that can be sent again without doing something twice are sent again when
-// the server cannot be reached for a moment: those that only read, and the making of
-// a sandbox, which has a key for that. Nothing else is.
+// If the server cannot be reached for a moment, requests are sent again that do nothing twice:
+// those that only read or replace something, and the creation of a sandbox, which has an
+// idempotency key. Other requests are sent once.
 package client

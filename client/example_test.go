@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 )
 
@@ -43,7 +44,7 @@ func ExampleSandbox_Guest() {
 		return
 	}
 	defer c.Close()
-	s, err := c.Create(ctx, client.CreateRequest{
+	s, err := c.Sandboxes.Create(ctx, client.CreateRequest{
 		Spec: sandpit.Spec{Image: "python:3.12-slim"}, Timeout: time.Hour, OnTimeout: sandpit.ActionPause,
 	})
 	if err != nil {
@@ -57,7 +58,7 @@ func ExampleSandbox_Guest() {
 }
 
 // Follow what happens on a server until something in particular does.
-func ExampleClient_FollowEvents() {
+func ExampleEvents_Follow() {
 	c, err := client.FromEnv()
 	if err != nil {
 		fmt.Println(err)
@@ -65,7 +66,7 @@ func ExampleClient_FollowEvents() {
 	}
 	defer c.Close()
 	done := errors.New("done")
-	err = c.FollowEvents(context.Background(), client.EventFilter{Action: "create"}, func(e client.Event) error {
+	err = c.Events.Follow(context.Background(), client.EventFilter{Action: "create"}, func(e api.Event) error {
 		fmt.Println(e.At, e.Sandbox, e.Actor)
 		return done
 	})

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -74,7 +75,7 @@ func TestProblems(t *testing.T) {
 			Errors: []wire.Fault{{Message: "too many", Location: "body.spec"}, {Message: "no place"}},
 		})
 	})
-	err := c.Stop(t.Context(), sandpit.NewID())
+	err := c.Sandboxes.Stop(t.Context(), sandpit.NewID())
 	wantError(t, err, sandpit.Conflict, "it is stopped: body.spec: too many; no place")
 	if !errors.Is(err, sandpit.Conflict) || sandpit.HintOf(err) != "start it" {
 		t.Errorf("%v with hint %q", err, sandpit.HintOf(err))
@@ -157,7 +158,7 @@ func TestStrangeAnswers(t *testing.T) {
 			s := httptest.NewServer(tc.answer)
 			defer s.Close()
 			c := newClient(t, client.Options{URL: s.URL, Key: secret, Attempts: 1})
-			_, err := c.Get(t.Context(), sandpit.NewID())
+			_, err := c.Sandboxes.Get(t.Context(), sandpit.NewID())
 			wantError(t, err, tc.code, tc.part)
 			if err != nil && len(err.Error()) > 8<<10 {
 				t.Errorf("the error has %d bytes", len(err.Error()))
@@ -174,14 +175,14 @@ func TestRedirect(t *testing.T) {
 	defer elsewhere.Close()
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		c := against(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL+r.URL.Path, status) })
-		_, err := c.Get(t.Context(), sandpit.NewID())
+		_, err := c.Sandboxes.Get(t.Context(), sandpit.NewID())
 		wantError(t, err, sandpit.Internal, fmt.Sprintf("unexpected response (HTTP %d): not a sandpit server", status))
-		_, err = c.Create(t.Context(), client.CreateRequest{})
+		_, err = c.Sandboxes.Create(t.Context(), client.CreateRequest{})
 		wantError(t, err, sandpit.Internal, "not a sandpit server")
-		if _, err := c.Open(sandpit.NewID()).Guest().Stat(t.Context(), "", "/etc"); err == nil {
+		if _, err := c.Sandboxes.Open(sandpit.NewID()).Guest().Stat(t.Context(), "", "/etc"); err == nil {
 			t.Errorf("%d: a file was found at the end of a redirect", status)
 		}
-		err = c.FollowEvents(t.Context(), client.EventFilter{}, func(client.Event) error { return nil })
+		err = c.Events.Follow(t.Context(), client.EventFilter{}, func(api.Event) error { return nil })
 		wantError(t, err, sandpit.Internal, "not a sandpit server")
 	}
 	if n := visits.Load(); n != 0 {
@@ -200,7 +201,7 @@ func TestListWithoutEnd(t *testing.T) {
 			c := against(t, func(w http.ResponseWriter, _ *http.Request) {
 				fmt.Fprintf(w, `{"items":%s,"next_cursor":"c%d"}`, text, n.Add(1))
 			})
-			_, err := c.Queue(t.Context(), false)
+			_, err := c.Queue.List(t.Context(), false)
 			wantError(t, err, sandpit.Exhausted, "does not end")
 		})
 	}
@@ -209,7 +210,7 @@ func TestListWithoutEnd(t *testing.T) {
 		c := against(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"items":[],"next_cursor":"same"}`)
 		})
-		if _, err := c.Queue(t.Context(), false); err != nil {
+		if _, err := c.Queue.List(t.Context(), false); err != nil {
 			t.Error(err)
 		}
 	})
@@ -218,7 +219,7 @@ func TestListWithoutEnd(t *testing.T) {
 		c := against(t, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"items":[{},{},{},{}],"next_cursor":"x"}`)
 		})
-		list, err := c.List(t.Context(), client.Filter{Limit: 3})
+		list, err := c.Sandboxes.List(t.Context(), client.Filter{Limit: 3})
 		if err != nil || len(list) != 3 {
 			t.Errorf("%d and %v, want 3", len(list), err)
 		}
@@ -226,7 +227,7 @@ func TestListWithoutEnd(t *testing.T) {
 }
 
 // event writes one event as a stream has it.
-func event(w http.ResponseWriter, e client.Event) {
+func event(w http.ResponseWriter, e api.Event) {
 	text, _ := json.Marshal(e)
 	fmt.Fprintf(w, "id: %d\nevent: event\ndata: %s\n\n", e.Seq, text)
 	_ = http.NewResponseController(w).Flush()
@@ -250,12 +251,12 @@ func TestEventsGoOn(t *testing.T) {
 		switch calls.Add(1) % 5 {
 		case 1:
 			_, _ = io.WriteString(w, ": nothing yet\n\n")
-			event(w, client.Event{Seq: after + 1})
+			event(w, api.Event{Seq: after + 1})
 			fmt.Fprintf(w, "event: event\ndata: {\"seq\":%d", after+2)
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		case 2:
-			event(w, client.Event{Seq: after + 1})
+			event(w, api.Event{Seq: after + 1})
 			fmt.Fprintf(w, "event: error\ndata: {\"code\":\"unavailable\",\"detail\":\"the server ends\"}\n\n")
 		case 3:
 			problem(w, http.StatusServiceUnavailable, wire.Problem{Code: sandpit.Unavailable, Detail: "not yet"})
@@ -263,14 +264,14 @@ func TestEventsGoOn(t *testing.T) {
 			w.Header().Set("Content-Type", "text/html")
 			w.WriteHeader(http.StatusBadGateway)
 		default:
-			event(w, client.Event{Seq: after + 1}) // and the end
+			event(w, api.Event{Seq: after + 1}) // and the end
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
 	enough := errors.New("enough")
 	var got []int64
-	err := c.FollowEvents(ctx, client.EventFilter{Action: "create", After: 7}, func(e client.Event) error {
+	err := c.Events.Follow(ctx, client.EventFilter{Action: "create", After: 7}, func(e api.Event) error {
 		if got = append(got, e.Seq); len(got) == 7 {
 			return enough
 		}
@@ -310,7 +311,7 @@ func TestEventsOfHostileServers(t *testing.T) {
 		"no JSON": {func(w io.Writer) error {
 			_, err := io.WriteString(w, "event: event\ndata: {\n\n")
 			return err
-		}, sandpit.Internal, "an event that cannot be read"},
+		}, sandpit.Internal, "decode an event"},
 		"a problem that is none": {func(w io.Writer) error {
 			_, err := io.WriteString(w, "event: error\ndata: {\n\n")
 			return err
@@ -328,7 +329,7 @@ func TestEventsOfHostileServers(t *testing.T) {
 			})
 			ctx, cancel := context.WithTimeout(t.Context(), long)
 			defer cancel()
-			err := c.FollowEvents(ctx, client.EventFilter{}, func(client.Event) error { return nil })
+			err := c.Events.Follow(ctx, client.EventFilter{}, func(api.Event) error { return nil })
 			wantError(t, err, tc.code, tc.part)
 		})
 	}
@@ -349,7 +350,7 @@ func TestEventsEnd(t *testing.T) {
 		<-began
 		cancel(why)
 	}()
-	if err := c.FollowEvents(ctx, client.EventFilter{}, func(client.Event) error { return nil }); !errors.Is(err, why) {
+	if err := c.Events.Follow(ctx, client.EventFilter{}, func(api.Event) error { return nil }); !errors.Is(err, why) {
 		t.Errorf("it ended with %v", err)
 	}
 }
@@ -360,12 +361,12 @@ func TestUnreachable(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()
 	c := newClient(t, client.Options{URL: s.URL, Key: secret})
-	_, err := c.Get(t.Context(), sandpit.NewID())
+	_, err := c.Sandboxes.Get(t.Context(), sandpit.NewID())
 	wantError(t, err, sandpit.Unavailable, "the server at "+s.URL+" cannot be reached")
 	if hint := sandpit.HintOf(err); !strings.Contains(hint, "sandpit serve") || !strings.Contains(hint, s.URL) {
 		t.Errorf("hint %q", hint)
 	}
-	_, err = c.Open(sandpit.NewID()).Guest().ListProcesses(t.Context())
+	_, err = c.Sandboxes.Open(sandpit.NewID()).Guest().ListProcesses(t.Context())
 	wantError(t, err, sandpit.Unavailable, "")
 
 	c = newClient(t, client.Options{URL: "unix://" + t.TempDir() + "/none.sock", Key: secret})
@@ -378,7 +379,7 @@ func TestTimeout(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	defer s.Close()
 	c := newClient(t, client.Options{URL: s.URL, Key: secret, Timeout: 100 * time.Millisecond})
-	_, err := c.Get(t.Context(), sandpit.NewID())
+	_, err := c.Sandboxes.Get(t.Context(), sandpit.NewID())
 	wantError(t, err, sandpit.Timeout, "")
 }
 
@@ -424,10 +425,10 @@ func TestPathsOfIDs(t *testing.T) {
 		_, _ = io.WriteString(w, "{}")
 	})
 	for _, id := range []sandpit.ID{"../keys", "a/b", "a?b=c", "a#b", "a%2fb", "\x00", "ä"} {
-		if err := c.Delete(t.Context(), id); err != nil {
+		if err := c.Sandboxes.Delete(t.Context(), id); err != nil {
 			t.Errorf("%q: %v", id, err)
 		}
-		if _, err := c.Open(id).Guest().Stat(t.Context(), "", "/x"); err == nil {
+		if _, err := c.Sandboxes.Open(id).Guest().Stat(t.Context(), "", "/x"); err == nil {
 			t.Errorf("%q: a file was found", id)
 		}
 	}
@@ -459,13 +460,13 @@ func TestHostileGuests(t *testing.T) {
 			_, _ = w.Write(bytes.Repeat([]byte{0xff}, 1<<20))
 		}
 	})
-	_, err := c.Open("sgone").Guest().Stat(t.Context(), "", "/x")
+	_, err := c.Sandboxes.Open("sgone").Guest().Stat(t.Context(), "", "/x")
 	wantError(t, err, sandpit.Gone, "it was idle for an hour")
-	_, err = c.Open("sgone").Guest().Start(t.Context(), sandpit.Command{Args: []string{"true"}})
+	_, err = c.Sandboxes.Open("sgone").Guest().Start(t.Context(), sandpit.Command{Args: []string{"true"}})
 	wantError(t, err, sandpit.Gone, "it was idle for an hour")
-	_, err = c.Open("sproxy").Guest().ListProcesses(t.Context())
+	_, err = c.Sandboxes.Open("sproxy").Guest().ListProcesses(t.Context())
 	wantError(t, err, sandpit.Unavailable, "502")
-	if _, err = c.Open("sjunk").Guest().Stat(t.Context(), "", "/x"); err == nil {
+	if _, err = c.Sandboxes.Open("sjunk").Guest().Stat(t.Context(), "", "/x"); err == nil {
 		t.Error("junk is a file")
 	}
 }

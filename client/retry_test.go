@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -26,28 +27,36 @@ func TestRetries(t *testing.T) {
 		call func(context.Context, *client.Client) error
 		want int32
 	}{
-		"get":     {func(ctx context.Context, c *client.Client) error { _, err := c.Get(ctx, id); return err }, 3},
-		"list":    {func(ctx context.Context, c *client.Client) error { _, err := c.List(ctx, client.Filter{}); return err }, 3},
-		"stats":   {func(ctx context.Context, c *client.Client) error { _, err := c.Stats(ctx); return err }, 3},
-		"name":    {func(ctx context.Context, c *client.Client) error { return c.Rename(ctx, id, "x") }, 3},
-		"labels":  {func(ctx context.Context, c *client.Client) error { return c.SetLabels(ctx, id, nil) }, 3},
-		"timeout": {func(ctx context.Context, c *client.Client) error { return c.SetTimeout(ctx, id, time.Hour, "") }, 3},
-		"create": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.Create(ctx, client.CreateRequest{})
+		"get": {func(ctx context.Context, c *client.Client) error { _, err := c.Sandboxes.Get(ctx, id); return err }, 3},
+		"list": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.Sandboxes.List(ctx, client.Filter{})
 			return err
 		}, 3},
-		"stop":   {func(ctx context.Context, c *client.Client) error { return c.Stop(ctx, id) }, 1},
-		"start":  {func(ctx context.Context, c *client.Client) error { return c.Start(ctx, id) }, 1},
-		"delete": {func(ctx context.Context, c *client.Client) error { return c.Delete(ctx, id) }, 1},
-		"run":    {func(ctx context.Context, c *client.Client) error { _, err := c.Open(id).Run(ctx, "true"); return err }, 1},
-		"new key": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.CreateKey(ctx, "a", "", 0, false)
+		"stats":  {func(ctx context.Context, c *client.Client) error { _, err := c.Stats(ctx); return err }, 3},
+		"name":   {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.Rename(ctx, id, "x") }, 3},
+		"labels": {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.SetLabels(ctx, id, nil) }, 3},
+		"timeout": {func(ctx context.Context, c *client.Client) error {
+			return c.Sandboxes.SetTimeout(ctx, id, time.Hour, "")
+		}, 3},
+		"create": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.Sandboxes.Create(ctx, client.CreateRequest{})
+			return err
+		}, 3},
+		"stop":   {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.Stop(ctx, id) }, 1},
+		"start":  {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.Start(ctx, id) }, 1},
+		"delete": {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.Delete(ctx, id) }, 1},
+		"run": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.Sandboxes.Open(id).Run(ctx, "true")
 			return err
 		}, 1},
-		"drop":     {func(ctx context.Context, c *client.Client) error { return c.DropMessage(ctx, "1") }, 1},
+		"new key": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.Keys.Create(ctx, "a", "", 0, false)
+			return err
+		}, 1},
+		"drop":     {func(ctx context.Context, c *client.Client) error { return c.Queue.Drop(ctx, "1") }, 1},
 		"is ready": {func(ctx context.Context, c *client.Client) error { return c.Ready(ctx) }, 1},
 		"pull": {func(ctx context.Context, c *client.Client) error {
-			_, err := c.PullImage(ctx, client.PullRequest{Name: "x"}, nil)
+			_, err := c.Images.Pull(ctx, api.Pull{Name: "x"}, nil)
 			return err
 		}, 1},
 	} {
@@ -94,7 +103,7 @@ func TestRetriesEnd(t *testing.T) {
 			calls.Add(1)
 			problem(w, http.StatusBadRequest, wire.Problem{Code: code, Detail: "no"})
 		})
-		_, err := c.Get(t.Context(), sandpit.NewID())
+		_, err := c.Sandboxes.Get(t.Context(), sandpit.NewID())
 		wantError(t, err, code, "no")
 		if n := calls.Load(); n != 1 {
 			t.Errorf("%s: %d requests, want 1", code, n)
@@ -105,7 +114,7 @@ func TestRetriesEnd(t *testing.T) {
 		calls.Add(1)
 		panic(http.ErrAbortHandler)
 	})
-	_, err := c.Get(t.Context(), sandpit.NewID())
+	_, err := c.Sandboxes.Get(t.Context(), sandpit.NewID())
 	wantError(t, err, sandpit.Unavailable, "cannot be reached")
 	if n := calls.Load(); n < 4 { // the transport itself may add some
 		t.Errorf("%d requests, want 4", n)
@@ -130,7 +139,7 @@ func TestCutConnections(t *testing.T) {
 	})
 	c := newClient(t, client.Options{URL: "http://" + proxy, Key: secret})
 	id := sandpit.NewID()
-	got, err := c.Get(t.Context(), id)
+	got, err := c.Sandboxes.Get(t.Context(), id)
 	if err != nil || got.ID != id || connections.Load() < 3 {
 		t.Errorf("%v and %v after %d connections, want %s after 3", got, err, connections.Load(), id)
 	}
@@ -138,8 +147,8 @@ func TestCutConnections(t *testing.T) {
 	connections.Store(0)
 	c.Close()
 	calls.Store(0)
-	_, err = c.Open(id).Run(t.Context(), "true")
-	wantError(t, err, sandpit.Unavailable, "broke")
+	_, err = c.Sandboxes.Open(id).Run(t.Context(), "true")
+	wantError(t, err, sandpit.Unavailable, "lost")
 	if n := calls.Load(); n != 1 {
 		t.Errorf("a command was sent %d times", n)
 	}

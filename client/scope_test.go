@@ -93,5 +93,5 @@ func TestWithSandboxNotMade(t *testing.T) {
 		t.Error("there is a sandbox")
 		return nil
 	})
-	wantError(t, err, sandpit.PermissionDenied, "create a sandbox")
+	wantError(t, err, sandpit.PermissionDenied, "create sandbox")
 }

@@ -8,9 +8,6 @@ import (
 	"errors"
 	"iter"
 	"maps"
-	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/tmaxmax/go-sse"
 
@@ -21,113 +18,17 @@ import (
 // maxEvent bounds one event of a stream, in bytes.
 const maxEvent = 4 << 20
 
-// errStop ends following an event stream without an error.
-var errStop = errors.New("stop")
-
-// FollowEvents calls fn for each event that f chooses, from the oldest that it
-// chooses on, and then as they happen, until fn returns an error, which it returns, or
-// ctx ends. When the connection breaks it goes on where it was, for as long as the
-// server can be reached again within Options.Timeout.
-func (c *Client) FollowEvents(ctx context.Context, f EventFilter, fn func(Event) error) error {
-	lost := time.Time{}
-	pause := pauses()
-	for {
-		err := c.followOnce(ctx, &f, func(e Event) error {
-			lost = time.Time{}
-			pause.Reset()
-			return fn(e)
-		})
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err != nil && sandpit.CodeOf(err) != sandpit.Unavailable {
-			return err
-		}
-		if lost.IsZero() {
-			lost = time.Now()
-		}
-		if err != nil && time.Since(lost) > c.o.Timeout {
-			return err
-		}
-		select {
-		case <-time.After(pause.NextBackOff()):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (c *Client) followOnce(ctx context.Context, f *EventFilter, fn func(Event) error) error {
-	query := f.query()
-	query.Set("after", strconv.FormatInt(f.After, 10)) // without, a server begins with what happens next
-	var refused error
-	r := call{
-		method: http.MethodGet, path: path("events", "stream"), query: query,
-		header: http.Header{"Last-Event-Id": {strconv.FormatInt(f.After, 10)}},
-	}
-	err := c.stream(ctx, r, func(name string, data []byte) error {
-		if name != "" && name != "event" {
-			return nil
-		}
-		var e Event
-		if err := json.Unmarshal(data, &e); err != nil {
-			return sandpit.Errorf(sandpit.Internal, "an event that cannot be read: %w", err)
-		}
-		f.After = max(f.After, e.Seq)
-		if refused = fn(e); refused != nil {
-			return errStop
-		}
-		return nil
-	})
-	if refused != nil {
-		return refused
-	}
-	return err
-}
-
-// PullRequest asks for an image. Its fields are described with wire.Pull's: Provider is
-// whose sandboxes it is for, by default the server's usual one, and with Always the
-// registry is asked even if the image is there.
-type PullRequest = wire.Pull
-
-// PullImage fetches an image for the server's sandboxes. Progress hears of bytes, total
-// being 0 where it is not known; it may be nil.
-func (c *Client) PullImage(ctx context.Context, p PullRequest, progress func(done, total int64)) (Image, error) {
-	var (
-		image Image
-		done  bool
-	)
-	r := call{method: http.MethodPost, path: path("images", "pull"), in: p}
-	err := c.stream(ctx, r, func(name string, data []byte) error {
-		switch name {
-		case "progress":
-			var p wire.Progress
-			if err := json.Unmarshal(data, &p); err == nil && progress != nil {
-				progress(p.Done, p.Total)
-			}
-		case "result":
-			done = true
-			return json.Unmarshal(data, &image)
-		}
-		return nil
-	})
-	if err == nil && !done {
-		err = sandpit.Errorf(sandpit.Unavailable, "the connection to the server ended before the image was there")
-	}
-	return image, err
-}
-
-// stream asks for server-sent events and calls fn for each. An event "error" has a
-// problem, and ends it.
-func (c *Client) stream(ctx context.Context, r call, fn func(name string, data []byte) error) error {
+// streamEvents requests server-sent events and calls fn for each. An event "error" contains a
+// problem and ends the stream.
+func (c *Client) streamEvents(ctx context.Context, r call, fn func(name string, data []byte) error) error {
 	var text []byte
 	if r.in != nil {
 		var err error
 		if text, err = json.Marshal(r.in); err != nil {
-			return sandpit.Errorf(sandpit.Invalid, "a request that cannot be written down: %w", err)
+			return sandpit.Errorf(sandpit.Invalid, "encode the request: %w", err)
 		}
 	}
-	req, err := c.request(ctx, r.method, r.path, r.query, bytes.NewReader(text))
+	req, err := c.newRequest(ctx, r.method, r.path, r.query, bytes.NewReader(text))
 	if err != nil {
 		return err
 	}
@@ -136,7 +37,7 @@ func (c *Client) stream(ctx context.Context, r call, fn func(name string, data [
 	if r.in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	res, err := c.send(req)
+	res, err := c.sendRequest(req)
 	if err != nil {
 		return err
 	}
@@ -149,17 +50,17 @@ func (c *Client) stream(ctx context.Context, r call, fn func(name string, data [
 		case !ok:
 			return nil
 		case errors.Is(err, bufio.ErrTooLong):
-			return sandpit.Errorf(sandpit.Exhausted, "the server sends an event of more than %d bytes", maxEvent)
+			return sandpit.Errorf(sandpit.Exhausted, "an event of the server has more than %d bytes", maxEvent)
 		case errors.Is(err, sse.ErrUnexpectedEOF) && ctx.Err() == nil:
-			return sandpit.Errorf(sandpit.Unavailable, "the connection to the server broke: %w", err)
+			return sandpit.Errorf(sandpit.Unavailable, "connection to the server lost: %w", err)
 		case err != nil:
 			return err
 		case e.Type == "error":
 			var p wire.Problem
 			if err := json.Unmarshal([]byte(e.Data), &p); err != nil {
-				return notSandpit(res, err)
+				return newForeignResponseError(res, err)
 			}
-			return ErrorOf(p)
+			return newProblemError(p)
 		}
 		if err := fn(e.Type, []byte(e.Data)); err != nil {
 			if errors.Is(err, errStop) {

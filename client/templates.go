@@ -4,46 +4,47 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/url"
-	"strconv"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// TemplateRequest asks for a build of a template. The zero value of a field means the
-// default stated with it.
+// TemplateRequest describes a build of a template. The zero value of a field means its default.
 type TemplateRequest struct {
-	// Name is what the template is called; it is made if there is none of this name.
+	// Name is the name of the template, which is created if it does not exist.
 	Name string
-	// Tags are what the build is called when it is ready. Default: sandpit.DefaultTag.
+	// Tags are the tags that the build gets when it is ready. Default: sandpit.DefaultTag.
 	Tags []string
-	// Recipe is what is done.
+	// Recipe describes the steps.
 	Recipe sandpit.Recipe
-	// Files writes a tar stream of what steps copy. Default: nothing is copied.
+	// Files writes a tar stream of the files that steps copy. Default: no files.
 	Files func(to io.Writer) error
-	// Secrets are values of those that steps name.
+	// Secrets are the values of the secrets that steps name.
 	Secrets map[string]string
-	// User and Password are for the registry of the base. Default: what the server has.
+	// User and Password are the login for the registry of the base image. Default: the server's
+	// login.
 	User, Password string
-	// Fresh does every step again, also one that was done before.
+	// Fresh runs every step again, also those that are cached.
 	Fresh bool
 }
 
-// BuildTemplate starts a build, which goes on by itself. See WaitBuild.
+// Templates manages the templates of the server.
+type Templates struct{ client *Client }
+
+// Build starts a build, which the server continues in the background. See Builds.Wait.
 //
-// Invalid: the name, a tag or the recipe. NotFound: a secret. Exhausted: the owner has as
-// much as there may be. Unsupported: the server builds no templates.
-func (c *Client) BuildTemplate(ctx context.Context, r TemplateRequest) (sandpit.Template, sandpit.TemplateBuild, error) {
+// Invalid: the name, a tag or the recipe. NotFound: a secret. Exhausted: the owner's quota is
+// reached. Unsupported: the server builds no templates.
+func (g Templates) Build(ctx context.Context, r TemplateRequest) (sandpit.Template, sandpit.TemplateBuild, error) {
 	var made wire.MadeTemplate
-	err := c.do(ctx, call{method: http.MethodPost, path: path("templates"), in: wire.NewTemplate{Name: r.Name, Tags: r.Tags}, out: &made})
+	err := g.client.doCall(ctx, call{method: http.MethodPost, path: apiPath("templates"), in: wire.NewTemplate{Name: r.Name, Tags: r.Tags}, out: &made})
 	if err == nil && r.Files != nil {
-		err = c.sendFiles(ctx, made.Build.ID, r.Files)
+		err = g.client.sendFiles(ctx, made.Build.ID, r.Files)
 	}
 	if err == nil {
-		err = c.do(ctx, call{
-			method: http.MethodPost, path: path("builds", string(made.Build.ID)), out: &made.Build,
+		err = g.client.doCall(ctx, call{
+			method: http.MethodPost, path: apiPath("builds", string(made.Build.ID)), out: &made.Build,
 			in: wire.StartBuild{Recipe: r.Recipe, Secrets: r.Secrets, Fresh: r.Fresh, Login: wire.Login{User: r.User, Password: r.Password}},
 		})
 	}
@@ -56,134 +57,74 @@ func (c *Client) sendFiles(ctx context.Context, id sandpit.BuildID, files func(i
 	written := make(chan error, 1)
 	go func() {
 		err := files(in)
-		in.CloseWithError(err) // nil is the end
+		in.CloseWithError(err) // nil means the end of the stream
 		written <- err
 	}()
-	err := c.put(ctx, path("builds", string(id), "files"), wire.ContentTypeContext, out)
-	out.CloseWithError(io.ErrClosedPipe) // who writes still is told
+	err := c.putStream(ctx, apiPath("builds", string(id), "files"), wire.ContentTypeContext, out)
+	out.CloseWithError(io.ErrClosedPipe) // stops the writer
 	if e := <-written; e != nil && err != nil {
-		return e // it is why the server was told less
+		return e // the cause of the server's error
 	}
 	return err
 }
 
-// put sends a stream.
-func (c *Client) put(ctx context.Context, p, contentType string, from io.Reader) error {
-	r, err := c.request(ctx, http.MethodPut, p, nil, from)
+// putStream sends a stream with PUT.
+func (c *Client) putStream(ctx context.Context, p, contentType string, from io.Reader) error {
+	r, err := c.newRequest(ctx, http.MethodPut, p, nil, from)
 	if err != nil {
 		return err
 	}
 	r.Header.Set("Content-Type", contentType)
-	res, err := c.send(r)
+	res, err := c.sendRequest(r)
 	if err != nil {
 		return err
 	}
 	return res.Body.Close()
 }
 
-// Build returns a build of the caller's. NotFound.
-func (c *Client) Build(ctx context.Context, id sandpit.BuildID) (sandpit.TemplateBuild, error) {
-	return get[sandpit.TemplateBuild](ctx, c, path("builds", string(id)), nil)
-}
-
-// BuildLog returns what a build has told, from behind the entry with the number after, at
-// most 1000 entries. NotFound.
-func (c *Client) BuildLog(ctx context.Context, id sandpit.BuildID, after int64) ([]sandpit.BuildLog, error) {
-	query := url.Values{"after": {strconv.FormatInt(after, 10)}, "limit": {"1000"}}
-	page, err := get[wire.Page[sandpit.BuildLog]](ctx, c, path("builds", string(id), "log"), query)
-	return page.Items, err
-}
-
-// pollBuild is how often WaitBuild asks.
-const pollBuild = 200 * time.Millisecond
-
-// WaitBuild returns a build that has ended, ready or not. Meanwhile hear is called with
-// each line of its log.
-func (c *Client) WaitBuild(ctx context.Context, id sandpit.BuildID, hear func(sandpit.BuildLog)) (sandpit.TemplateBuild, error) {
-	var after int64
-	for {
-		b, err := c.Build(ctx, id) // before the log, so that nothing is missed
-		if err != nil {
-			return b, err
-		}
-		for {
-			list, err := c.BuildLog(ctx, id, after)
-			if err != nil {
-				return b, err
-			}
-			for _, l := range list {
-				hear(l)
-				after = l.Seq
-			}
-			if len(list) == 0 {
-				break
-			}
-		}
-		if b.Status.Ended() {
-			return b, nil
-		}
-		select {
-		case <-time.After(pollBuild):
-		case <-ctx.Done():
-			return b, ctx.Err()
-		}
-	}
-}
-
-// Builtin is a template that is part of the server's program.
-type Builtin = wire.Builtin
-
-// PrepareBuiltin returns the state of a template that is part of the server's program, and
-// has its build begin unless it was built or is being built. It does not wait for the build.
+// PrepareBuiltin returns the state of a template that is part of the server's program, and starts
+// its build unless it was built or is being built. It does not wait for the build.
 //
-// NotFound: there is no such template. Unsupported: the server builds no templates.
-func (c *Client) PrepareBuiltin(ctx context.Context, name string) (Builtin, error) {
-	var b Builtin
-	return b, c.do(ctx, call{method: http.MethodPost, path: path("builtins", name), out: &b})
+// NotFound: no such template. Unsupported: the server builds no templates.
+func (g Templates) PrepareBuiltin(ctx context.Context, name string) (api.Builtin, error) {
+	var b api.Builtin
+	return b, g.client.doCall(ctx, call{method: http.MethodPost, path: apiPath("builtins", name), out: &b})
 }
 
-// Templates lists templates, with public ones of others if asked for. The owner "" is
-// everybody that can be seen.
-func (c *Client) Templates(ctx context.Context, owner string, public bool) ([]sandpit.Template, error) {
-	query := ownerQuery(owner)
+// List returns templates, with public ones of other owners if requested. The owner "" means all
+// that the caller may see.
+func (g Templates) List(ctx context.Context, owner string, public bool) ([]sandpit.Template, error) {
+	query := newOwnerQuery(owner)
 	if public {
 		query.Set("public", "true")
 	}
-	return pages[sandpit.Template](ctx, c, path("templates"), query, 0)
+	return listPages[sandpit.Template](ctx, g.client, apiPath("templates"), query, 0)
 }
 
-// Template returns a template by its ID or name. NotFound. PermissionDenied: it is
-// another's, and not public.
-func (c *Client) Template(ctx context.Context, ref string) (sandpit.Template, error) {
-	return get[sandpit.Template](ctx, c, path("templates", ref), nil)
+// Get returns a template by its ID or name. NotFound. PermissionDenied: it belongs to another
+// owner and is not public.
+func (g Templates) Get(ctx context.Context, ref string) (sandpit.Template, error) {
+	return getJSON[sandpit.Template](ctx, g.client, apiPath("templates", ref), nil)
 }
 
-// Builds lists the builds of a template of the caller's without their recipes, the newest
-// first, at most 100.
-func (c *Client) Builds(ctx context.Context, ref string) ([]sandpit.TemplateBuild, error) {
-	page, err := get[wire.Page[sandpit.TemplateBuild]](ctx, c, path("templates", ref, "builds"), nil)
-	return page.Items, err
+// SetPublic sets whether every owner can create sandboxes from a template of the caller. Errors
+// are those of Get.
+func (g Templates) SetPublic(ctx context.Context, ref string, public bool) error {
+	return g.client.doCall(ctx, call{method: http.MethodPatch, path: apiPath("templates", ref), in: wire.ChangeTemplate{Public: public}})
 }
 
-// SetTemplatePublic says whether sandboxes of every owner can be made of a template of
-// the caller's. Errors are those of Template.
-func (c *Client) SetTemplatePublic(ctx context.Context, ref string, public bool) error {
-	return c.do(ctx, call{method: http.MethodPatch, path: path("templates", ref), in: wire.ChangeTemplate{Public: public}})
+// Tag adds tags to the build that a template's name and tag refer to. Errors are those of Get.
+func (g Templates) Tag(ctx context.Context, ref string, tags ...string) error {
+	return g.client.doCall(ctx, call{method: http.MethodPost, path: apiPath("templates", ref, "tags"), in: wire.Tags{Tags: tags}})
 }
 
-// TagTemplate has tags mean the build that a template's name and tag stand for. Errors are
-// those of Template.
-func (c *Client) TagTemplate(ctx context.Context, ref string, tags ...string) error {
-	return c.do(ctx, call{method: http.MethodPost, path: path("templates", ref, "tags"), in: wire.Tags{Tags: tags}})
+// Untag removes a tag. Errors are those of Get.
+func (g Templates) Untag(ctx context.Context, ref, tag string) error {
+	return g.client.doCall(ctx, call{method: http.MethodDelete, path: apiPath("templates", ref, "tags", tag)})
 }
 
-// UntagTemplate takes a tag away. Errors are those of Template.
-func (c *Client) UntagTemplate(ctx context.Context, ref, tag string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path("templates", ref, "tags", tag)})
-}
-
-// DeleteTemplate removes a template of the caller's; sandboxes that were made of it go on.
-// Errors are those of Template.
-func (c *Client) DeleteTemplate(ctx context.Context, ref string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path("templates", ref), untimed: true})
+// Delete removes a template of the caller; sandboxes created from it keep running. Errors are
+// those of Get.
+func (g Templates) Delete(ctx context.Context, ref string) error {
+	return g.client.doCall(ctx, call{method: http.MethodDelete, path: apiPath("templates", ref), untimed: true})
 }

@@ -43,7 +43,7 @@ func fileAttacks() []attack {
 		},
 		{
 			name: "set-user-id", as: anybody, in: hostBox, leaves: true, judge: judgeSetUserID,
-			proves: "Programs left in a writable mount give nobody outside the rights of root by their mode or capabilities.",
+			proves: "The mode and capabilities of programs in a writable mount give no user outside the rights of root.",
 		},
 		{name: "devices-in-mount", as: anybody, in: hostBox, judge: judgeDevices, proves: "No device comes to be on the machine through a writable mount."},
 		{
@@ -51,7 +51,7 @@ func fileAttacks() []attack {
 			proves: "No attributes that the machine's kernel trusts are set through a writable mount.",
 		},
 		{name: "file-flags", as: anybody, in: hostBox, leaves: true, judge: judgeFlags, proves: "Files made in a writable mount can be removed outside."},
-		{name: "locks", as: anybody, in: hostBox, play: playLocks, proves: "Locks taken inside on shared files keep nobody outside from locking them."},
+		{name: "locks", as: anybody, in: hostBox, play: playLocks, proves: "Locks taken inside on shared files do not prevent programs outside from locking them."},
 		{name: "host-sockets", as: anybody, in: hostBox, judge: refused(), proves: "A socket of the machine that lies in a mount cannot be connected to."},
 		{name: "host-fifo", as: anybody, in: hostBox, judge: refused(), proves: "A named pipe of the machine that lies in a mount can be neither read nor written."},
 		{name: "engine-files", as: anybody, in: everybox, judge: refused(), proves: "The socket by which the engine takes orders is out of reach."},

@@ -90,7 +90,7 @@ func machineAttacks() []attack {
 		{name: "device-nodes", as: anybody, in: everybox, judge: refused(), proves: "Device nodes that are made inside open no device."},
 		{name: "device-files", as: anybody, in: everybox, judge: judgeDeviceFiles, proves: "There are no devices but those the sandbox's own kernel makes up."},
 		{name: "sys-files", as: anybody, in: everybox, judge: refused(), proves: "Nothing below /sys can be written."},
-		{name: "clock", as: anybody, in: everybox, judge: refused("adjtimex"), proves: "The machine's clock, and so everybody's, cannot be set."},
+		{name: "clock", as: anybody, in: everybox, judge: refused("adjtimex"), proves: "The machine's clock cannot be set."},
 		{name: "host-name", as: anybody, in: everybox, judge: refusedToUser(), proves: "A new name of the host is the sandbox's own only."},
 		{name: "power", as: anybody, in: everybox, mortal: true, judge: refused("cad"), proves: "The machine cannot be stopped, restarted, or given another kernel."},
 		{name: "modules", as: anybody, in: everybox, judge: refused(), proves: "No module of the machine's kernel can be loaded or removed."},
@@ -186,7 +186,7 @@ func judgeEnvironment(t *testing.T, s scene) {
 	// A process that a program of the machine starts does see the canary.
 	out, err := exec.CommandContext(t.Context(), "env").Output()
 	if err != nil || !bytes.Contains(out, []byte(s.lab.canary)) {
-		t.Errorf("the canary is in nobody's environment: %v", err)
+		t.Errorf("the canary is in no program's environment: %v", err)
 	}
 	for _, step := range s.steps {
 		if !strings.HasSuffix(step.Try, "environ") && step.Try != "control: own" {
@@ -241,20 +241,20 @@ func judgeDescriptors(t *testing.T, s scene) {
 func callAttacks() []attack {
 	return []attack{
 		{name: "bpf", as: anybody, in: imageBox, judge: refused(), proves: "No program can be put into the machine's kernel."},
-		{name: "perf", as: anybody, in: imageBox, judge: refused(), proves: "Nobody can be measured by the machine's counters."},
+		{name: "perf", as: anybody, in: imageBox, judge: refused(), proves: "The machine's counters cannot measure other processes."},
 		{name: "io-uring", as: anybody, in: imageBox, judge: refused(), proves: "No queue of calls past the sandbox's kernel can be had."},
-		{name: "userfaultfd", as: anybody, in: imageBox, judge: refused(), proves: "Nobody's page faults can be held up."},
-		{name: "fanotify", as: anybody, in: everybox, judge: refused(), proves: "Nobody's files can be overseen."},
+		{name: "userfaultfd", as: anybody, in: imageBox, judge: refused(), proves: "Page faults of other processes cannot be delayed."},
+		{name: "fanotify", as: anybody, in: everybox, judge: refused(), proves: "Files of other programs cannot be watched."},
 		{name: "seccomp", as: anybody, in: imageBox, judge: refused("listener", "trace others"), proves: "A filter of system calls is for the process that asks, and never for others."},
 		{name: "personality", as: anybody, in: everybox, proves: "Odd personalities and process settings change nothing for others."},
 		{name: "host-ioctls", as: anybody, in: everybox, proves: "No request to a device reaches the machine, whatever file it is made on."},
-		{name: "anonymous-programs", as: anybody, in: imageBox, proves: "Programs without a path, cut off, endless, or with endless arguments harm nobody."},
+		{name: "anonymous-programs", as: anybody, in: imageBox, proves: "Programs without a path, truncated, endless, or with endless arguments affect only the sandbox."},
 		{name: "instructions", as: anybody, in: imageBox, proves: "Privileged instructions, and other doors to a kernel than system calls, end the process that uses them, or do nothing."},
 		{name: "hostile-registers", as: anybody, in: imageBox, proves: "Registers that no process can have end the process that is given them, at most."},
 		{name: "hostile-signal", as: anybody, in: imageBox, proves: "Returning from a signal that never came ends the process, at most."},
 		{name: "unmap-everything", as: anybody, in: imageBox, proves: "A process that throws its memory away, or maps all there is, harms itself."},
 		{name: "unknown-calls", as: anybody, in: imageBox, judge: refused(), proves: "System calls that do not exist do not exist."},
-		{name: "bad-pointers", as: anybody, in: imageBox, mortal: true, proves: "System calls with addresses of a kernel harm nobody."},
-		{name: "random-calls", as: anybody, in: everybox, count: 500, long: 20000, mortal: true, proves: "System calls without sense harm nobody else."},
+		{name: "bad-pointers", as: anybody, in: imageBox, mortal: true, proves: "System calls with addresses of a kernel affect only the sandbox."},
+		{name: "random-calls", as: anybody, in: everybox, count: 500, long: 20000, mortal: true, proves: "Random system calls affect only the sandbox."},
 	}
 }

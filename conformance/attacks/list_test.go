@@ -145,19 +145,26 @@ const preamble = `# Attacks
 
 <!-- Written by: go test ./conformance/attacks -run TestDocument -update -->
 
-These are %d attempts to break out of a sandbox, or to harm others from within one. [conformance/attacks](../conformance/attacks) makes
-them all, with real sandboxes, whenever the tests run. A program inside attacks; the test judges from outside: files, a process, sockets and
-settings of the machine, and a second sandbox of the same engine, are watched for the whole time, and what the attacker gets to
-see must not contain any of the secrets that lie there.
-
-After every attempt all of that is as it was, the engine and its reaper live, and so does the sandbox itself, unless the line says *may end
-itself*. "root" is root of the sandbox, "user" has uid 1000, "client" is a program outside that holds the
-sandbox's token. "image" is a sandbox that sees nothing of the machine, "host" one with the machine's ` + "`/usr`" + ` and two of its
-directories, one of them writable.
+This page lists %d attempts to break out of a sandbox, or to harm others from within one. The tests of
+[conformance/attacks](../conformance/attacks) make all of them, with real sandboxes:
 
     go test ./conformance/attacks -run TestAttacks -v
 
-makes them one by one; ` + "`" + longVariable + `=1` + "`" + ` makes races longer and floods higher.
+` + "`" + longVariable + `=1` + "`" + ` makes races longer and floods higher.
+
+A program inside attacks; the test judges from outside. It watches files, a process, sockets and settings of the
+machine, and a second sandbox of the same engine, for the whole time. The attacker's output must not contain any of the
+secrets there.
+
+After every attempt all of that is unchanged, and the engine and its reaper are alive. So is the sandbox itself, unless
+the line says *may end itself*.
+
+| word | meaning |
+| --- | --- |
+| root, user | root of the sandbox; a user with uid 1000 |
+| client | a program outside that has the sandbox's token |
+| image | a sandbox that shows nothing of the machine |
+| host | a sandbox with the machine's ` + "`/usr`" + ` and two of its directories, one of them writable |
 `
 
 func document(total int) []byte {

@@ -28,8 +28,8 @@ func neighbourAttacks() []attack {
 		{name: "signal-others", as: anybody, in: everybox, count: 10000, long: 200000, judge: judgeSignals, proves: "No signal, trace, priority or limit reaches a process outside."},
 		{name: "tcp", as: anybody, in: everybox, judge: refused(), proves: "No server of the machine or of another sandbox can be connected to, on any of its addresses."},
 		{name: "udp", as: anybody, in: everybox, proves: "No packet reaches the machine or another sandbox."},
-		{name: "multicast", as: anybody, in: everybox, proves: "Nobody hears packets that are for everybody."},
-		{name: "raw-packets", as: anybody, in: everybox, judge: refusedToUser(), proves: "Packets made by hand, with false senders, reach nobody, and nobody's packets are seen."},
+		{name: "multicast", as: anybody, in: everybox, proves: "Broadcast and multicast packets reach no other sandbox and not the machine."},
+		{name: "raw-packets", as: anybody, in: everybox, judge: refusedToUser(), proves: "Hand-made packets with false senders arrive nowhere, and packets of others are not visible."},
 		{
 			name: "socket-families", as: anybody, in: everybox, judge: judgeFamilies,
 			proves: "There are Internet, Unix, netlink and packet sockets only: none to a hypervisor, to the kernel's ciphers or to other devices.",

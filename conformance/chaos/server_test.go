@@ -171,7 +171,7 @@ func (s *server) answer(ctx context.Context, c call) (r result, err error) {
 			r.Placed = append(r.Placed, p.ID)
 		}
 	case "pool":
-		p := s.manager.Pools()[0]
+		p := s.manager.Pools().List()[0]
 		if r.Pool = p.Ready; p.Making > 0 || p.Ready < p.Size {
 			err = sandpit.Errorf(sandpit.Unavailable, "the pool is being filled")
 		}
@@ -180,11 +180,11 @@ func (s *server) answer(ctx context.Context, c call) (r result, err error) {
 	case "labels":
 		err = s.manager.SetLabels(ctx, c.ID, map[string]string{"key": c.Key, "changed": "yes"})
 	case "rollback":
-		err = s.manager.Rollback(ctx, c.ID, string(c.Snapshot))
+		err = s.manager.Snapshots().RollBack(ctx, c.ID, string(c.Snapshot))
 	case "export":
-		err = s.manager.ExportSnapshot(ctx, "chaos", string(c.Snapshot), io.Discard)
+		err = s.manager.Snapshots().Export(ctx, "chaos", string(c.Snapshot), io.Discard)
 	case "unsave":
-		err = s.manager.RemoveSnapshot(ctx, "chaos", string(c.Snapshot))
+		err = s.manager.Snapshots().Delete(ctx, "chaos", string(c.Snapshot))
 	case "saved", "snapshot", "fork":
 		return s.copies(ctx, c)
 	case "close":
@@ -209,12 +209,12 @@ func (s *server) copies(ctx context.Context, c call) (r result, err error) {
 	list := make([]sandpit.Snapshot, 1)
 	switch c.Op {
 	case "snapshot":
-		list[0], err = s.manager.Snapshot(ctx, c.ID, "")
+		list[0], err = s.manager.Snapshots().Create(ctx, c.ID, "")
 	case "fork":
-		r.Sandboxes, err = s.manager.Fork(ctx, manager.ForkRequest{Sandbox: c.ID})
+		r.Sandboxes, err = s.manager.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: c.ID})
 		return r, err
 	default:
-		list, err = s.manager.Snapshots(ctx, store.SnapshotFilter{Owner: "chaos"})
+		list, err = s.manager.Snapshots().List(ctx, store.SnapshotFilter{Owner: "chaos"})
 	}
 	for _, snap := range list {
 		r.Snapshots = append(r.Snapshots, snap.ID)

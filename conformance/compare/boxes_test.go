@@ -222,7 +222,7 @@ func limitProbes() []probe {
 		{
 			name:   "a sandbox of a template",
 			gvisor: "refused: not_found", docker: "refused: unsupported",
-			why: "templates are built in gVisor's sandboxes, and there is none of the name here; a docker engine has none, and asks no registry for it",
+			why: "templates are built in gVisor's sandboxes, and no template has this name; a docker engine has no templates, and asks no registry for it",
 			do:  template,
 		},
 	}

@@ -46,7 +46,7 @@ type chapter struct {
 func chapters() []chapter {
 	return []chapter{
 		{"Commands", commandProbes()},
-		{"Who and where", identityProbes()},
+		{"Users and places", identityProbes()},
 		{"The kernel", kernelProbes()},
 		{"Rights", rightProbes()},
 		{"Files from inside", fileProbes()},
@@ -117,9 +117,11 @@ const preface = `# Where gVisor and Docker differ
 
 <!-- Written by: go test ./conformance/compare -run TestDocument -update -->
 
-Sandboxes have one contract, whatever makes them. [conformance/compare](../conformance/compare) does %d things in the same
-image with the embedded engine (gVisor) and with a Docker engine that uses runc, each with its defaults, and compares what comes of
-them. %d come out alike. These are the others; a test fails when one is missing here, or is no more.
+This page lists what differs between the two kinds of sandboxes, which have the same contract.
+
+[conformance/compare](../conformance/compare) does %d things in the same image with the embedded engine (gVisor) and
+with a Docker engine that uses runc, each with its defaults, and compares the results. %d are alike; these are the
+others. A test fails when one is missing here, or does not differ any more.
 `
 
 func document() []byte {

@@ -77,7 +77,7 @@ func TestAIO(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mine.Close()
-	box, err := mine.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: "host", Resources: sandpit.Resources{Memory: 1 << 30}}})
+	box, err := mine.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: "host", Resources: sandpit.Resources{Memory: 1 << 30}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestAIO(t *testing.T) {
 	for name, test := range map[string]func(aio){"sandbox": aioSandbox, "shell": aioShell, "files": aioFiles, "code": aioCode, "rest": aioRest} {
 		t.Run(name, func(t *testing.T) { test(aio{t, base, key}) })
 	}
-	if events, err := s.admin.Events(t.Context(), client.EventFilter{Action: "tool", Limit: 1000}); err != nil || len(events) < 20 || events[0].Actor != "aio" {
+	if events, err := s.admin.Events.List(t.Context(), client.EventFilter{Action: "tool", Limit: 1000}); err != nil || len(events) < 20 || events[0].Actor != "aio" {
 		t.Errorf("%d calls are in the trail, %v", len(events), err)
 	}
 	if err := box.Delete(t.Context()); err != nil {

@@ -177,7 +177,7 @@ func testFirstRequests(t *testing.T, s *server) {
 		{`POST /v1/file/find {"path":".","glob":"*"}`, `"success":true`},
 		{`POST /v1/file/write {"file":"a.txt","content":"x"}`, `"success":true`},
 	} {
-		box, err := mine.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: "app:1"}})
+		box, err := mine.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: "app:1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func TestSleepingSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mine.Close()
-	aioBox, err := mine.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: "host"}})
+	aioBox, err := mine.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: "host"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +268,7 @@ func TestSleepingSandbox(t *testing.T) {
 	if len(ids) != 3 {
 		t.Fatalf("%d sandboxes, want 3", len(ids))
 	}
-	for name, sleep := range map[string]func(context.Context, sandpit.ID) error{"paused": s.admin.Pause, "suspended": s.admin.Suspend, "stopped": s.admin.Stop} {
+	for name, sleep := range map[string]func(context.Context, sandpit.ID) error{"paused": s.admin.Sandboxes.Pause, "suspended": s.admin.Sandboxes.Suspend, "stopped": s.admin.Sandboxes.Stop} {
 		for _, id := range ids {
 			if err := sleep(t.Context(), id); err != nil {
 				t.Fatalf("%s: %v", name, err)

@@ -19,6 +19,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 )
 
@@ -378,7 +379,7 @@ func testLost(t *testing.T, s *server) {
 	t.Helper()
 	session := s.connect(t, s.key(t, "lost"), "", nil)
 	call(t, session, "shell_exec", map[string]any{"command": "echo 1 > a"})
-	box, err := s.admin.Get(t.Context(), s.boxes(t, "lost")[0].ID)
+	box, err := s.admin.Sandboxes.Get(t.Context(), s.boxes(t, "lost")[0].ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -402,14 +403,14 @@ func testLost(t *testing.T, s *server) {
 }
 
 // trail waits for what the audit trail says of a call in a sandbox.
-func (s *server) trail(t *testing.T, id sandpit.ID) (found client.Event) {
+func (s *server) trail(t *testing.T, id sandpit.ID) (found api.Event) {
 	t.Helper()
 	await(t, "a call is in the audit trail", func() bool {
-		list, err := s.admin.Events(t.Context(), client.EventFilter{Sandbox: id})
+		list, err := s.admin.Events.List(t.Context(), client.EventFilter{Sandbox: id})
 		if err != nil {
 			t.Fatal(err)
 		}
-		i := slices.IndexFunc(list, func(e client.Event) bool { return e.Action == "tool" })
+		i := slices.IndexFunc(list, func(e api.Event) bool { return e.Action == "tool" })
 		if i >= 0 {
 			found = list[i]
 		}
@@ -430,7 +431,7 @@ func TestNothingStays(t *testing.T) {
 	s.awaitBoxes(t, "leaks", 0) // for idleness
 
 	call(t, s.connect(t, key, "", nil), "shell_exec", map[string]any{"command": "sleep 1000 &"})
-	copies, err := s.admin.Fork(t.Context(), s.boxes(t, "leaks")[0].ID, client.ForkRequest{})
+	copies, err := s.admin.Sandboxes.Fork(t.Context(), s.boxes(t, "leaks")[0].ID, client.ForkRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

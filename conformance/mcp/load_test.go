@@ -33,7 +33,7 @@ func TestLoad(t *testing.T) {
 		fmt.Sprint("SANDPIT_MANAGER_MAX_SANDBOXES=", sessions+1))
 	key := s.key(t, "load")
 	work(t, s.connect(t, key, "?tools=shell,file", nil), "mark-x", 2) // what is made once is made now
-	admin, err := s.admin.CreateKey(t.Context(), "admin", "test", 0, true)
+	admin, err := s.admin.Keys.Create(t.Context(), "admin", "test", 0, true)
 	if err != nil {
 		t.Fatal(err)
 	}

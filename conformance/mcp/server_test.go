@@ -69,7 +69,7 @@ func (s *server) end(tb testing.TB, how syscall.Signal) {
 // key makes a key of an owner.
 func (s *server) key(tb testing.TB, owner string) string {
 	tb.Helper()
-	made, err := s.admin.CreateKey(tb.Context(), owner, "test", 0, false)
+	made, err := s.admin.Keys.Create(tb.Context(), owner, "test", 0, false)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func (s *server) key(tb testing.TB, owner string) string {
 // boxes are the sandboxes of an owner.
 func (s *server) boxes(tb testing.TB, owner string) []sandpit.Sandbox {
 	tb.Helper()
-	list, err := s.admin.List(context.WithoutCancel(tb.Context()), client.Filter{Owner: owner})
+	list, err := s.admin.Sandboxes.List(context.WithoutCancel(tb.Context()), client.Filter{Owner: owner})
 	if err != nil {
 		tb.Fatalf("%v\n%s", err, s.log)
 	}

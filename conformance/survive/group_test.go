@@ -135,7 +135,7 @@ func TestServerHasAGroup(t *testing.T) {
 
 	c := w.client("unix://" + filepath.Join(w.dir, "run", "sandpit.sock"))
 	defer c.Close()
-	box, err := c.Create(t.Context(), client.CreateRequest{})
+	box, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func TestStartSurvives(t *testing.T) {
 	p := newProxy(t, w.address)
 	c := w.client(p.url())
 	t.Cleanup(c.Close)
-	box, err := c.Create(t.Context(), client.CreateRequest{})
+	box, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

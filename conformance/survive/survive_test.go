@@ -57,7 +57,7 @@ func TestCommandsSurvive(t *testing.T) {
 	t.Cleanup(c.Close)
 	var list []*client.Sandbox
 	for range boxes {
-		s, err := direct.Create(t.Context(), client.CreateRequest{})
+		s, err := direct.Sandboxes.Create(t.Context(), client.CreateRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestCommandsSurvive(t *testing.T) {
 	for i := range commands {
 		group.Go(func() {
 			defer ended.Add(1)
-			runOne(t, c.Open(list[i%len(list)].ID), i, lines, pause)
+			runOne(t, c.Sandboxes.Open(list[i%len(list)].ID), i, lines, pause)
 		})
 	}
 	done := make(chan struct{})
@@ -85,7 +85,7 @@ func TestCommandsSurvive(t *testing.T) {
 		t.Errorf("only %d servers were killed before all had ended, want %d", killed, kills)
 	}
 	for _, s := range list {
-		if err := direct.Delete(t.Context(), s.ID); err != nil {
+		if err := direct.Sandboxes.Delete(t.Context(), s.ID); err != nil {
 			t.Error(err)
 		}
 	}

@@ -101,7 +101,7 @@ func (w *world) makeKey() {
 	w.t.Helper()
 	c := w.client("unix://" + filepath.Join(w.dir, "run", "sandpit.sock"))
 	defer c.Close()
-	key, err := c.CreateKey(w.t.Context(), "survivor", "", 0, false)
+	key, err := c.Keys.Create(w.t.Context(), "survivor", "", 0, false)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -17,10 +17,10 @@ import (
 // Stop implements sandpit.Stopper.
 func (i *Instance) Stop(ctx context.Context) error {
 	b := i.b
-	if err := b.in(ctx, running); err != nil {
+	if err := b.lockInState(ctx, running); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", b.id, err)
 	}
-	defer b.yield()
+	defer b.unlock()
 	rec, err := b.p.readRecord(b.id, b.container)
 	if err == nil {
 		err = b.keepsFiles(ctx)
@@ -32,8 +32,8 @@ func (i *Instance) Stop(ctx context.Context) error {
 	if err := b.p.writeRecord(rec); err != nil {
 		return err
 	}
-	b.set(stopping)
-	limited, cancel := b.p.limited(ctx)
+	b.setState(stopping)
+	limited, cancel := b.p.callContext(ctx)
 	defer cancel()
 	grace := int(math.Ceil(b.p.o.StopGrace.Seconds()))
 	_, err = b.p.api.ContainerStop(limited, b.container, client.ContainerStopOptions{Timeout: &grace})
@@ -41,13 +41,13 @@ func (i *Instance) Stop(ctx context.Context) error {
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		err = sandpit.Errorf(sandpit.Gone, "%w", err)
 	}
-	clean, done := b.p.cleaning(ctx)
+	clean, done := b.p.cleanupContext(ctx)
 	defer done()
-	b.set(running) // unless the engine says something else
-	if refreshed := b.refresh(clean); refreshed != nil {
+	b.setState(running) // unless the engine says something else
+	if refreshed := b.refreshState(clean); refreshed != nil {
 		return refreshed
 	}
-	if err != nil && b.now() == running { // it goes on
+	if err != nil && b.currentState() == running { // it goes on
 		rec.Stopped = false
 		if written := b.p.writeRecord(rec); written != nil {
 			return written
@@ -59,11 +59,11 @@ func (i *Instance) Stop(ctx context.Context) error {
 // keepsFiles refuses what relies on the files of a container being the engine's, where
 // gVisor keeps what has changed to itself and forgets it with its process. It does so by
 // default, in a file that only others see.
-func (b *box) keepsFiles(ctx context.Context) error {
+func (b *sandbox) keepsFiles(ctx context.Context) error {
 	if !isGVisor(b.p.o.Runtime) {
 		return nil
 	}
-	limited, cancel := b.p.limited(ctx)
+	limited, cancel := b.p.callContext(ctx)
 	defer cancel()
 	_, err := b.p.api.ContainerStatPath(limited, b.container, client.ContainerStatPathOptions{Path: "/.gvisor.filestore." + b.container})
 	if err == nil {
@@ -79,13 +79,13 @@ func (b *box) keepsFiles(ctx context.Context) error {
 // Start implements sandpit.Stopper.
 func (i *Instance) Start(ctx context.Context) error {
 	b := i.b
-	if err := b.in(ctx, stopped); err != nil {
+	if err := b.lockInState(ctx, stopped); err != nil {
 		return fmt.Errorf("start sandbox %s: %w", b.id, err)
 	}
-	defer b.yield()
+	defer b.unlock()
 	rec, err := b.p.readRecord(b.id, b.container)
 	if err == nil {
-		err = b.start(ctx, i, rec)
+		err = b.startContainer(ctx, i, rec)
 	}
 	if err != nil {
 		return fmt.Errorf("start sandbox %s: %w", b.id, err)
@@ -95,7 +95,7 @@ func (i *Instance) Start(ctx context.Context) error {
 
 // Pause implements sandpit.Pauser.
 func (i *Instance) Pause(ctx context.Context) error {
-	return i.b.freeze(ctx, "pause", running, paused, func(ctx context.Context) error {
+	return i.b.changeState(ctx, "pause", running, paused, func(ctx context.Context) error {
 		_, err := i.b.p.api.ContainerPause(ctx, i.b.container, client.ContainerPauseOptions{})
 		return err
 	})
@@ -103,25 +103,25 @@ func (i *Instance) Pause(ctx context.Context) error {
 
 // Resume implements sandpit.Pauser.
 func (i *Instance) Resume(ctx context.Context) error {
-	return i.b.freeze(ctx, "resume", paused, running, func(ctx context.Context) error {
+	return i.b.changeState(ctx, "resume", paused, running, func(ctx context.Context) error {
 		_, err := i.b.p.api.ContainerUnpause(ctx, i.b.container, client.ContainerUnpauseOptions{})
 		return err
 	})
 }
 
-// freeze goes from one state to another.
-func (b *box) freeze(ctx context.Context, doing string, from, to state, do func(context.Context) error) error {
+// changeState goes from one state to another.
+func (b *sandbox) changeState(ctx context.Context, doing string, from, to state, do func(context.Context) error) error {
 	doing += " sandbox " + string(b.id)
-	if err := b.in(ctx, from); err != nil {
+	if err := b.lockInState(ctx, from); err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
-	defer b.yield()
-	limited, cancel := b.p.limited(ctx)
+	defer b.unlock()
+	limited, cancel := b.p.callContext(ctx)
 	defer cancel()
 	if err := do(limited); err != nil {
 		return b.p.engineError(ctx, doing, err)
 	}
-	b.moved(to)
+	b.recordChange(to)
 	return nil
 }
 
@@ -130,21 +130,21 @@ const maxStats = 1 << 20
 
 // Stats implements sandpit.Statser.
 func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
-	s, err := i.b.stats(ctx)
+	s, err := i.b.measureStats(ctx)
 	if err != nil {
 		return s, fmt.Errorf("measure sandbox %s: %w", i.b.id, err)
 	}
 	return s, nil
 }
 
-func (b *box) stats(ctx context.Context) (sandpit.Stats, error) {
-	if err := b.refresh(ctx); err != nil {
+func (b *sandbox) measureStats(ctx context.Context) (sandpit.Stats, error) {
+	if err := b.refreshState(ctx); err != nil {
 		return sandpit.Stats{}, err
 	}
-	if now := b.now(); now == over {
+	if now := b.currentState(); now == over {
 		return sandpit.Stats{}, b.stateError(now)
 	}
-	limited, cancel := b.p.limited(ctx)
+	limited, cancel := b.p.callContext(ctx)
 	defer cancel()
 	res, err := b.p.api.ContainerStats(limited, b.container, client.ContainerStatsOptions{})
 	if err != nil {
@@ -160,8 +160,8 @@ func (b *box) stats(ctx context.Context) (sandpit.Stats, error) {
 		return sandpit.Stats{}, b.p.engineError(ctx, "ask the engine for the disk", err)
 	}
 	s := sandpit.Stats{
-		At: time.Now(), CPU: time.Duration(clamp(m.CPUStats.CPUUsage.TotalUsage)), Memory: memoryInUse(m.MemoryStats),
-		MemoryPeak: clamp(m.MemoryStats.MaxUsage), PIDs: int(clamp(m.PidsStats.Current)),
+		At: time.Now(), CPU: time.Duration(toInt64(m.CPUStats.CPUUsage.TotalUsage)), Memory: memoryInUse(m.MemoryStats),
+		MemoryPeak: toInt64(m.MemoryStats.MaxUsage), PIDs: int(toInt64(m.PidsStats.Current)),
 	}
 	b.mu.Lock()
 	s.OOMKills = b.ooms
@@ -170,8 +170,8 @@ func (b *box) stats(ctx context.Context) (sandpit.Stats, error) {
 		s.Disk = max(0, *size)
 	}
 	for _, n := range m.Networks {
-		s.Received += clamp(n.RxBytes)
-		s.Sent += clamp(n.TxBytes)
+		s.Received += toInt64(n.RxBytes)
+		s.Sent += toInt64(n.TxBytes)
 	}
 	if h := c.Container.HostConfig; h != nil {
 		s.Limits = sandpit.Resources{Memory: h.Memory, CPUs: float64(h.NanoCPUs) / 1e9}
@@ -188,15 +188,15 @@ func (b *box) stats(ctx context.Context) (sandpit.Stats, error) {
 	return s, nil
 }
 
-func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+func toInt64(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // memoryInUse leaves out files that are cached and can be let go, under either
 // version of control groups.
 func memoryInUse(m container.MemoryStats) int64 {
 	for _, name := range []string{"total_inactive_file", "inactive_file"} {
 		if cached, ok := m.Stats[name]; ok && cached < m.Usage {
-			return clamp(m.Usage - cached)
+			return toInt64(m.Usage - cached)
 		}
 	}
-	return clamp(m.Usage)
+	return toInt64(m.Usage)
 }

@@ -62,9 +62,9 @@ func openArchive(name string) (archive, error) {
 	return archive{path: abs, tag: archiveName + ":" + hex.EncodeToString(sum[:16])}, nil
 }
 
-// load gives the engine what is in a file: an image as docker save or an OCI
+// loadArchive gives the engine what is in a file: an image as docker save or an OCI
 // layout has it, else the files of a root file system.
-func (p *Provider) load(ctx context.Context, a archive) error {
+func (p *Provider) loadArchive(ctx context.Context, a archive) error {
 	isImage, err := holdsImage(ctx, a.path)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (p *Provider) load(ctx context.Context, a archive) error {
 
 func (p *Provider) archiveError(ctx context.Context, err error) error {
 	if told, ok := errors.AsType[*jsonstream.Error](err); ok {
-		return sandpit.Errorf(sandpit.Invalid, "load the archive: %s", clip(told.Message))
+		return sandpit.Errorf(sandpit.Invalid, "load the archive: %s", shortenText(told.Message))
 	}
 	return p.engineError(ctx, "load the archive", err)
 }

@@ -26,9 +26,9 @@ import (
 // guestDir is where containers see the guest.
 const guestDir = sandpit.GuestDir
 
-// capabilities are what root of a sandbox may do there: be other users, and do
+// rootCapabilities are what root of a sandbox may do there: be other users, and do
 // with their files and processes what root does. The rest is dropped.
-func capabilities() []string {
+func rootCapabilities() []string {
 	return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"}
 }
 
@@ -45,14 +45,14 @@ type facts struct {
 	swap               bool // counts as memory
 }
 
-// facts asks the engine what it can do, once.
-func (p *Provider) facts(ctx context.Context) (facts, error) {
+// engineFacts asks the engine what it can do, once.
+func (p *Provider) engineFacts(ctx context.Context) (facts, error) {
 	p.engine.mu.Lock()
 	defer p.engine.mu.Unlock()
 	if p.engine.known != nil {
 		return *p.engine.known, nil
 	}
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	version, err := p.api.ServerVersion(limited, client.ServerVersionOptions{})
 	if err != nil {
@@ -76,11 +76,11 @@ func (p *Provider) facts(ctx context.Context) (facts, error) {
 		}
 	}
 	if f.os != "linux" {
-		return f, sandpit.Errorf(sandpit.Unsupported, "the docker engine at %s runs %s, want linux", p.host(), f.os)
+		return f, sandpit.Errorf(sandpit.Unsupported, "the docker engine at %s runs %s, want linux", p.engineHost(), f.os)
 	}
 	if !limitsDisk(info.Info.Driver, info.Info.DriverStatus) {
 		p.engine.noDisk.Store(true)
-		p.notice(noticeDisk)
+		p.noticeOnce(noticeDisk)
 	}
 	p.engine.known = &f
 	return f, nil
@@ -93,7 +93,7 @@ func isPodman(v client.ServerVersionResult) bool {
 // isRootless asks what only Podman tells, and Docker's client leaves out.
 func (p *Provider) isRootless(ctx context.Context) (bool, error) {
 	const asking = "ask whether the engine runs without root"
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	dial := p.api.Dialer()
 	transport := &http.Transport{
@@ -165,11 +165,11 @@ func (p *Provider) limitsFor(asked sandpit.Resources, f facts) (limits, error) {
 				"leave the limit out; docker info tells what the engine can do")
 		case one.cannot:
 			one.leaveOut()
-			p.notice("this docker engine cannot limit the " + one.what + " of a sandbox")
+			p.noticeOnce("this docker engine cannot limit the " + one.what + " of a sandbox")
 		}
 	}
 	if l.Memory != 0 && !f.swap {
-		p.notice("this docker engine does not count swap as memory of a sandbox")
+		p.noticeOnce("this docker engine does not count swap as memory of a sandbox")
 	}
 	if p.engine.noDisk.Load() && !l.explicitDisk {
 		l.Disk = 0
@@ -182,8 +182,8 @@ func isGVisor(runtime string) bool { return strings.Contains(runtime, "runsc") }
 
 const diskOption = "size"
 
-// config returns a container with a spec's files, limits and walls.
-func (p *Provider) config(spec sandpit.Spec, img imageInfo, volume string, l limits) (*container.Config, *container.HostConfig) {
+// containerConfig returns a container with a spec's files, limits and walls.
+func (p *Provider) containerConfig(spec sandpit.Spec, img imageInfo, volume string, l limits) (*container.Config, *container.HostConfig) {
 	config := &container.Config{
 		Image:      img.ID,
 		Entrypoint: []string{guestDir + "/" + guest.Name, guest.StdioArg},
@@ -201,7 +201,7 @@ func (p *Provider) config(spec sandpit.Spec, img imageInfo, volume string, l lim
 		NetworkMode:    container.NetworkMode(p.networkOf(spec)),
 		LogConfig:      container.LogConfig{Type: "none"}, // all that is put out is for the tether
 		CapDrop:        []string{"ALL"},
-		CapAdd:         append(capabilities(), p.o.Capabilities...),
+		CapAdd:         append(rootCapabilities(), p.o.Capabilities...),
 		AutoRemove:     p.o.Ephemeral,
 		SecurityOpt:    []string{"no-new-privileges"},
 		IpcMode:        container.IPCModePrivate,

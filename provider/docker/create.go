@@ -17,36 +17,36 @@ import (
 
 // Create implements sandpit.Provider.
 func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
-	if err := errors.Join(id.Validate(), p.validate(spec)); err != nil {
+	if err := errors.Join(id.Validate(), p.validateSpec(spec)); err != nil {
 		return nil, err
 	}
-	inst, err := p.create(ctx, id, spec.Clone())
+	inst, err := p.createSandbox(ctx, id, spec.Clone())
 	if err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
 	return inst, nil
 }
 
-func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*Instance, error) {
-	if err := p.reachable(ctx); err != nil {
+func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*Instance, error) {
+	if err := p.checkReachable(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.follow(ctx); err != nil {
+	if err := p.followEvents(ctx); err != nil {
 		return nil, err
 	}
-	spec, err := p.copied(ctx, spec)
+	spec, err := p.specOfSnapshot(ctx, spec)
 	if err == nil {
-		err = p.validate(spec) // with what the snapshot fixes
+		err = p.validateSpec(spec) // with what the snapshot fixes
 	}
 	if err != nil {
 		return nil, err
 	}
-	img, err := p.images.find(ctx, p, spec.Image)
+	img, err := p.images.findImage(ctx, p, spec.Image)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", spec.Image, err)
 	}
 	img.User = cmp.Or(img.User, p.o.User)
-	req, err := p.describe(ctx, id, spec, img)
+	req, err := p.createOptions(ctx, id, spec, img)
 	if err != nil {
 		return nil, err
 	}
@@ -54,51 +54,51 @@ func (p *Provider) create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 		return nil, err
 	}
 	if p.o.Ephemeral {
-		p.swept.Do(func() { p.goDo(p.sweep) })
+		p.swept.Do(func() { p.goDo(p.sweepUnstarted) })
 	}
-	made, err := p.make(ctx, id, req, spec.Resources.Disk != 0)
+	made, err := p.createContainer(ctx, id, req, spec.Resources.Disk != 0)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.checkVolumes(ctx, spec); err != nil { // from now on they cannot be removed
-		return nil, errors.Join(err, p.remove(ctx, made), p.dropMade(ctx, spec))
+		return nil, errors.Join(err, p.removeUseless(ctx, made), p.dropMade(ctx, spec))
 	}
-	b, err := p.box(id, made)
+	b, err := p.sandboxOf(id, made)
 	if err != nil {
-		return nil, errors.Join(err, p.remove(ctx, made))
+		return nil, errors.Join(err, p.removeUseless(ctx, made))
 	}
-	rec := record{ID: id, Container: made, Engine: p.host(), Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img}
+	rec := record{ID: id, Container: made, Engine: p.engineHost(), Spec: spec, CreatedAt: time.Now(), Token: rand.Text(), Image: img}
 	inst := newInstance(b, rec.Token)
 	if err = p.writeRecord(rec); err == nil {
-		err = p.boot(ctx, b, inst, rec)
+		err = p.bootContainer(ctx, b, inst, rec)
 	}
 	if err != nil {
-		clean, free := p.clean.bind(context.WithoutCancel(ctx))
+		clean, free := p.clean.bindContext(context.WithoutCancel(ctx))
 		defer free()
-		return nil, errors.Join(err, b.destroy(clean))
+		return nil, errors.Join(err, b.removeContainer(clean))
 	}
 	return inst, nil
 }
 
-// boot starts a container for the first time.
-func (p *Provider) boot(ctx context.Context, b *box, inst *Instance, rec record) error {
-	if err := b.take(ctx); err != nil {
+// bootContainer starts a container for the first time.
+func (p *Provider) bootContainer(ctx context.Context, b *sandbox, inst *Instance, rec record) error {
+	if err := b.lock(ctx); err != nil {
 		return err
 	}
-	defer b.yield()
-	if err := p.guest.ensure(ctx, p, b.container, rec.Image.ID); err != nil {
+	defer b.unlock()
+	if err := p.guest.ensureVolume(ctx, p, b.container, rec.Image.ID); err != nil {
 		return err
 	}
-	return b.start(ctx, inst, rec)
+	return b.startContainer(ctx, inst, rec)
 }
 
-// describe returns the container that a sandbox is.
-func (p *Provider) describe(ctx context.Context, id sandpit.ID, spec sandpit.Spec, img imageInfo) (client.ContainerCreateOptions, error) {
-	volume, err := p.guest.name(ctx, p)
+// createOptions returns the container that a sandbox is.
+func (p *Provider) createOptions(ctx context.Context, id sandpit.ID, spec sandpit.Spec, img imageInfo) (client.ContainerCreateOptions, error) {
+	volume, err := p.guest.volumeName(ctx, p)
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
 	}
-	facts, err := p.facts(ctx)
+	facts, err := p.engineFacts(ctx)
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
 	}
@@ -112,7 +112,7 @@ func (p *Provider) describe(ctx context.Context, id sandpit.ID, spec sandpit.Spe
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
 	}
-	config, host := p.config(spec, img, volume, l)
+	config, host := p.containerConfig(spec, img, volume, l)
 	config.Labels = map[string]string{
 		labelID: string(id), labelManager: p.o.Manager, labelSpec: string(text), labelAttempt: rand.Text(),
 	}
@@ -124,9 +124,9 @@ func (p *Provider) describe(ctx context.Context, id sandpit.ID, spec sandpit.Spe
 
 func containerName(id sandpit.ID) string { return "sandpit-" + string(id) }
 
-// make makes a container, without the default limit of the disk if the engine
+// createContainer makes a container, without the default limit of the disk if the engine
 // cannot enforce that.
-func (p *Provider) make(ctx context.Context, id sandpit.ID, req client.ContainerCreateOptions, explicitDisk bool) (string, error) {
+func (p *Provider) createContainer(ctx context.Context, id sandpit.ID, req client.ContainerCreateOptions, explicitDisk bool) (string, error) {
 	made, err := p.makeOnce(ctx, id, req)
 	if err == nil || req.HostConfig.StorageOpt == nil || ctx.Err() != nil || !isRefusal(err) {
 		return made, err
@@ -141,7 +141,7 @@ func (p *Provider) make(ctx context.Context, id sandpit.ID, req client.Container
 	made, again := p.makeOnce(ctx, id, req)
 	if again == nil { // so it was that
 		p.engine.noDisk.Store(true)
-		p.notice(noticeDisk)
+		p.noticeOnce(noticeDisk)
 	}
 	return made, again
 }
@@ -171,11 +171,11 @@ func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.Conta
 	}
 	done := make(chan created, 1)
 	started := p.goDo(func() {
-		limited, cancel := p.cleaning(ctx)
+		limited, cancel := p.cleanupContext(ctx)
 		defer cancel()
 		res, err := p.api.ContainerCreate(limited, req)
 		for _, warning := range res.Warnings {
-			p.notice("the docker engine says: " + clip(warning))
+			p.noticeOnce("the docker engine says: " + shortenText(warning))
 		}
 		done <- created{res.ID, err}
 	})
@@ -192,14 +192,14 @@ func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.Conta
 		case <-time.After(givenUp):
 			p.goDo(func() {
 				if late := <-done; late.err == nil {
-					_ = p.remove(ctx, late.id) // nobody is there to hear; List finds it
+					_ = p.removeUseless(ctx, late.id) // nobody is there to hear; List finds it
 				}
 			})
 			return "", ctx.Err()
 		}
 	}
 	if res.err == nil && ctx.Err() != nil {
-		return "", errors.Join(ctx.Err(), p.remove(ctx, res.id))
+		return "", errors.Join(ctx.Err(), p.removeUseless(ctx, res.id))
 	}
 	if p.nameTaken(ctx, id, res.err) {
 		return "", sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
@@ -216,16 +216,16 @@ func (p *Provider) nameTaken(ctx context.Context, id sandpit.ID, err error) bool
 	if !cerrdefs.IsInternal(err) {
 		return false
 	}
-	_, err = p.inspect(ctx, containerName(id))
+	_, err = p.inspectContainer(ctx, containerName(id))
 	return err == nil
 }
 
 // givenUp is how long a call that was given up waits for the engine.
 const givenUp = 10 * time.Second
 
-// remove removes a container that is of no use.
-func (p *Provider) remove(ctx context.Context, container string) error {
-	clean, free := p.clean.bind(context.WithoutCancel(ctx))
+// removeUseless removes a container that is of no use.
+func (p *Provider) removeUseless(ctx context.Context, container string) error {
+	clean, free := p.clean.bindContext(context.WithoutCancel(ctx))
 	defer free()
 	return p.removeContainer(clean, container)
 }

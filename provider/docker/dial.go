@@ -40,15 +40,15 @@ type portConn struct {
 // itself after a third of that.
 const dialLimit = 30 * time.Second
 
-// dial connects to a port inside.
-func (b *box) dial(ctx context.Context, port int) (net.Conn, error) {
+// dialPort connects to a port inside.
+func (b *sandbox) dialPort(ctx context.Context, port int) (net.Conn, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer b.monitor.Watch(ctx, dialLimit, cancel)()
-	conn, err := b.tunnel(ctx, port)
+	conn, err := b.openTunnel(ctx, port)
 	if why, ok := errors.AsType[*sandpit.Error](context.Cause(ctx)); ok && err != nil {
 		err = why
 	}
@@ -58,8 +58,8 @@ func (b *box) dial(ctx context.Context, port int) (net.Conn, error) {
 	return conn, nil
 }
 
-func (b *box) tunnel(ctx context.Context, port int) (net.Conn, error) {
-	if err := b.usable(ctx); err != nil {
+func (b *sandbox) openTunnel(ctx context.Context, port int) (net.Conn, error) {
+	if err := b.checkUsable(ctx); err != nil {
 		return nil, err
 	}
 	in, fromInside := net.Pipe()
@@ -87,7 +87,7 @@ func (b *box) tunnel(ctx context.Context, port int) (net.Conn, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, b.explain(ctx, err)
+		return nil, b.explainFailure(ctx, err)
 	}
 	if res.StatusCode != http.StatusOK {
 		_ = res.Body.Close()
@@ -95,7 +95,7 @@ func (b *box) tunnel(ctx context.Context, port int) (net.Conn, error) {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "nothing listens there")
 	}
 	c := &portConn{in: in, out: out, closed: make(chan struct{})}
-	if !b.p.goDo(func() { c.carry(b, fromInside, res.Body, end) }) {
+	if !b.p.goDo(func() { c.copyFromInside(b, fromInside, res.Body, end) }) {
 		_ = res.Body.Close()
 		end()
 		return nil, errClosed
@@ -103,10 +103,10 @@ func (b *box) tunnel(ctx context.Context, port int) (net.Conn, error) {
 	return c, nil
 }
 
-// carry passes on what comes from inside and then ends the connection: when it
+// copyFromInside passes on what comes from inside and then ends the connection: when it
 // broke, or when the user has closed it and the other side did so too, for which it
 // has as long as linger.
-func (c *portConn) carry(b *box, fromInside net.Conn, body io.ReadCloser, end func()) {
+func (c *portConn) copyFromInside(b *sandbox, fromInside net.Conn, body io.ReadCloser, end func()) {
 	broken := make(chan struct{}) // or, after a Close, the other side's end
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -52,7 +52,7 @@ func FindEndpoint(s Surroundings) (Endpoint, error) {
 		if s.TLSVerify || s.CertPath != "" {
 			e.CA, e.Cert, e.Key = filepath.Join(certs, "ca.pem"), filepath.Join(certs, "cert.pem"), filepath.Join(certs, "key.pem")
 		}
-		return e, e.check()
+		return e, e.checkEndpoint()
 	}
 	name := s.Context
 	if name == "" {
@@ -111,7 +111,7 @@ func contextEndpoint(dir, name string) (Endpoint, error) {
 			*to = path
 		}
 	}
-	return e, e.check()
+	return e, e.checkEndpoint()
 }
 
 func fileExists(path string) bool {
@@ -137,7 +137,7 @@ func readJSON(path string, to any) error {
 	return nil
 }
 
-func (e Endpoint) check() error {
+func (e Endpoint) checkEndpoint() error {
 	scheme, _, found := strings.Cut(e.Host, "://")
 	if !found {
 		return sandpit.Errorf(sandpit.Invalid, "docker host %q: want an address such as unix:///var/run/docker.sock", e.Host)
@@ -155,11 +155,11 @@ func (e Endpoint) check() error {
 	return sandpit.Errorf(sandpit.Unsupported, "docker host %s: %s is not spoken here", e, scheme)
 }
 
-func (e Endpoint) address() string { return cmp.Or(e.Host, "unix://"+usualSocket) }
+func (e Endpoint) urlOf() string { return cmp.Or(e.Host, "unix://"+usualSocket) }
 
 // String is the address, without a password that may be in it.
 func (e Endpoint) String() string {
-	address := e.address()
+	address := e.urlOf()
 	scheme, rest, _ := strings.Cut(address, "://")
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 		return scheme + "://" + rest[at+1:]
@@ -167,10 +167,10 @@ func (e Endpoint) String() string {
 	return address
 }
 
-// open returns a client, which connects when it is used.
-func (e Endpoint) open() (*client.Client, error) {
-	e.Host = e.address()
-	if err := e.check(); err != nil {
+// newClient returns a client, which connects when it is used.
+func (e Endpoint) newClient() (*client.Client, error) {
+	e.Host = e.urlOf()
+	if err := e.checkEndpoint(); err != nil {
 		return nil, err
 	}
 	opts := []client.Opt{client.WithHost(e.Host), client.WithUserAgent("sandpit")}

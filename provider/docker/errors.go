@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // maxMessage bounds what of an engine's message is shown, in bytes.
@@ -36,7 +37,7 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	code := sandpit.Internal
 	switch {
 	case client.IsErrConnectionFailed(err), errors.Is(err, context.DeadlineExceeded), isBroken(err):
-		return p.unreachable(doing, err)
+		return p.unreachableError(doing, err)
 	case cerrdefs.IsNotFound(err):
 		code = sandpit.NotFound
 	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):
@@ -52,7 +53,7 @@ func (p *Provider) engineError(ctx context.Context, doing string, err error) err
 	case cerrdefs.IsResourceExhausted(err):
 		code = sandpit.Exhausted
 	}
-	return sandpit.Errorf(code, "%s: %s", doing, clip(err.Error()))
+	return sandpit.Errorf(code, "%s: %s", doing, shortenText(err.Error()))
 }
 
 // isBroken reports whether a connection to an engine was not made, or broke.
@@ -67,15 +68,15 @@ func isBroken(err error) bool {
 	return false
 }
 
-// unreachable says what keeps this program from the engine. The client does not say it
+// unreachableError says what keeps this program from the engine. The client does not say it
 // by types, so the socket is looked at.
-func (p *Provider) unreachable(doing string, err error) error {
-	host := p.host()
+func (p *Provider) unreachableError(doing string, err error) error {
+	host := p.engineHost()
 	why, hint := "does not answer", "see that it runs: docker version"
-	if path, ok := strings.CutPrefix(p.o.Endpoint.address(), "unix://"); ok && !errors.Is(err, context.DeadlineExceeded) {
+	if path, ok := strings.CutPrefix(p.o.Endpoint.urlOf(), "unix://"); ok && !errors.Is(err, context.DeadlineExceeded) {
 		why, hint = socketTrouble(path)
 	} else if text := err.Error(); !ok && strings.Contains(text, "TLS") || strings.Contains(text, "tls:") || strings.Contains(text, "x509:") {
-		why, hint = "cannot be spoken to with these certificates: "+clip(text), "look at docker.cert_path, or DOCKER_CERT_PATH and DOCKER_TLS_VERIFY"
+		why, hint = "cannot be spoken to with these certificates: "+shortenText(text), "look at docker.cert_path, or DOCKER_CERT_PATH and DOCKER_TLS_VERIFY"
 	}
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "%s: the docker engine at %s %s", doing, host, why), hint)
 }
@@ -95,6 +96,6 @@ func socketTrouble(path string) (why, hint string) {
 	}
 }
 
-func clip(text string) string { return text[:min(len(text), maxMessage)] }
+func shortenText(text string) string { return textlen.Cut(text, maxMessage) }
 
-func (p *Provider) host() string { return p.o.Endpoint.String() }
+func (p *Provider) engineHost() string { return p.o.Endpoint.String() }

@@ -26,15 +26,15 @@ func (s *eventStream) init() {
 	s.ask, s.away = make(chan struct{}, 1), make(chan struct{})
 }
 
-// lost returns what is closed once the engine has not answered for a while.
-func (s *eventStream) lost() <-chan struct{} {
+// lostSignal returns what is closed once the engine has not answered for a while.
+func (s *eventStream) lostSignal() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.away
 }
 
-// found returns what is closed once the engine answers again, or nil if it does.
-func (s *eventStream) found() <-chan struct{} {
+// foundSignal returns what is closed once the engine answers again, or nil if it does.
+func (s *eventStream) foundSignal() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.back
@@ -53,8 +53,8 @@ func (s *eventStream) setAway(isAway bool) {
 	}
 }
 
-// follow sees to it that events are heard from now on.
-func (p *Provider) follow(ctx context.Context) error {
+// followEvents sees to it that events are heard from now on.
+func (p *Provider) followEvents(ctx context.Context) error {
 	p.events.mu.Lock()
 	defer p.events.mu.Unlock()
 	if p.events.started {
@@ -65,9 +65,9 @@ func (p *Provider) follow(ctx context.Context) error {
 		return err
 	}
 	if !p.goDo(func() {
-		ctx, free := p.calls.bind(context.Background())
+		ctx, free := p.calls.bindContext(context.Background())
 		defer free()
-		p.hear(ctx, since)
+		p.readEvents(ctx, since)
 	}) {
 		return errClosed
 	}
@@ -77,7 +77,7 @@ func (p *Provider) follow(ctx context.Context) error {
 
 // engineTime returns the engine's clock.
 func (p *Provider) engineTime(ctx context.Context) (string, error) {
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	info, err := p.api.Info(limited, client.InfoOptions{})
 	if err != nil {
@@ -90,9 +90,9 @@ func (p *Provider) engineTime(ctx context.Context) (string, error) {
 	return strconv.FormatInt(now.Unix(), 10), nil
 }
 
-// hear follows the engine's events until its life ends. What happened while there was no
+// readEvents follows the engine's events until its life ends. What happened while there was no
 // stream is found out by asking.
-func (p *Provider) hear(life context.Context, since string) {
+func (p *Provider) readEvents(life context.Context, since string) {
 	heard := time.Now()
 	for pause := 100 * time.Millisecond; life.Err() == nil; {
 		ctx, cancel := context.WithCancel(life)
@@ -102,7 +102,7 @@ func (p *Provider) hear(life context.Context, since string) {
 		if p.catchUp(ctx) {
 			pause = 100 * time.Millisecond
 			p.events.setAway(false)
-			since, heard = p.listen(ctx, res, since)
+			since, heard = p.handleEvents(ctx, res, since)
 			p.breaks.Add(1)
 		}
 		cancel()
@@ -122,24 +122,24 @@ func (p *Provider) hear(life context.Context, since string) {
 // not break by themselves.
 func (p *Provider) giveUp() {
 	p.events.setAway(true)
-	for _, b := range p.all() {
+	for _, b := range p.allSandboxes() {
 		b.failLink(p.awayError())
 	}
 }
 
 // awayError is what is said of an engine that has not answered for a while.
 func (p *Provider) awayError() error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the docker engine at %s does not answer", p.host()),
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the docker engine at %s does not answer", p.engineHost()),
 		"see that it runs: docker version; what it keeps running goes on when it is back")
 }
 
 // askAgain is how long somebody waits who asks for an engine that is away.
 const askAgain = time.Second
 
-// reachable fails while the engine is away. So nobody else has to find that out by
+// checkReachable fails while the engine is away. So nobody else has to find that out by
 // waiting; that it is asked now, and not when it is its turn, is all that it costs.
-func (p *Provider) reachable(ctx context.Context) error {
-	back := p.events.found()
+func (p *Provider) checkReachable(ctx context.Context) error {
+	back := p.events.foundSignal()
 	if back == nil {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (p *Provider) reachable(ctx context.Context) error {
 // whileHere returns a context that ends when the engine is away, by that reason.
 func (p *Provider) whileHere(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	lost := p.events.lost()
+	lost := p.events.lostSignal()
 	if !p.goDo(func() {
 		select {
 		case <-lost:
@@ -181,10 +181,10 @@ const lookers = 8
 // catchUp has all sandboxes looked at. It returns false if the engine does not answer;
 // that it does not tell of one sandbox is no reason to take it for away.
 func (p *Provider) catchUp(ctx context.Context) bool {
-	if !p.answers(ctx) {
+	if !p.isResponding(ctx) {
 		return false
 	}
-	todo := make(chan *box)
+	todo := make(chan *sandbox)
 	for range lookers {
 		p.goDo(func() {
 			for b := range todo {
@@ -194,7 +194,7 @@ func (p *Provider) catchUp(ctx context.Context) bool {
 	}
 	return p.goDo(func() {
 		defer close(todo)
-		for _, b := range p.all() {
+		for _, b := range p.allSandboxes() {
 			select {
 			case todo <- b:
 			case <-p.calls.over:
@@ -204,18 +204,18 @@ func (p *Provider) catchUp(ctx context.Context) bool {
 	})
 }
 
-// answers reports whether the engine does, within the time that Wait is patient.
-func (p *Provider) answers(ctx context.Context) bool {
+// isResponding reports whether the engine does, within the time that Wait is patient.
+func (p *Provider) isResponding(ctx context.Context) bool {
 	limited, cancel := context.WithTimeout(ctx, min(p.o.Patience, p.o.CallTimeout))
 	defer cancel()
 	_, err := p.api.Ping(limited, client.PingOptions{})
 	return err == nil
 }
 
-// listen handles events until the stream breaks, and returns the engine's time of the
+// handleEvents handles events until the stream breaks, and returns the engine's time of the
 // last and when the engine was heard of. It asks now and then: the stream of one that
 // hangs does not break.
-func (p *Provider) listen(ctx context.Context, res client.EventsResult, since string) (last string, heard time.Time) {
+func (p *Provider) handleEvents(ctx context.Context, res client.EventsResult, since string) (last string, heard time.Time) {
 	heard = time.Now()
 	ask := time.NewTicker(max(p.o.Patience/2, time.Millisecond))
 	defer ask.Stop()
@@ -223,9 +223,9 @@ func (p *Provider) listen(ctx context.Context, res client.EventsResult, since st
 		select {
 		case m := <-res.Messages:
 			since = strconv.FormatInt(m.Time, 10)
-			p.heard(m)
+			p.handleEvent(m)
 		case <-ask.C:
-			if !p.answers(ctx) {
+			if !p.isResponding(ctx) {
 				return since, heard
 			}
 			heard = time.Now()
@@ -235,8 +235,8 @@ func (p *Provider) listen(ctx context.Context, res client.EventsResult, since st
 	}
 }
 
-func (p *Provider) heard(m events.Message) {
-	b := p.known(m.Actor.ID)
+func (p *Provider) handleEvent(m events.Message) {
+	b := p.knownSandbox(m.Actor.ID)
 	if b == nil {
 		return
 	}

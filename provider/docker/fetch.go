@@ -39,7 +39,7 @@ func (p *Provider) Images(ctx context.Context) ([]Image, error) {
 }
 
 func (p *Provider) listImages(ctx context.Context, shows func(named reference.Named, fetched []string) bool) ([]Image, error) {
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.ImageList(limited, client.ImageListOptions{})
 	if err != nil {
@@ -47,7 +47,7 @@ func (p *Provider) listImages(ctx context.Context, shows func(named reference.Na
 	}
 	var list []Image
 	for _, one := range res.Items {
-		fetched := repositories(one.RepoDigests)
+		fetched := repositoriesOf(one.RepoDigests)
 		for _, name := range one.RepoTags {
 			named, err := reference.ParseNormalizedNamed(name)
 			if err != nil || reference.FamiliarName(named) == snapshotName || !shows(named, fetched) {
@@ -71,18 +71,18 @@ func (p *Provider) Pull(ctx context.Context, name string, always bool, progress 
 		return Image{}, err
 	}
 	if progress != nil {
-		defer p.hearers.add(named.String(), progress)()
+		defer p.hearers.addListener(named.String(), progress)()
 	}
-	pull := func(ctx context.Context) error { return p.pull(ctx, named) }
+	pull := func(ctx context.Context) error { return p.pullImage(ctx, named) }
 	if p.o.Pull == image.PullNever {
 		pull = func(context.Context) error { return errPullNever() }
 	}
 	if _, pinned := named.(reference.Digested); always && !pinned {
-		if err := p.images.once(ctx, p, named.String(), pull); err != nil {
+		if err := p.images.fetchOnce(ctx, p, named.String(), pull); err != nil {
 			return Image{}, err
 		}
 	}
-	if _, err := p.images.ensure(ctx, p, named.String(), pull); err != nil {
+	if _, err := p.images.ensureImage(ctx, p, named.String(), pull); err != nil {
 		return Image{}, err
 	}
 	return p.describeImage(ctx, name, named.String())
@@ -105,11 +105,11 @@ func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool,
 	}
 	if _, pinned := named.(reference.Digested); always && !pinned {
 		return Image{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "image %s: only administrators may refresh image names of a docker engine, because all its users share them", clip(name)),
+			sandpit.Errorf(sandpit.PermissionDenied, "image %s: only administrators may refresh image names of a docker engine, because all its users share them", shortenText(name)),
 			"omit always, or name a version by its digest: NAME@sha256:...")
 	}
 	if progress != nil {
-		defer p.hearers.add(named.String(), progress)()
+		defer p.hearers.addListener(named.String(), progress)()
 	}
 	id, err := p.PrepareImageFor(ctx, owner, sandpit.Image(name))
 	if err != nil {
@@ -120,7 +120,7 @@ func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool,
 
 // describeImage returns what the engine says of an image, under a name.
 func (p *Provider) describeImage(ctx context.Context, name, id string) (Image, error) {
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.ImageInspect(limited, id)
 	if err != nil {
@@ -138,7 +138,7 @@ func (p *Provider) describeImage(ctx context.Context, name, id string) (Image, e
 //
 // The errors are those of Create about images.
 func (p *Provider) ImageConfig(ctx context.Context, ref sandpit.Image) (image.Config, error) {
-	info, err := p.images.find(ctx, p, ref)
+	info, err := p.images.findImage(ctx, p, ref)
 	if err != nil {
 		return image.Config{}, err
 	}
@@ -160,7 +160,7 @@ func (p *Provider) HasImage(ctx context.Context, name string) (bool, error) {
 
 func parseName(text string) (reference.Named, error) {
 	if _, is := sandpit.Image(text).Template(); is { // and not a registry's image of that name
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s: a docker engine has no templates", clip(text)),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s: a docker engine has no templates", shortenText(text)),
 			"templates are of the built-in provider; Docker Hub's image of that name is docker.io/library/template")
 	}
 	named, err := reference.ParseNormalizedNamed(text)
@@ -170,20 +170,20 @@ func parseName(text string) (reference.Named, error) {
 	}
 	// Whose those are is not known here; a snapshot is named as one, which its keeper checks.
 	if name := reference.FamiliarName(named); name == snapshotName || name == archiveName {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s: images of that name are sandpit's own", clip(text)),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s: images of that name are sandpit's own", shortenText(text)),
 			"a snapshot is the image snapshot:ID")
 	}
 	return reference.TagNameOnly(named), nil
 }
 
-// hearers are who hears how far the fetching of an image is, by its name.
-type hearers struct {
+// progressListeners are who hears how far the fetching of an image is, by its name.
+type progressListeners struct {
 	mu   sync.Mutex
 	list map[string][]*image.Progress
 }
 
-// add has f hear until the function is called that is returned.
-func (h *hearers) add(name string, f image.Progress) (remove func()) {
+// addListener has f hear until the function is called that is returned.
+func (h *progressListeners) addListener(name string, f image.Progress) (remove func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.list == nil {
@@ -206,8 +206,8 @@ func (h *hearers) add(name string, f image.Progress) (remove func()) {
 	}
 }
 
-// tell tells all who want to hear of an image. Who is removed hears nothing more.
-func (h *hearers) tell(name string, done, total int64) {
+// notifyListeners tells all who want to hear of an image. Who is removed hears nothing more.
+func (h *progressListeners) notifyListeners(name string, done, total int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, f := range h.list[name] {

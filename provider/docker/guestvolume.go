@@ -35,9 +35,9 @@ type guestVolume struct {
 
 const selfExe = "/proc/self/exe"
 
-// name returns the volume's name, which changes with its content.
-func (g *guestVolume) name(ctx context.Context, p *Provider) (string, error) {
-	f, err := p.facts(ctx)
+// volumeName returns the volume's name, which changes with its content.
+func (g *guestVolume) volumeName(ctx context.Context, p *Provider) (string, error) {
+	f, err := p.engineFacts(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -96,9 +96,9 @@ func digestProgram(file, arch string) (string, error) {
 // completeName is the file that is put into the volume last.
 const completeName = "complete"
 
-// ensure sees to it that the volume, which a container of that image has, holds
+// ensureVolume sees to it that the volume, which a container of that image has, holds
 // the guest.
-func (g *guestVolume) ensure(ctx context.Context, p *Provider, container, image string) error {
+func (g *guestVolume) ensureVolume(ctx context.Context, p *Provider, container, image string) error {
 	g.mu.Lock()
 	filled := g.filled
 	g.mu.Unlock()
@@ -112,9 +112,9 @@ func (g *guestVolume) ensure(ctx context.Context, p *Provider, container, image 
 		return ctx.Err()
 	}
 	for {
-		done, err := g.look(ctx, p, container)
+		done, err := g.findVolume(ctx, p, container)
 		if err == nil && !done {
-			done, err = g.fill(ctx, p, image)
+			done, err = g.fillVolume(ctx, p, image)
 		}
 		if err != nil || done {
 			g.mu.Lock()
@@ -130,17 +130,17 @@ func (g *guestVolume) ensure(ctx context.Context, p *Provider, container, image 
 	}
 }
 
-// lost says that a container did not find the guest: the volume was removed
+// markLost says that a container did not find the guest: the volume was removed
 // meanwhile, and made again without it.
-func (g *guestVolume) lost() {
+func (g *guestVolume) markLost() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.filled = false
 }
 
-// look reports whether the volume of a container is complete.
-func (g *guestVolume) look(ctx context.Context, p *Provider, container string) (bool, error) {
-	limited, cancel := p.limited(ctx)
+// findVolume reports whether the volume of a container is complete.
+func (g *guestVolume) findVolume(ctx context.Context, p *Provider, container string) (bool, error) {
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	_, err := p.api.ContainerStatPath(limited, container, client.ContainerStatPathOptions{Path: guestDir + "/" + completeName})
 	if isNotFound(err) {
@@ -152,10 +152,10 @@ func (g *guestVolume) look(ctx context.Context, p *Provider, container string) (
 // staleHelper is how old the container of somebody who fills the volume may be.
 const staleHelper = 5 * time.Minute
 
-// fill fills the volume by means of a container that never runs, and whose name
+// fillVolume fills the volume by means of a container that never runs, and whose name
 // keeps others from doing so at the same time. It returns false if others do.
-func (g *guestVolume) fill(ctx context.Context, p *Provider, image string) (done bool, err error) {
-	limited, cancel := p.limited(ctx)
+func (g *guestVolume) fillVolume(ctx context.Context, p *Provider, image string) (done bool, err error) {
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.ContainerCreate(limited, client.ContainerCreateOptions{
 		Name: g.volume,
@@ -177,7 +177,7 @@ func (g *guestVolume) fill(ctx context.Context, p *Provider, image string) (done
 	if err != nil {
 		return false, p.engineError(ctx, "bring in the guest", err)
 	}
-	defer func() { err = errors.Join(err, p.remove(ctx, res.ID)) }()
+	defer func() { err = errors.Join(err, p.removeUseless(ctx, res.ID)) }()
 	program, err := g.open()
 	if err != nil {
 		return false, fmt.Errorf("open the guest: %w", err)
@@ -202,7 +202,7 @@ func (g *guestVolume) fill(ctx context.Context, p *Provider, image string) (done
 // while filling the volume. Of this provider's own state directory that is everybody
 // else, since one of them fills at a time.
 func (p *Provider) removeStale(ctx context.Context, name string) error {
-	c, err := p.inspect(ctx, name)
+	c, err := p.inspectContainer(ctx, name)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return nil
 	}
@@ -213,7 +213,7 @@ func (p *Provider) removeStale(ctx context.Context, name string) error {
 	if err == nil && time.Since(made) < staleHelper && c.Config.Labels[labelFiller] != p.o.Manager {
 		return nil
 	}
-	return p.remove(ctx, c.ID)
+	return p.removeUseless(ctx, c.ID)
 }
 
 // removeFillers removes the containers by which those of this state directory filled a
@@ -225,7 +225,7 @@ func (p *Provider) removeFillers(ctx context.Context) error {
 	default: // there is one that is in use, and who uses it removes the others
 		return nil
 	}
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
 		All: true, Filters: make(client.Filters).Add("label", labelFiller+"="+p.o.Manager),
@@ -234,7 +234,7 @@ func (p *Provider) removeFillers(ctx context.Context) error {
 		return p.engineError(ctx, "list the containers", err)
 	}
 	for _, c := range res.Items {
-		if err := p.remove(ctx, c.ID); err != nil {
+		if err := p.removeUseless(ctx, c.ID); err != nil {
 			return err
 		}
 	}

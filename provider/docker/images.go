@@ -46,19 +46,19 @@ type imageCall struct {
 	waiting int
 }
 
-// find returns an image of the engine, which fetches it first if need be.
+// findImage returns an image of the engine, which fetches it first if need be.
 //
 // NotFound: no such image. PermissionDenied: the registry refuses. Unavailable: it
 // does not answer. Timeout: it is too slow. Unsupported: no form of an image that
 // an engine takes.
-func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (imageInfo, error) {
+func (s *imageStore) findImage(ctx context.Context, p *Provider, ref sandpit.Image) (imageInfo, error) {
 	text := string(ref)
 	if isPath(text) {
 		a, err := openArchive(text)
 		if err != nil {
 			return imageInfo{}, err
 		}
-		return s.ensure(ctx, p, a.tag, func(ctx context.Context) error { return p.load(ctx, a) })
+		return s.ensureImage(ctx, p, a.tag, func(ctx context.Context) error { return p.loadArchive(ctx, a) })
 	}
 	name := text
 	pull := func(ctx context.Context) error {
@@ -68,7 +68,7 @@ func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (
 		if err := id.Validate(); err != nil {
 			return imageInfo{}, err
 		}
-		return s.ensure(ctx, p, snapshotTag(id), pull)
+		return s.ensureImage(ctx, p, snapshotTag(id), pull)
 	}
 	always := false
 	if !idPattern.MatchString(text) {
@@ -80,15 +80,15 @@ func (s *imageStore) find(ctx context.Context, p *Provider, ref sandpit.Image) (
 		_, pinned := named.(reference.Digested)
 		always = p.o.Pull == image.PullAlways && !pinned
 		if p.o.Pull != image.PullNever {
-			pull = func(ctx context.Context) error { return p.pull(ctx, named) }
+			pull = func(ctx context.Context) error { return p.pullImage(ctx, named) }
 		}
 	}
 	if always {
-		if err := s.once(ctx, p, name, pull); err != nil {
+		if err := s.fetchOnce(ctx, p, name, pull); err != nil {
 			return imageInfo{}, err
 		}
 	}
-	return s.ensure(ctx, p, name, pull)
+	return s.ensureImage(ctx, p, name, pull)
 }
 
 var _ sandpit.ImagePreparer = (*Provider)(nil)
@@ -134,7 +134,7 @@ func (p *Provider) PrepareImageFor(ctx context.Context, owner string, ref sandpi
 		return "", err
 	}
 	defer release()
-	err = p.images.once(ctx, p, named.String(), func(ctx context.Context) error { return p.pull(ctx, named) })
+	err = p.images.fetchOnce(ctx, p, named.String(), func(ctx context.Context) error { return p.pullImage(ctx, named) })
 	if err == nil {
 		info, err = p.imageInfo(ctx, named.String())
 	}
@@ -148,7 +148,7 @@ func (p *Provider) checkOwners(ctx context.Context, ref sandpit.Image) (referenc
 	case ref == "" || ref == sandpit.HostImage:
 		return nil, noHostImage(ref)
 	case isPath(text):
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image %s is a file of the server's machine", clip(text)),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image %s is a file of the server's machine", shortenText(text)),
 			"name an image of a registry")
 	case idPattern.MatchString(text):
 		return nil, noSuchImage()
@@ -178,8 +178,8 @@ func (p *Provider) isListed(named reference.Named) bool {
 // isOf reports whether an image has come from the repository that a name is of.
 func (i imageInfo) isOf(named reference.Named) bool { return slices.Contains(i.fetched, named.Name()) }
 
-// repositories returns those that an engine's list of digests names.
-func repositories(digests []string) []string {
+// repositoriesOf returns those that an engine's list of digests names.
+func repositoriesOf(digests []string) []string {
 	var list []string
 	for _, text := range digests {
 		if named, err := reference.ParseNormalizedNamed(text); err == nil {
@@ -205,28 +205,28 @@ func (p *Provider) EngineImage(ctx context.Context, ref sandpit.Image) (sandpit.
 	if ref == "" || ref == sandpit.HostImage {
 		return "", noHostImage(ref)
 	}
-	info, err := p.images.find(ctx, p, ref)
+	info, err := p.images.findImage(ctx, p, ref)
 	return sandpit.Image(info.ID), err
 }
 
-// ensure returns the image of that name, and has fetch get it if there is none.
-func (s *imageStore) ensure(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) (imageInfo, error) {
+// ensureImage returns the image of that name, and has fetch get it if there is none.
+func (s *imageStore) ensureImage(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) (imageInfo, error) {
 	info, err := p.imageInfo(ctx, name)
 	if sandpit.CodeOf(err) != sandpit.NotFound {
 		return info, err
 	}
-	if err := s.once(ctx, p, name, fetch); err != nil {
+	if err := s.fetchOnce(ctx, p, name, fetch); err != nil {
 		return imageInfo{}, err
 	}
 	return p.imageInfo(ctx, name)
 }
 
-// once runs fetch, or waits for somebody else's of the same name.
-func (s *imageStore) once(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) error {
+// fetchOnce runs fetch, or waits for somebody else's of the same name.
+func (s *imageStore) fetchOnce(ctx context.Context, p *Provider, name string, fetch func(context.Context) error) error {
 	s.mu.Lock()
 	call := s.calls[name]
 	if call == nil {
-		limited, cancel := p.within(context.Background(), p.calls, p.o.PullTimeout)
+		limited, cancel := p.boundContext(context.Background(), p.calls, p.o.PullTimeout)
 		call = &imageCall{done: make(chan struct{}), cancel: cancel}
 		ok := p.goDo(func() {
 			defer cancel()
@@ -269,13 +269,13 @@ func (s *imageStore) once(ctx context.Context, p *Provider, name string, fetch f
 
 // imageInfo asks the engine for an image. NotFound.
 func (p *Provider) imageInfo(ctx context.Context, name string) (imageInfo, error) {
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.ImageInspect(limited, name)
 	if err != nil {
 		return imageInfo{}, p.engineError(ctx, "look for the image", err)
 	}
-	info := imageInfo{ID: res.ID, Env: make(map[string]string), fetched: repositories(res.RepoDigests)}
+	info := imageInfo{ID: res.ID, Env: make(map[string]string), fetched: repositoriesOf(res.RepoDigests)}
 	if c := res.Config; c != nil {
 		info.User, info.WorkDir, info.Cmd, info.Entry = c.User, c.WorkingDir, c.Cmd, c.Entrypoint
 		for _, one := range c.Env {
@@ -290,9 +290,9 @@ func (p *Provider) imageInfo(ctx context.Context, name string) (imageInfo, error
 	return info, nil
 }
 
-// pull has the engine fetch an image from its registry.
-func (p *Provider) pull(ctx context.Context, named reference.Named) error {
-	auth, err := p.login(ctx, reference.Domain(named))
+// pullImage has the engine fetch an image from its registry.
+func (p *Provider) pullImage(ctx context.Context, named reference.Named) error {
+	auth, err := p.registryLogin(ctx, reference.Domain(named))
 	if err != nil {
 		return err
 	}
@@ -321,7 +321,7 @@ func (p *Provider) pull(ctx context.Context, named reference.Named) error {
 			code = sandpit.NotFound
 		}
 	}
-	return hintLogin(sandpit.Errorf(code, "pull: %s", clip(err.Error())), named)
+	return hintLogin(sandpit.Errorf(code, "pull: %s", shortenText(err.Error())), named)
 }
 
 func hintLogin(err error, named reference.Named) error {
@@ -336,8 +336,8 @@ func hintLogin(err error, named reference.Named) error {
 	}
 }
 
-// login is what the engine shall tell a registry.
-func (p *Provider) login(ctx context.Context, domain string) (string, error) {
+// registryLogin is what the engine shall tell a registry.
+func (p *Provider) registryLogin(ctx context.Context, domain string) (string, error) {
 	who, err := p.o.Credentials(ctx, domain)
 	if err != nil {
 		return "", fmt.Errorf("find the login for registry %s: %w", domain, err)
@@ -384,7 +384,7 @@ func (p *Provider) watchProgress(ctx context.Context, r io.Reader, name string) 
 			sum.done += l.done
 			sum.total += l.total
 		}
-		p.hearers.tell(name, sum.done, sum.total)
+		p.hearers.notifyListeners(name, sum.done, sum.total)
 		if p.o.Progress != nil {
 			p.o.Progress(sum.done, sum.total)
 		}

@@ -16,7 +16,7 @@ import (
 
 // Instance is one sandbox of a Provider.
 type Instance struct {
-	b     *box
+	b     *sandbox
 	guest *envd.Client
 
 	mu         sync.Mutex
@@ -32,7 +32,7 @@ var (
 	_ sandpit.Statser  = (*Instance)(nil)
 )
 
-func newInstance(b *box, token string) *Instance {
+func newInstance(b *sandbox, token string) *Instance {
 	return &Instance{b: b, guest: envd.New(b.monitor.Guest(caller{b}), token), transports: make(map[int]http.RoundTripper)}
 }
 
@@ -40,7 +40,7 @@ func newInstance(b *box, token string) *Instance {
 func (i *Instance) ID() sandpit.ID { return i.b.id }
 
 // Handle implements sandpit.Instance.
-func (i *Instance) Handle() []byte { return handle{i.b.id, i.b.container}.encode() }
+func (i *Instance) Handle() []byte { return handle{i.b.id, i.b.container}.encodeHandle() }
 
 // Guest implements sandpit.Instance.
 func (i *Instance) Guest() sandpit.Guest { return i.guest }
@@ -50,18 +50,18 @@ func (i *Instance) HTTP(port int) http.RoundTripper {
 	if port == guest.Port {
 		return i.b.monitor.Guest(caller{i.b})
 	}
-	return i.b.monitor.Port(i.transport(port))
+	return i.b.monitor.Port(i.portTransport(port))
 }
 
-// transport returns what reaches a port of a program inside, without any bound.
-func (i *Instance) transport(port int) http.RoundTripper {
+// portTransport returns what reaches a port of a program inside, without any bound.
+func (i *Instance) portTransport(port int) http.RoundTripper {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if t := i.transports[port]; t != nil {
 		return t
 	}
 	t := &portTransport{b: i.b, http: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return i.b.dial(ctx, port) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return i.b.dialPort(ctx, port) },
 		// The far end is untrusted.
 		MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConnsPerHost:    16,
@@ -76,13 +76,13 @@ func (i *Instance) transport(port int) http.RoundTripper {
 
 // portTransport looks at the sandbox's state before it uses a connection.
 type portTransport struct {
-	b    *box
+	b    *sandbox
 	http *http.Transport
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *portTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := t.b.usable(r.Context()); err != nil {
+	if err := t.b.checkUsable(r.Context()); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // it was never read
 		}
@@ -90,22 +90,24 @@ func (t *portTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	res, err := t.http.RoundTrip(r)
 	if err != nil {
-		return nil, t.b.explain(r.Context(), err)
+		return nil, t.b.explainFailure(r.Context(), err)
 	}
 	return res, nil
 }
 
 // Dial implements sandpit.Dialer.
-func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) { return i.b.dial(ctx, port) }
+func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
+	return i.b.dialPort(ctx, port)
+}
 
 // Wait implements sandpit.Instance.
 //
 // Unavailable: the engine does not answer for Options.Patience, and nobody knows.
-func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) { return i.b.wait(ctx) }
+func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) { return i.b.waitForEnd(ctx) }
 
 // Destroy implements sandpit.Instance.
 func (i *Instance) Destroy(ctx context.Context) error {
-	err := i.b.destroy(ctx)
+	err := i.b.removeContainer(ctx)
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for _, t := range i.transports {
@@ -118,17 +120,17 @@ func (i *Instance) Destroy(ctx context.Context) error {
 
 // Claim implements sandpit.Claimer.
 func (i *Instance) Claim(ctx context.Context, spec sandpit.Spec) error {
-	if err := i.claim(ctx, spec.Clone()); err != nil {
+	if err := i.claimSpare(ctx, spec.Clone()); err != nil {
 		return fmt.Errorf("claim sandbox %s: %w", i.b.id, err)
 	}
 	return nil
 }
 
-func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
-	if err := i.b.in(ctx, running); err != nil {
+func (i *Instance) claimSpare(ctx context.Context, spec sandpit.Spec) error {
+	if err := i.b.lockInState(ctx, running); err != nil {
 		return err
 	}
-	defer i.b.yield()
+	defer i.b.unlock()
 	rec, err := i.b.p.readRecord(i.b.id, i.b.container)
 	if err != nil {
 		return err
@@ -136,7 +138,7 @@ func (i *Instance) claim(ctx context.Context, spec sandpit.Spec) error {
 	if !rec.Spec.SameMachine(spec) {
 		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
 	}
-	if err := i.b.p.validate(spec); err != nil {
+	if err := i.b.p.validateSpec(spec); err != nil {
 		return err
 	}
 	req := initFor(spec, rec.Image)

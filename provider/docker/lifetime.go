@@ -21,9 +21,9 @@ func newLifetime() *lifetime {
 	return &lifetime{over: make(chan struct{}), calls: make(map[*bound]bool)}
 }
 
-// bind returns a context that ends with the lifetime at the latest, by whose end
+// bindContext returns a context that ends with the lifetime at the latest, by whose end
 // it is then caused.
-func (l *lifetime) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *lifetime) bindContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -41,8 +41,8 @@ func (l *lifetime) bind(ctx context.Context) (context.Context, context.CancelFun
 	}
 }
 
-// end ends the lifetime and all contexts that are bound to it.
-func (l *lifetime) end(why error) {
+// endLifetime ends the lifetime and all contexts that are bound to it.
+func (l *lifetime) endLifetime(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.why != nil {

@@ -33,8 +33,8 @@ type stream struct {
 // maxComplaint is how much of the standard error is kept, in bytes.
 const maxComplaint = 1 << 10
 
-func (b *box) attach(ctx context.Context) (*stream, error) {
-	limited, cancel := b.p.limited(ctx)
+func (b *sandbox) attachStream(ctx context.Context) (*stream, error) {
+	limited, cancel := b.p.callContext(ctx)
 	defer cancel()
 	res, err := b.p.api.ContainerAttach(limited, b.container, client.ContainerAttachOptions{
 		Stream: true, Stdin: true, Stdout: true, Stderr: true,
@@ -47,12 +47,12 @@ func (b *box) attach(ctx context.Context) (*stream, error) {
 
 // attachError classifies why a container cannot be attached to. The client of the engine does
 // not say whether the container is gone: it sees an answer that does not upgrade.
-func (b *box) attachError(ctx context.Context, err error) error {
+func (b *sandbox) attachError(ctx context.Context, err error) error {
 	err = b.p.engineError(ctx, "attach to the container", err)
 	if sandpit.CodeOf(err) != sandpit.Internal {
 		return err
 	}
-	if _, missing := b.p.inspect(ctx, b.container); sandpit.CodeOf(missing) == sandpit.NotFound {
+	if _, missing := b.p.inspectContainer(ctx, b.container); sandpit.CodeOf(missing) == sandpit.NotFound {
 		return missing
 	}
 	return err
@@ -63,9 +63,9 @@ const attachTries = 20
 
 // attachStill attaches to a container that does not run. Podman cannot while it clears
 // away after the last time that it ran, and tells that as a failure of its own.
-func (b *box) attachStill(ctx context.Context) (*stream, error) {
+func (b *sandbox) attachStill(ctx context.Context) (*stream, error) {
 	for tries := 1; ; tries++ {
-		s, err := b.attach(ctx)
+		s, err := b.attachStream(ctx)
 		if err == nil || sandpit.CodeOf(err) != sandpit.Internal || tries == attachTries {
 			return s, err
 		}
@@ -114,8 +114,8 @@ func (s *stream) keepComplaint(size int64) error {
 	return nil
 }
 
-// complaint is the end of what came over the standard error, made fit to be shown.
-func (s *stream) complaint() string {
+// stderrTail is the end of what came over the standard error, made fit to be shown.
+func (s *stream) stderrTail() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := strings.TrimSpace(string(s.complains))
@@ -131,15 +131,15 @@ func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 // Close implements io.Closer.
 func (s *stream) Close() error { return s.conn.Close() }
 
-// tie makes a link over an attachment, or closes that if the provider is closed.
-func (b *box) tie(s *stream) error {
+// newLink makes a link over an attachment, or closes that if the provider is closed.
+func (b *sandbox) newLink(s *stream) error {
 	b.linking.Lock()
 	defer b.linking.Unlock()
 	_, err := b.tieLocked(s)
 	return err
 }
 
-func (b *box) tieLocked(s *stream) (*stdioconn.Link, error) {
+func (b *sandbox) tieLocked(s *stream) (*stdioconn.Link, error) {
 	if b.p.calls.isOver() { // there is nobody left to close the link
 		_ = s.Close() // nothing was sent over it
 		return nil, errClosed
@@ -147,29 +147,29 @@ func (b *box) tieLocked(s *stream) (*stdioconn.Link, error) {
 	if old := b.exchangeLink(nil); old != nil {
 		_ = old.Close() // never fails
 	}
-	link := stdioconn.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.reattach(ctx) })
+	link := stdioconn.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.attachAgain(ctx) })
 	b.exchangeLink(link)
-	if b.p.events.found() != nil { // it went away before there was a link to end
+	if b.p.events.foundSignal() != nil { // it went away before there was a link to end
 		link.Fail(b.p.awayError())
 	}
 	return link, nil
 }
 
-func (b *box) currentLink() *stdioconn.Link {
+func (b *sandbox) currentLink() *stdioconn.Link {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.link
 }
 
-func (b *box) exchangeLink(link *stdioconn.Link) (old *stdioconn.Link) {
+func (b *sandbox) exchangeLink(link *stdioconn.Link) (old *stdioconn.Link) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	old, b.link = b.link, link
 	return old
 }
 
-// linked returns the link, and makes it first if need be.
-func (b *box) linked(ctx context.Context) (*stdioconn.Link, error) {
+// ensureLink returns the link, and makes it first if need be.
+func (b *sandbox) ensureLink(ctx context.Context) (*stdioconn.Link, error) {
 	b.linking.Lock()
 	defer b.linking.Unlock()
 	if link := b.currentLink(); link != nil {
@@ -179,15 +179,15 @@ func (b *box) linked(ctx context.Context) (*stdioconn.Link, error) {
 			return link, nil
 		}
 	}
-	if err := b.stateError(b.now()); err != nil {
+	if err := b.stateError(b.currentState()); err != nil {
 		return nil, err
 	}
-	if err := b.p.reachable(ctx); err != nil {
+	if err := b.p.checkReachable(ctx); err != nil {
 		return nil, err
 	}
 	ctx, done := b.p.whileHere(ctx)
 	defer done()
-	s, err := b.attach(ctx)
+	s, err := b.attachStream(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -195,14 +195,14 @@ func (b *box) linked(ctx context.Context) (*stdioconn.Link, error) {
 }
 
 // failLink ends what goes over the link for that reason. A later call makes another one.
-func (b *box) failLink(err error) {
+func (b *sandbox) failLink(err error) {
 	if link := b.currentLink(); link != nil {
 		link.Fail(err)
 	}
 }
 
-// release lets go of the container.
-func (b *box) release() {
+// closeLink lets go of the container.
+func (b *sandbox) closeLink() {
 	b.linking.Lock()
 	link := b.exchangeLink(nil)
 	b.linking.Unlock()
@@ -213,10 +213,10 @@ func (b *box) release() {
 }
 
 // newTransport returns what speaks to the guest: all calls share one connection.
-func (b *box) newTransport() *http.Transport {
+func (b *sandbox) newTransport() *http.Transport {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			link, err := b.linked(ctx)
+			link, err := b.ensureLink(ctx)
 			if err != nil {
 				return nil, err
 			}
@@ -230,8 +230,8 @@ func (b *box) newTransport() *http.Transport {
 	return t
 }
 
-// explain says why a call of the guest failed.
-func (b *box) explain(ctx context.Context, err error) error {
+// explainFailure says why a call of the guest failed.
+func (b *sandbox) explainFailure(ctx context.Context, err error) error {
 	if own, ok := errors.AsType[*sandpit.Error](err); ok {
 		return own
 	}
@@ -242,15 +242,15 @@ func (b *box) explain(ctx context.Context, err error) error {
 	if b.p.calls.isOver() {
 		return errClosed
 	}
-	if b.p.events.found() != nil {
+	if b.p.events.foundSignal() != nil {
 		return b.p.awayError()
 	}
 	asking, cancel := context.WithTimeout(ctx, explainTime)
 	defer cancel()
-	if refreshed := b.refresh(asking); refreshed != nil {
+	if refreshed := b.refreshState(asking); refreshed != nil {
 		return refreshed
 	}
-	if why := b.stateError(b.now()); why != nil {
+	if why := b.stateError(b.currentState()); why != nil {
 		return why
 	}
 	return sandpit.Errorf(sandpit.Unavailable, "the connection to sandbox %s broke: %w", b.id, err)
@@ -258,10 +258,10 @@ func (b *box) explain(ctx context.Context, err error) error {
 
 // explainGuest says why a call of the guest itself failed. A guest that is told to
 // end says so before the engine knows.
-func (b *box) explainGuest(ctx context.Context, err error) error {
+func (b *sandbox) explainGuest(ctx context.Context, err error) error {
 	for begin := time.Now(); ; {
-		why := b.explain(ctx, err)
-		if ctx.Err() != nil || time.Since(begin) > endingTime || b.now() != running || b.p.calls.isOver() {
+		why := b.explainFailure(ctx, err)
+		if ctx.Err() != nil || time.Since(begin) > endingTime || b.currentState() != running || b.p.calls.isOver() {
 			return why
 		}
 		select {
@@ -279,11 +279,11 @@ const endingTime = 3 * time.Second
 const explainTime = 20 * time.Second
 
 // caller makes calls of the guest.
-type caller struct{ b *box }
+type caller struct{ b *sandbox }
 
 // RoundTrip implements http.RoundTripper.
 func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := c.b.usable(r.Context()); err != nil {
+	if err := c.b.checkUsable(r.Context()); err != nil {
 		if r.Body != nil {
 			_ = r.Body.Close() // it was never read
 		}
@@ -302,7 +302,7 @@ type explained struct {
 	io.ReadCloser
 
 	ctx context.Context //nolint:containedctx // the request's
-	b   *box
+	b   *sandbox
 }
 
 // Read implements io.Reader.
@@ -319,11 +319,11 @@ const probeTime = 5 * time.Second
 
 // probeGuest is a liveness.Probe. While the engine is away, or holds the container still, a
 // guest cannot answer: that has limits of its own.
-func (b *box) probeGuest(ctx context.Context, asked func()) error {
-	if err := b.p.reachable(ctx); err != nil {
+func (b *sandbox) probeGuest(ctx context.Context, asked func()) error {
+	if err := b.p.checkReachable(ctx); err != nil {
 		return err
 	}
-	if err := b.usable(ctx); err != nil {
+	if err := b.checkUsable(ctx); err != nil {
 		return err
 	}
 	breaks := b.p.breaks.Load()
@@ -334,20 +334,20 @@ func (b *box) probeGuest(ctx context.Context, asked func()) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime)
 	defer cancel()
-	if err := b.refresh(ctx); err != nil {
+	if err := b.refreshState(ctx); err != nil {
 		return sandpit.Errorf(sandpit.Unavailable, "ask the engine: %w", err)
 	}
-	if err := b.stateError(b.now()); err != nil {
+	if err := b.stateError(b.currentState()); err != nil {
 		return err
 	}
-	if b.p.breaks.Load() != breaks || b.p.events.found() != nil || b.isSaving() {
+	if b.p.breaks.Load() != breaks || b.p.events.foundSignal() != nil || b.isSaving() {
 		return sandpit.Errorf(sandpit.Unavailable, "the engine was away, or held the container still")
 	}
 	return liveness.ErrSilent
 }
 
 // askHealth asks the guest whether it is there.
-func (b *box) askHealth(ctx context.Context) error {
+func (b *sandbox) askHealth(ctx context.Context) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/health", http.NoBody)
 	if err != nil {
 		return err

@@ -35,15 +35,15 @@ func TestMountsRefused(t *testing.T) {
 	}
 	for _, path := range refused {
 		spec := sandpit.Spec{Image: "busybox", Mounts: []sandpit.Mount{{Source: path, Target: "/data", ReadOnly: true}}}
-		if err := checked.validate(spec); sandpit.CodeOf(err) != sandpit.PermissionDenied {
+		if err := checked.validateSpec(spec); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 			t.Errorf("mount %s: %v, want it refused", path, err)
 		}
-		if err := trusted.validate(spec); err != nil {
+		if err := trusted.validateSpec(spec); err != nil {
 			t.Errorf("mount %s with AnyMounts: %v", path, err)
 		}
 	}
 	for _, m := range []sandpit.Mount{{Source: dir, Target: "/data"}, {Source: "/usr/share", Target: "/data"}, {Source: "/nowhere/here", Target: "/data"}, {Volume: "etc", Target: "/data"}} {
-		if err := checked.validate(sandpit.Spec{Image: "busybox", Mounts: []sandpit.Mount{m}}); err != nil {
+		if err := checked.validateSpec(sandpit.Spec{Image: "busybox", Mounts: []sandpit.Mount{m}}); err != nil {
 			t.Errorf("mount %+v: %v", m, err)
 		}
 	}

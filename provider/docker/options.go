@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
@@ -178,25 +179,9 @@ func managerName(o Options) (string, error) {
 		if !errors.Is(err, os.ErrNotExist) {
 			return "", err
 		}
-		if err := writeOnce(file, rand.Text()); err != nil {
+		if err := atomicfile.Create(file, 0o600, []byte(rand.Text())); err != nil && !errors.Is(err, os.ErrExist) {
 			return "", err
 		}
 	}
 	return "", sandpit.Errorf(sandpit.Unavailable, "%s comes and goes", file)
-}
-
-// writeOnce makes a file with all of its content, unless it is there.
-func writeOnce(file, content string) error {
-	f, err := os.CreateTemp(filepath.Dir(file), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(content)
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		if err = os.Link(f.Name(), file); errors.Is(err, os.ErrExist) {
-			err = nil
-		}
-	}
-	return errors.Join(err, os.Remove(f.Name()))
 }

@@ -38,12 +38,12 @@ type Provider struct {
 	guest   guestVolume
 	events  eventStream
 	engine  engineFacts
-	hearers hearers
+	hearers progressListeners
 	swept   sync.Once
 	breaks  atomic.Int64 // how often the engine went away
 
 	mu      sync.Mutex
-	boxes   map[string]*box // by container
+	boxes   map[string]*sandbox // by container
 	noticed map[string]bool
 	kept    map[sandpit.ID]record // of an ephemeral provider
 	closed  bool
@@ -61,15 +61,15 @@ func New(o Options) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	api, err := o.Endpoint.open()
+	api, err := o.Endpoint.newClient()
 	if err != nil {
 		return nil, err
 	}
 	p := &Provider{
-		o: o, api: api, calls: newLifetime(), clean: newLifetime(), boxes: make(map[string]*box), noticed: make(map[string]bool),
+		o: o, api: api, calls: newLifetime(), clean: newLifetime(), boxes: make(map[string]*sandbox), noticed: make(map[string]bool),
 		kept: make(map[sandpit.ID]record),
 	}
-	if err := p.keep(); err != nil {
+	if err := p.makeRecordDir(); err != nil {
 		return nil, errors.Join(err, api.Close())
 	}
 	p.events.init()
@@ -89,18 +89,18 @@ func (p *Provider) goDo(f func()) bool {
 	return true
 }
 
-// limited returns a context for one call of the engine.
-func (p *Provider) limited(ctx context.Context) (context.Context, context.CancelFunc) {
-	return p.within(ctx, p.calls, p.o.CallTimeout)
+// callContext returns a context for one call of the engine.
+func (p *Provider) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return p.boundContext(ctx, p.calls, p.o.CallTimeout)
 }
 
-// cleaning returns a context for removing what a call has made.
-func (p *Provider) cleaning(ctx context.Context) (context.Context, context.CancelFunc) {
-	return p.within(context.WithoutCancel(ctx), p.clean, p.o.CallTimeout)
+// cleanupContext returns a context for removing what a call has made.
+func (p *Provider) cleanupContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return p.boundContext(context.WithoutCancel(ctx), p.clean, p.o.CallTimeout)
 }
 
-func (p *Provider) within(ctx context.Context, life *lifetime, most time.Duration) (context.Context, context.CancelFunc) {
-	ctx, free := life.bind(ctx)
+func (p *Provider) boundContext(ctx context.Context, life *lifetime, most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, free := life.bindContext(ctx)
 	ctx, cancel := context.WithTimeout(ctx, most)
 	return ctx, func() {
 		cancel()
@@ -108,8 +108,8 @@ func (p *Provider) within(ctx context.Context, life *lifetime, most time.Duratio
 	}
 }
 
-// box returns what this provider knows of a container.
-func (p *Provider) box(id sandpit.ID, container string) (*box, error) {
+// sandboxOf returns what this provider knows of a container.
+func (p *Provider) sandboxOf(id sandpit.ID, container string) (*sandbox, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -123,7 +123,7 @@ func (p *Provider) box(id sandpit.ID, container string) (*box, error) {
 	return b, nil
 }
 
-func (p *Provider) forget(b *box) {
+func (p *Provider) forgetSandbox(b *sandbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.boxes[b.container] == b {
@@ -131,24 +131,24 @@ func (p *Provider) forget(b *box) {
 	}
 }
 
-func (p *Provider) known(container string) *box {
+func (p *Provider) knownSandbox(container string) *sandbox {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.boxes[container]
 }
 
-func (p *Provider) all() []*box {
+func (p *Provider) allSandboxes() []*sandbox {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	list := make([]*box, 0, len(p.boxes))
+	list := make([]*sandbox, 0, len(p.boxes))
 	for _, b := range p.boxes {
 		list = append(list, b)
 	}
 	return list
 }
 
-// notice tells of something once.
-func (p *Provider) notice(text string) {
+// noticeOnce tells of something once.
+func (p *Provider) noticeOnce(text string) {
 	p.mu.Lock()
 	first := !p.noticed[text]
 	p.noticed[text] = true
@@ -158,9 +158,9 @@ func (p *Provider) notice(text string) {
 	}
 }
 
-// inspect returns what the engine says of a container. NotFound.
-func (p *Provider) inspect(ctx context.Context, id string) (container.InspectResponse, error) {
-	limited, cancel := p.limited(ctx)
+// inspectContainer returns what the engine says of a container. NotFound.
+func (p *Provider) inspectContainer(ctx context.Context, id string) (container.InspectResponse, error) {
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.ContainerInspect(limited, id, client.ContainerInspectOptions{})
 	if err == nil && (res.Container.State == nil || res.Container.Config == nil) {
@@ -173,17 +173,17 @@ func (p *Provider) inspect(ctx context.Context, id string) (container.InspectRes
 // more, and containers that filled a volume: a program that was killed leaves them
 // behind.
 func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
-	if err := p.reachable(ctx); err != nil {
+	if err := p.checkReachable(ctx); err != nil {
 		return nil, fmt.Errorf("list the containers: %w", err)
 	}
-	records, err := p.records() // before the containers, which are there before their records
+	records, err := p.loadRecords() // before the containers, which are there before their records
 	if err != nil {
 		return nil, err
 	}
 	if err := p.removeFillers(ctx); err != nil {
 		return nil, err
 	}
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
 		All: true, Filters: make(client.Filters).Add("label", labelManager+"="+p.o.Manager, labelID),
@@ -197,7 +197,7 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 		if id.Validate() != nil {
 			continue // somebody else's
 		}
-		one := sandpit.Placement{ID: id, Handle: handle{id, c.ID}.encode(), CreatedAt: time.Unix(c.Created, 0)}
+		one := sandpit.Placement{ID: id, Handle: handle{id, c.ID}.encodeHandle(), CreatedAt: time.Unix(c.Created, 0)}
 		if rec, err := p.readRecord(id, c.ID); err == nil {
 			one.Spec = rec.Spec
 		} else if json.Unmarshal([]byte(c.Labels[labelSpec]), &one.Spec) != nil {
@@ -222,18 +222,18 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 	if err != nil {
 		return nil, err
 	}
-	inst, err := p.attach(ctx, h)
+	inst, err := p.attachSandbox(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("attach to sandbox %s: %w", h.ID, err)
 	}
 	return inst, nil
 }
 
-func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
-	if err := p.reachable(ctx); err != nil {
+func (p *Provider) attachSandbox(ctx context.Context, h handle) (*Instance, error) {
+	if err := p.checkReachable(ctx); err != nil {
 		return nil, err
 	}
-	c, err := p.inspect(ctx, h.Container)
+	c, err := p.inspectContainer(ctx, h.Container)
 	if err != nil {
 		return nil, err
 	}
@@ -244,18 +244,18 @@ func (p *Provider) attach(ctx context.Context, h handle) (*Instance, error) {
 	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound && !errors.Is(err, errDamaged) {
 		return nil, err
 	}
-	if err := p.follow(ctx); err != nil {
+	if err := p.followEvents(ctx); err != nil {
 		return nil, err
 	}
-	b, err := p.box(h.ID, h.Container)
+	b, err := p.sandboxOf(h.ID, h.Container)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.refresh(ctx); err != nil {
+	if err := b.refreshState(ctx); err != nil {
 		return nil, err
 	}
 	inst := newInstance(b, rec.Token)
-	if b.now() == running && rec.Stopped { // whoever started it did not come to the end
+	if b.currentState() == running && rec.Stopped { // whoever started it did not come to the end
 		if err := b.settleStart(ctx, inst, rec); err != nil {
 			return nil, err
 		}
@@ -273,12 +273,12 @@ func (p *Provider) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.calls.end(errClosed)
-	enough := time.AfterFunc(tidyTime, func() { p.clean.end(errClosed) })
+	p.calls.endLifetime(errClosed)
+	enough := time.AfterFunc(tidyTime, func() { p.clean.endLifetime(errClosed) })
 	defer enough.Stop()
 	var boxes sync.WaitGroup
-	for _, b := range p.all() {
-		boxes.Go(b.release)
+	for _, b := range p.allSandboxes() {
+		boxes.Go(b.closeLink)
 	}
 	boxes.Wait()
 	p.wg.Wait()

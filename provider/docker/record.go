@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // record is what is known of a sandbox and that its container cannot keep: it may
@@ -50,21 +51,7 @@ func (p *Provider) writeRecord(r record) error {
 	if err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
-	file := p.recordFile(r.ID)
-	f, err := os.CreateTemp(filepath.Dir(file), newPrefix+"*") // closed to others
-	if err != nil {
-		return fmt.Errorf("write the record: %w", err)
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync() // else the new name may be kept without its content
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name()) // the error says enough
+	if err := atomicfile.Write(p.recordFile(r.ID), 0o600, data, atomicfile.Pattern(newPrefix+"*")); err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	return nil
@@ -100,9 +87,9 @@ func (p *Provider) readRecord(id sandpit.ID, container string) (record, error) {
 // staleFile is how old a record that is being written may be.
 const staleFile = time.Hour
 
-// records returns what is recorded of this engine, and removes what somebody was writing when they
+// loadRecords returns what is recorded of this engine, and removes what somebody was writing when they
 // were killed. Files that are no records stay.
-func (p *Provider) records() (map[sandpit.ID]record, error) {
+func (p *Provider) loadRecords() (map[sandpit.ID]record, error) {
 	dir := filepath.Join(p.o.StateDir, recordsName)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -125,7 +112,7 @@ func (p *Provider) records() (map[sandpit.ID]record, error) {
 		if err != nil || json.Unmarshal(data, &rec) != nil || rec.ID != id {
 			continue // removed meanwhile, or nothing that List could judge
 		}
-		if rec.Engine != p.host() {
+		if rec.Engine != p.engineHost() {
 			continue // who knows what is there
 		}
 		all[id] = rec
@@ -156,7 +143,7 @@ type handle struct {
 	Container string     `json:"container"`
 }
 
-func (h handle) encode() []byte {
+func (h handle) encodeHandle() []byte {
 	data, _ := json.Marshal(h) // two strings always encode
 	return data
 }
@@ -170,7 +157,7 @@ func decodeHandle(data []byte) (handle, error) {
 		return h, err
 	}
 	if !containerPattern.MatchString(h.Container) {
-		return h, sandpit.Errorf(sandpit.Invalid, "handle: container %q", clip(h.Container))
+		return h, sandpit.Errorf(sandpit.Invalid, "handle: container %q", shortenText(h.Container))
 	}
 	return h, nil
 }

@@ -21,29 +21,29 @@ var _ sandpit.Reviver = (*Instance)(nil)
 
 // Revive implements sandpit.Reviver: the container is started again.
 func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
-	if err := i.b.refresh(ctx); err != nil {
+	if err := i.b.refreshState(ctx); err != nil {
 		return nil, fmt.Errorf("revive sandbox %s: %w", i.b.id, err)
 	}
-	if i.b.now() == stopped { // by one who did not come to the end
+	if i.b.currentState() == stopped { // by one who did not come to the end
 		return i, i.Start(ctx)
 	}
-	inst, err := i.b.revive(ctx)
+	inst, err := i.b.reviveSandbox(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("revive sandbox %s: %w", i.b.id, err)
 	}
 	return inst, nil
 }
 
-func (b *box) revive(ctx context.Context) (*Instance, error) {
+func (b *sandbox) reviveSandbox(ctx context.Context) (*Instance, error) {
 	p := b.p
-	if b.now() != over {
+	if b.currentState() != over {
 		return nil, sandpit.Errorf(sandpit.Conflict, "it has not ended")
 	}
 	rec, err := p.readRecord(b.id, b.container)
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.inspect(ctx, b.container)
+	c, err := p.inspectContainer(ctx, b.container)
 	if err != nil {
 		return nil, err
 	}
@@ -52,20 +52,20 @@ func (b *box) revive(ctx context.Context) (*Instance, error) {
 	if err := p.writeRecord(rec); err != nil {
 		return nil, err
 	}
-	p.forget(b)
+	p.forgetSandbox(b)
 	if c.State.Running { // somebody has started it
-		return p.attach(ctx, handle{b.id, b.container})
+		return p.attachSandbox(ctx, handle{b.id, b.container})
 	}
-	fresh, err := p.box(b.id, b.container)
+	fresh, err := p.sandboxOf(b.id, b.container)
 	if err != nil {
 		return nil, err
 	}
-	if err := fresh.take(ctx); err != nil {
+	if err := fresh.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer fresh.yield()
+	defer fresh.unlock()
 	inst := newInstance(fresh, rec.Token)
-	err = fresh.start(ctx, inst, rec)
+	err = fresh.startContainer(ctx, inst, rec)
 	if sandpit.CodeOf(err) == sandpit.Conflict {
 		err = sandpit.Errorf(sandpit.NotFound, "it is just being removed: %w", err)
 	}
@@ -83,7 +83,7 @@ func exitOf(s container.State, isKilled bool) sandpit.Exit {
 	case s.OOMKilled && s.ExitCode == killedCode && !isKilled:
 		exit.Reason = "killed: out of memory"
 	case s.Error != "":
-		exit.Reason = "it could not run: " + clip(s.Error)
+		exit.Reason = "it could not run: " + shortenText(s.Error)
 	case s.ExitCode == killedCode:
 		exit.Reason = "killed by somebody else"
 	case s.ExitCode == 0: // the guest was asked to end
@@ -94,9 +94,9 @@ func exitOf(s container.State, isKilled bool) sandpit.Exit {
 	return exit
 }
 
-// ending is how a container has ended that was seen running when the engine had gone
+// exitReason is how a container has ended that was seen running when the engine had gone
 // away so many times.
-func (b *box) ending(s container.State) sandpit.Exit {
+func (b *sandbox) exitReason(s container.State) sandpit.Exit {
 	if s.OOMKilled && s.ExitCode == killedCode {
 		b.awaitDeath()
 	}
@@ -109,15 +109,15 @@ func (b *box) ending(s container.State) sandpit.Exit {
 	return exit
 }
 
-// seen notes that the sandbox runs.
-func (b *box) seen() {
+// markRunning notes that the sandbox runs.
+func (b *sandbox) markRunning() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.breaks = b.p.breaks.Load()
 }
 
 // noteSignal remembers that the engine was asked to kill the container.
-func (b *box) noteSignal(signal string) {
+func (b *sandbox) noteSignal(signal string) {
 	if signal != "9" && signal != "KILL" && signal != "SIGKILL" {
 		return
 	}
@@ -127,7 +127,7 @@ func (b *box) noteSignal(signal string) {
 }
 
 // noteStart forgets how the container ended before.
-func (b *box) noteStart() {
+func (b *sandbox) noteStart() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.killed, b.died = false, nil
@@ -142,7 +142,7 @@ const deathEvent = 2 * time.Second
 
 // awaitDeath waits until the engine has reported the end of the container, and so whatever it
 // was asked before.
-func (b *box) awaitDeath() {
+func (b *sandbox) awaitDeath() {
 	late := time.NewTimer(deathEvent)
 	defer late.Stop()
 	select {
@@ -154,7 +154,7 @@ func (b *box) awaitDeath() {
 
 // noteDeath remembers how the first process ended, for when the container is gone
 // before the engine can be asked.
-func (b *box) noteDeath(m events.Message) {
+func (b *sandbox) noteDeath(m events.Message) {
 	code, err := strconv.Atoi(m.Actor.Attributes["exitCode"])
 	if err != nil {
 		return
@@ -168,9 +168,9 @@ func (b *box) noteDeath(m events.Message) {
 	}
 }
 
-// vanished is the end of a sandbox without a container. The engine itself removes
+// vanishedExit is the end of a sandbox without a container. The engine itself removes
 // those of an ephemeral provider as soon as they end.
-func (b *box) vanished() sandpit.Exit {
+func (b *sandbox) vanishedExit() sandpit.Exit {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.p.o.Ephemeral && b.died != nil {
@@ -179,8 +179,8 @@ func (b *box) vanished() sandpit.Exit {
 	return sandpit.Exit{Reason: "its container was removed by somebody else"}
 }
 
-// keep makes the place where records are.
-func (p *Provider) keep() error {
+// makeRecordDir makes the place where records are.
+func (p *Provider) makeRecordDir() error {
 	if p.o.Ephemeral {
 		return nil
 	}
@@ -197,10 +197,10 @@ const labelEphemeral = "dev.sandpit.ephemeral"
 // was killed.
 const unstarted = 15 * time.Minute
 
-// sweep removes what ephemeral providers have made that were killed before they could
+// sweepUnstarted removes what ephemeral providers have made that were killed before they could
 // start it: from then on the engine does so.
-func (p *Provider) sweep() {
-	limited, cancel := p.limited(context.Background())
+func (p *Provider) sweepUnstarted() {
+	limited, cancel := p.callContext(context.Background())
 	defer cancel()
 	res, err := p.api.ContainerList(limited, client.ContainerListOptions{
 		All: true, Filters: make(client.Filters).Add("label", labelEphemeral).Add("status", string(container.StateCreated)),
@@ -232,7 +232,7 @@ func (p *Provider) Check(ctx context.Context) error {
 	if _, err := p.api.Ping(limited, client.PingOptions{}); err != nil {
 		return p.engineError(ctx, "reach the docker engine", err)
 	}
-	_, err := p.facts(limited)
+	_, err := p.engineFacts(limited)
 	return err
 }
 
@@ -251,5 +251,5 @@ func (p *Provider) Version(ctx context.Context) (string, error) {
 		return "", p.engineError(ctx, "ask for the version", err)
 	}
 	name := cmp.Or(v.Platform.Name, "engine")
-	return fmt.Sprintf("%s %s (%s/%s)", clip(name), clip(v.Version), clip(v.Os), clip(v.Arch)), nil
+	return fmt.Sprintf("%s %s (%s/%s)", shortenText(name), shortenText(v.Version), shortenText(v.Os), shortenText(v.Arch)), nil
 }

@@ -44,17 +44,17 @@ func TestEndingWhileAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	b, err := p.box(sandpit.NewID(), strings.Repeat("a", 64))
+	b, err := p.sandboxOf(sandpit.NewID(), strings.Repeat("a", 64))
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.breaks.Add(1)
-	b.settle(container.State{Running: true}, b.moveCount())
-	if got := b.ending(container.State{ExitCode: 137}).Reason; got != "killed by somebody else" {
+	b.applyEngineState(container.State{Running: true}, b.moveCount())
+	if got := b.exitReason(container.State{ExitCode: 137}).Reason; got != "killed by somebody else" {
 		t.Errorf("seen running since: %q", got)
 	}
 	p.breaks.Add(1)
-	if got := b.ending(container.State{ExitCode: 137}).Reason; !strings.HasPrefix(got, "it ended while the docker engine was restarted") {
+	if got := b.exitReason(container.State{ExitCode: 137}).Reason; !strings.HasPrefix(got, "it ended while the docker engine was restarted") {
 		t.Errorf("not seen since: %q", got)
 	}
 }
@@ -67,11 +67,11 @@ func TestAttachToRemovedContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Close() })
-	b, err := p.box(sandpit.NewID(), strings.Repeat("a", 64))
+	b, err := p.sandboxOf(sandpit.NewID(), strings.Repeat("a", 64))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.attach(t.Context()); !errors.Is(err, sandpit.NotFound) {
+	if _, err := b.attachStream(t.Context()); !errors.Is(err, sandpit.NotFound) {
 		t.Errorf("attach: %v, want not found", err)
 	}
 }
@@ -153,25 +153,25 @@ func TestStaleAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Close() })
-	b, err := p.box(sandpit.NewID(), strings.Repeat("a", 64))
+	b, err := p.sandboxOf(sandpit.NewID(), strings.Repeat("a", 64))
 	if err != nil {
 		t.Fatal(err)
 	}
 	asked := b.moveCount()
-	b.moved(running)
-	b.settle(container.State{Status: container.StateExited}, asked)
-	if now := b.now(); now != running {
+	b.recordChange(running)
+	b.applyEngineState(container.State{Status: container.StateExited}, asked)
+	if now := b.currentState(); now != running {
 		t.Errorf("it is %s, want %s", now, running)
 	}
-	b.settle(container.State{Status: container.StateExited}, b.moveCount())
-	if now := b.now(); now != over {
+	b.applyEngineState(container.State{Status: container.StateExited}, b.moveCount())
+	if now := b.currentState(); now != over {
 		t.Errorf("it is %s, want %s", now, over)
 	}
 }
 
 func TestHearers(t *testing.T) {
 	t.Parallel()
-	var h hearers
+	var h progressListeners
 	var mu sync.Mutex
 	heard := map[string]int64{}
 	hear := func(who string) func(int64, int64) {
@@ -181,14 +181,14 @@ func TestHearers(t *testing.T) {
 			heard[who] += done
 		}
 	}
-	one, other := h.add("a", hear("one")), h.add("a", hear("other"))
-	elsewhere := h.add("b", hear("elsewhere"))
-	h.tell("a", 1, 10)
+	one, other := h.addListener("a", hear("one")), h.addListener("a", hear("other"))
+	elsewhere := h.addListener("b", hear("elsewhere"))
+	h.notifyListeners("a", 1, 10)
 	one()
-	h.tell("a", 2, 10)
+	h.notifyListeners("a", 2, 10)
 	other()
 	elsewhere()
-	h.tell("a", 4, 10)
+	h.notifyListeners("a", 4, 10)
 	if heard["one"] != 1 || heard["other"] != 3 || heard["elsewhere"] != 0 || len(h.list) != 0 {
 		t.Errorf("heard: %v, list %v", heard, h.list)
 	}

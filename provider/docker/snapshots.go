@@ -44,23 +44,23 @@ func snapshotTag(id sandpit.SnapshotID) string { return snapshotName + ":" + str
 // whose tag is the snapshot's ID. Memory is not kept, nor are mounts and what is in
 // memory.
 func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
-	s, err := i.snapshot(ctx, id)
+	s, err := i.takeSnapshot(ctx, id)
 	if err != nil {
 		return sandpit.Snapshot{}, fmt.Errorf("save sandbox %s: %w", i.b.id, err)
 	}
 	return s, nil
 }
 
-func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
+func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	var none sandpit.Snapshot
 	if err := id.Validate(); err != nil {
 		return none, err
 	}
 	b := i.b
-	if err := b.in(ctx, running, paused); err != nil {
+	if err := b.lockInState(ctx, running, paused); err != nil {
 		return none, err
 	}
-	defer b.yield()
+	defer b.unlock()
 	switch _, err := b.p.imageInfo(ctx, snapshotTag(id)); {
 	case err == nil:
 		return none, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", id)
@@ -100,7 +100,7 @@ func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 	if err != nil {
 		return none, b.p.engineError(ctx, "commit the container", err)
 	}
-	limited, cancel := b.p.limited(ctx)
+	limited, cancel := b.p.callContext(ctx)
 	defer cancel()
 	img, err := b.p.api.ImageInspect(limited, res.ID)
 	if err != nil {
@@ -113,7 +113,7 @@ func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 // ListSnapshots implements sandpit.SnapshotKeeper. It also removes images of snapshots that
 // were removed before the last of their containers.
 func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	found, err := p.api.ImageList(limited, client.ImageListOptions{
 		Filters: client.Filters{}.Add("label", labelPart+"=snapshot").Add("label", labelManager+"="+p.o.Manager),
@@ -162,7 +162,7 @@ func (p *Provider) findSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 	if err := id.Validate(); err != nil {
 		return sandpit.Snapshot{}, sandpit.Errorf(sandpit.NotFound, "there is no %w", err)
 	}
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	img, err := p.api.ImageInspect(limited, snapshotTag(id))
 	if err != nil {
@@ -185,7 +185,7 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) er
 	if err := id.Validate(); err != nil {
 		return err
 	}
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	// Containers that were made of it keep the layers, which only lose their name.
 	_, err := p.api.ImageRemove(limited, snapshotTag(id), client.ImageRemoveOptions{Force: true, PruneChildren: true})
@@ -195,9 +195,9 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) er
 	return err
 }
 
-// copied is what a sandbox gets that is made of a snapshot. Invalid: what is fixed by it
+// specOfSnapshot is what a sandbox gets that is made of a snapshot. Invalid: what is fixed by it
 // differs.
-func (p *Provider) copied(ctx context.Context, spec sandpit.Spec) (sandpit.Spec, error) {
+func (p *Provider) specOfSnapshot(ctx context.Context, spec sandpit.Spec) (sandpit.Spec, error) {
 	id, ok := spec.Image.Snapshot()
 	if !ok {
 		return spec, nil

@@ -12,8 +12,8 @@ import (
 
 var containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// validate refuses what can never work, before anything is made.
-func (p *Provider) validate(s sandpit.Spec) error {
+// validateSpec refuses what can never work, before anything is made.
+func (p *Provider) validateSpec(s sandpit.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (p *Provider) validateMounts(mounts []sandpit.Mount) error {
 		return nil
 	}
 	rules := hostpath.Rules{Own: []string{"/run/docker.sock", "/run/podman", "/run/containerd", "/var/lib/docker", "/var/lib/containerd", "/var/lib/containers"}}
-	if socket, ok := strings.CutPrefix(p.host(), "unix://"); ok {
+	if socket, ok := strings.CutPrefix(p.engineHost(), "unix://"); ok {
 		rules.Own = append(rules.Own, socket)
 	}
 	if !p.o.Ephemeral {
@@ -74,17 +74,17 @@ func (p *Provider) networkOf(s sandpit.Spec) string {
 	return "none"
 }
 
-// harmless are capabilities that can be given to root of a container: the engine's own
+// allowedCapabilities are capabilities that can be given to root of a container: the engine's own
 // choice, and what debuggers need.
-func harmless() []string {
-	return append(capabilities(), "AUDIT_WRITE", "IPC_LOCK", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_CHROOT", "SYS_NICE", "SYS_PTRACE")
+func allowedCapabilities() []string {
+	return append(rootCapabilities(), "AUDIT_WRITE", "IPC_LOCK", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_CHROOT", "SYS_NICE", "SYS_PTRACE")
 }
 
 func checkCapabilities(names []string) error {
 	for _, name := range names {
-		if !slices.Contains(harmless(), name) {
+		if !slices.Contains(allowedCapabilities(), name) {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "capability %.40q: a sandbox does not get it", name),
-				"possible are "+strings.Join(harmless(), ", "))
+				"possible are "+strings.Join(allowedCapabilities(), ", "))
 		}
 	}
 	return nil

@@ -42,7 +42,7 @@ func (p *Provider) CreateVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	_, err := p.api.VolumeCreate(limited, client.VolumeCreateOptions{
 		Name: p.volumeName(name), Driver: "local", Labels: map[string]string{labelManager: p.o.Manager, labelPart: partVolume},
@@ -58,7 +58,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	_, err := p.api.VolumeRemove(limited, p.volumeName(name), client.VolumeRemoveOptions{})
 	if isNotFound(err) {
@@ -79,7 +79,7 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (int64, error) {
 	if there, err := p.hasVolume(ctx, name); err != nil || !there {
 		return 0, errors.Join(err, noVolume(name, there))
 	}
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.DiskUsage(limited, client.DiskUsageOptions{Volumes: true, Verbose: true})
 	if err != nil {
@@ -102,7 +102,7 @@ func noVolume(name string, there bool) error {
 
 // hasVolume reports whether a volume was made, and not removed since.
 func (p *Provider) hasVolume(ctx context.Context, name string) (bool, error) {
-	limited, cancel := p.limited(ctx)
+	limited, cancel := p.callContext(ctx)
 	defer cancel()
 	res, err := p.api.VolumeInspect(limited, p.volumeName(name), client.VolumeInspectOptions{})
 	if isNotFound(err) {
@@ -129,7 +129,7 @@ func (p *Provider) checkVolumes(ctx context.Context, spec sandpit.Spec) error {
 // dropMade removes what the engine has made by itself in place of a volume that was
 // removed when a container named it.
 func (p *Provider) dropMade(ctx context.Context, spec sandpit.Spec) error {
-	clean, cancel := p.cleaning(ctx)
+	clean, cancel := p.cleanupContext(ctx)
 	defer cancel()
 	var errs []error
 	for _, m := range spec.Mounts {

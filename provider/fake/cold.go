@@ -13,20 +13,20 @@ import (
 
 // Suspend implements sandpit.Suspender. The memory stays where it is.
 func (i *Instance) Suspend(ctx context.Context) error {
-	return i.perform(ctx, OpSuspend, func() error { return i.box.suspend(ctx) })
+	return i.performOp(ctx, OpSuspend, func() error { return i.box.suspendSandbox(ctx) })
 }
 
 // Checkpoint implements sandpit.Checkpointer.
 func (i *Instance) Checkpoint(ctx context.Context) error {
-	return i.perform(ctx, OpCheckpoint, func() error { return i.box.checkpoint(ctx) })
+	return i.performOp(ctx, OpCheckpoint, func() error { return i.box.takeCheckpoint(ctx) })
 }
 
 // Revive implements sandpit.Reviver. NotFound: there is no checkpoint.
 func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
-	var next *box
-	err := i.perform(ctx, OpRevive, func() error {
+	var next *sandbox
+	err := i.performOp(ctx, OpRevive, func() error {
 		var err error
-		next, err = i.box.revive(ctx)
+		next, err = i.box.reviveSandbox(ctx)
 		return err
 	})
 	if err != nil {
@@ -40,12 +40,12 @@ func (i *Instance) EstimateSave(context.Context, bool) (int64, error) {
 	return diskUsage(i.box.dir), nil
 }
 
-// admit asks whether what is saved of the sandbox may stay.
-func (b *box) admit(ctx context.Context) error { return sandpit.AdmitOf(ctx)(diskUsage(b.dir)) }
+// admitSave asks whether what is saved of the sandbox may stay.
+func (b *sandbox) admitSave(ctx context.Context) error { return sandpit.AdmitOf(ctx)(diskUsage(b.dir)) }
 
 // savedBytes is how much a sandbox takes that does not run.
-func (b *box) savedBytes() int64 {
-	switch b.now() {
+func (b *sandbox) savedBytes() int64 {
+	switch b.currentState() {
 	case Suspended, Stopped, Archived:
 		return diskUsage(b.dir)
 	default:
@@ -53,38 +53,40 @@ func (b *box) savedBytes() int64 {
 	}
 }
 
-func (b *box) suspend(ctx context.Context) error {
-	if err := b.in(ctx, Running, Paused); err != nil {
+func (b *sandbox) suspendSandbox(ctx context.Context) error {
+	if err := b.lockInState(ctx, Running, Paused); err != nil {
 		return err
 	}
-	defer b.yield()
-	if err := b.admit(ctx); err != nil {
+	defer b.unlock()
+	if err := b.admitSave(ctx); err != nil {
 		return err
 	}
-	b.set(Suspended)
+	b.setState(Suspended)
 	signalAll(b.dir, syscall.SIGSTOP)
 	return nil
 }
 
-// saved is where the last checkpoint is.
-func (b *box) saved() string { return filepath.Join(b.world.dir, "checkpoints", string(b.id)) }
+// checkpointDir is where the last checkpoint is.
+func (b *sandbox) checkpointDir() string {
+	return filepath.Join(b.world.dir, "checkpoints", string(b.id))
+}
 
 // savedAt is when the last checkpoint was made, zero if there is none.
-func (b *box) savedAt() time.Time {
-	info, err := os.Stat(b.saved())
+func (b *sandbox) savedAt() time.Time {
+	info, err := os.Stat(b.checkpointDir())
 	if err != nil {
 		return time.Time{}
 	}
 	return info.ModTime()
 }
 
-// checkpoint copies the files while all processes hold still.
-func (b *box) checkpoint(ctx context.Context) error {
-	if err := b.in(ctx, Running); err != nil {
+// takeCheckpoint copies the files while all processes hold still.
+func (b *sandbox) takeCheckpoint(ctx context.Context) error {
+	if err := b.lockInState(ctx, Running); err != nil {
 		return err
 	}
-	defer b.yield()
-	half := b.saved() + ".tmp"
+	defer b.unlock()
+	half := b.checkpointDir() + ".tmp"
 	if err := removeAll(half); err != nil {
 		return err
 	}
@@ -95,10 +97,10 @@ func (b *box) checkpoint(ctx context.Context) error {
 		err = sandpit.AdmitOf(ctx)(diskUsage(half))
 	}
 	if err == nil {
-		err = removeAll(b.saved())
+		err = removeAll(b.checkpointDir())
 	}
 	if err == nil {
-		err = os.Rename(half, b.saved())
+		err = os.Rename(half, b.checkpointDir())
 	}
 	if err != nil {
 		return errors.Join(err, removeAll(half))
@@ -106,40 +108,40 @@ func (b *box) checkpoint(ctx context.Context) error {
 	return nil
 }
 
-// revive makes the sandbox again, of its last checkpoint.
-func (b *box) revive(ctx context.Context) (*box, error) {
-	if err := b.take(ctx); err != nil {
+// reviveSandbox makes the sandbox again, of its last checkpoint.
+func (b *sandbox) reviveSandbox(ctx context.Context) (*sandbox, error) {
+	if err := b.lock(ctx); err != nil {
 		return nil, err
 	}
-	defer b.yield()
-	if now := b.now(); now != Ended {
+	defer b.unlock()
+	if now := b.currentState(); now != Ended {
 		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s and has not ended", b.id, now)
 	}
-	if _, err := os.Stat(b.saved()); err != nil {
+	if _, err := os.Stat(b.checkpointDir()); err != nil {
 		return nil, sandpit.Errorf(sandpit.NotFound, "sandbox %s has no checkpoint", b.id)
 	}
-	next := &box{
+	next := &sandbox{
 		world: b.world, id: b.id, spec: b.spec.Clone(), createdAt: b.createdAt, token: b.token, dir: b.dir,
 		turn: make(chan struct{}, 1), ended: make(chan struct{}), state: Starting,
 	}
 	next.turn <- struct{}{}
-	defer next.yield()
+	defer next.unlock()
 	err := removeAll(b.dir)
 	if err == nil {
-		err = copyTree(ctx, b.saved(), b.dir)
+		err = copyTree(ctx, b.checkpointDir(), b.dir)
 	}
 	if err == nil {
-		err = next.boot(ctx)
+		err = next.bootGuest(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	b.world.replace(b, next)
+	b.world.replaceSandbox(b, next)
 	return next, nil
 }
 
-// replace has a sandbox's name stand for what was made of it.
-func (w *World) replace(old, next *box) {
+// replaceSandbox has a sandbox's name stand for what was made of it.
+func (w *World) replaceSandbox(old, next *sandbox) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.boxes[old.id] == old {

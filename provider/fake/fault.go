@@ -69,7 +69,7 @@ type Fault struct {
 	Times int
 }
 
-func (f *Fault) matches(op Op, id sandpit.ID, port int) bool {
+func (f *Fault) matchesCall(op Op, id sandpit.ID, port int) bool {
 	return f.Op == op && (f.ID == "" || f.ID == id) && (f.Port == 0 || f.Port == port)
 }
 
@@ -115,8 +115,8 @@ type call struct {
 	port int
 }
 
-// perform does what is asked, unless a fault was ordered.
-func (w *World) perform(ctx context.Context, c call, do func() error) error {
+// performCall does what is asked, unless a fault was ordered.
+func (w *World) performCall(ctx context.Context, c call, do func() error) error {
 	f := w.takeFault(c)
 	if f == nil {
 		return do()
@@ -126,7 +126,7 @@ func (w *World) perform(ctx context.Context, c call, do func() error) error {
 			return err
 		}
 	}
-	if err := sleep(ctx, f.Delay); err != nil {
+	if err := sleepFor(ctx, f.Delay); err != nil {
 		return err
 	}
 	if f.Err != nil || f.After {
@@ -140,7 +140,7 @@ func (w *World) takeFault(c call) *Fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls[callKey{c.op, c.id}]++
-	i := slices.IndexFunc(w.faults, func(f *Fault) bool { return f.matches(c.op, c.id, c.port) })
+	i := slices.IndexFunc(w.faults, func(f *Fault) bool { return f.matchesCall(c.op, c.id, c.port) })
 	if i < 0 {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (w *World) takeFault(c call) *Fault {
 	return f
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepFor(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}

@@ -35,7 +35,7 @@ func newHomeGuest(c *envd.Client, home string) *homeGuest {
 // Start implements sandpit.Processes.
 func (g *homeGuest) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
 	if cmd.Dir != "" {
-		cmd.Dir = g.at(cmd.Dir)
+		cmd.Dir = g.absolutePath(cmd.Dir)
 	}
 	return g.client.Start(ctx, cmd)
 }
@@ -75,8 +75,8 @@ type homeFiles struct {
 	home  string
 }
 
-// at returns the absolute form of a path. An empty one is left to the guest.
-func (f *homeFiles) at(p string) string {
+// absolutePath returns the absolute form of a path. An empty one is left to the guest.
+func (f *homeFiles) absolutePath(p string) string {
 	switch {
 	case p == "" || path.IsAbs(p):
 		return p
@@ -88,55 +88,55 @@ func (f *homeFiles) at(p string) string {
 
 // ReadFile implements sandpit.Files.
 func (f *homeFiles) ReadFile(ctx context.Context, user, p string) (io.ReadCloser, error) {
-	return f.files.ReadFile(ctx, user, f.at(p))
+	return f.files.ReadFile(ctx, user, f.absolutePath(p))
 }
 
 // ReadRange implements sandpit.Files.
 func (f *homeFiles) ReadRange(ctx context.Context, user, p string, offset, length int64) (io.ReadCloser, error) {
-	return f.files.ReadRange(ctx, user, f.at(p), offset, length)
+	return f.files.ReadRange(ctx, user, f.absolutePath(p), offset, length)
 }
 
 // WriteFile implements sandpit.Files.
 func (f *homeFiles) WriteFile(ctx context.Context, user, p string, content io.Reader, o sandpit.WriteOptions) error {
-	return f.files.WriteFile(ctx, user, f.at(p), content, o)
+	return f.files.WriteFile(ctx, user, f.absolutePath(p), content, o)
 }
 
 // Stat implements sandpit.Files.
 func (f *homeFiles) Stat(ctx context.Context, user, p string) (sandpit.File, error) {
-	return f.files.Stat(ctx, user, f.at(p))
+	return f.files.Stat(ctx, user, f.absolutePath(p))
 }
 
 // ListDir implements sandpit.Files.
 func (f *homeFiles) ListDir(ctx context.Context, user, p string, depth int) ([]sandpit.File, error) {
-	return f.files.ListDir(ctx, user, f.at(p), depth)
+	return f.files.ListDir(ctx, user, f.absolutePath(p), depth)
 }
 
 // MakeDir implements sandpit.Files.
 func (f *homeFiles) MakeDir(ctx context.Context, user, p string) error {
-	return f.files.MakeDir(ctx, user, f.at(p))
+	return f.files.MakeDir(ctx, user, f.absolutePath(p))
 }
 
 // Move implements sandpit.Files.
 func (f *homeFiles) Move(ctx context.Context, user, from, to string) error {
-	return f.files.Move(ctx, user, f.at(from), f.at(to))
+	return f.files.Move(ctx, user, f.absolutePath(from), f.absolutePath(to))
 }
 
 // Remove implements sandpit.Files.
 func (f *homeFiles) Remove(ctx context.Context, user, p string) error {
-	return f.files.Remove(ctx, user, f.at(p))
+	return f.files.Remove(ctx, user, f.absolutePath(p))
 }
 
 // ReadTree implements sandpit.Files.
 func (f *homeFiles) ReadTree(ctx context.Context, user, p string) (io.ReadCloser, error) {
-	return f.files.ReadTree(ctx, user, f.at(p))
+	return f.files.ReadTree(ctx, user, f.absolutePath(p))
 }
 
 // WriteTree implements sandpit.Files.
 func (f *homeFiles) WriteTree(ctx context.Context, user, p string, tar io.Reader) error {
-	return f.files.WriteTree(ctx, user, f.at(p), tar)
+	return f.files.WriteTree(ctx, user, f.absolutePath(p), tar)
 }
 
 // Watch implements sandpit.Files.
 func (f *homeFiles) Watch(ctx context.Context, user, p string, o sandpit.WatchOptions) (sandpit.Watcher, error) {
-	return f.files.Watch(ctx, user, f.at(p), o)
+	return f.files.Watch(ctx, user, f.absolutePath(p), o)
 }

@@ -19,7 +19,7 @@ import (
 // Instance is one sandbox of a Provider. It has every optional ability. While it
 // is paused, stopped or archived, calls of its guest and connections fail with Conflict.
 type Instance struct {
-	box     *box
+	box     *sandbox
 	guest   *homeGuest
 	monitor *liveness.Monitor
 
@@ -46,11 +46,11 @@ var (
 	_ sandpit.NetworkPolicer = (*Instance)(nil)
 )
 
-func newInstance(b *box) *Instance {
+func newInstance(b *sandbox) *Instance {
 	i := &Instance{box: b, transports: make(map[int]*roundTripper)}
 	i.monitor = liveness.New(b.id, i.probeGuest, b.world.livenessOptions())
-	_, token := b.identity()
-	i.guest = newHomeGuest(envd.New(i.HTTP(guest.Port), token), b.inside(homeDir))
+	_, token := b.identityOf()
+	i.guest = newHomeGuest(envd.New(i.HTTP(guest.Port), token), b.hostPath(homeDir))
 	return i
 }
 
@@ -66,14 +66,14 @@ func (i *Instance) Guest() sandpit.Guest { return i.guest }
 // HTTP implements sandpit.Instance.
 func (i *Instance) HTTP(port int) http.RoundTripper {
 	if port == guest.Port {
-		return i.monitor.Guest(i.transport(port))
+		return i.monitor.Guest(i.portTransport(port))
 	}
-	return i.monitor.Port(i.transport(port))
+	return i.monitor.Port(i.portTransport(port))
 }
 
 // probeGuest is a liveness.Probe.
 func (i *Instance) probeGuest(ctx context.Context, asked func()) error {
-	m, err := i.box.running()
+	m, err := i.box.runningMachine()
 	if err != nil {
 		return err
 	}
@@ -81,14 +81,14 @@ func (i *Instance) probeGuest(ctx context.Context, asked func()) error {
 	return m.askHealth(ctx)
 }
 
-func (i *Instance) transport(port int) *roundTripper {
+func (i *Instance) portTransport(port int) *roundTripper {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if rt := i.transports[port]; rt != nil {
 		return rt
 	}
 	rt := &roundTripper{instance: i, port: port, transport: &http.Transport{
-		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return i.dial(ctx, port) },
+		DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return i.dialPort(ctx, port) },
 		MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        time.Minute,
@@ -109,15 +109,15 @@ type roundTripper struct {
 func (rt *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	b, sent := rt.instance.box, false
 	var res *http.Response
-	err := b.world.perform(r.Context(), call{OpHTTP, b.id, rt.port}, func() error {
-		if _, err := b.running(); err != nil {
+	err := b.world.performCall(r.Context(), call{OpHTTP, b.id, rt.port}, func() error {
+		if _, err := b.runningMachine(); err != nil {
 			return err
 		}
 		var err error
 		sent = true
 		res, err = rt.transport.RoundTrip(r) //nolint:bodyclose // the caller closes it
 		if err != nil && r.Context().Err() == nil {
-			_, ended := b.running() // the better reason
+			_, ended := b.runningMachine() // the better reason
 			err = errors.Join(ended, err)
 		}
 		return err
@@ -137,9 +137,9 @@ func (rt *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 // Dial implements sandpit.Dialer.
 func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 	var conn net.Conn
-	err := i.box.world.perform(ctx, call{OpDial, i.box.id, port}, func() error {
+	err := i.box.world.performCall(ctx, call{OpDial, i.box.id, port}, func() error {
 		var err error
-		conn, err = i.dial(ctx, port)
+		conn, err = i.dialPort(ctx, port)
 		return err
 	})
 	if err != nil && conn != nil {
@@ -151,14 +151,14 @@ func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 	return conn, nil
 }
 
-func (i *Instance) dial(ctx context.Context, port int) (net.Conn, error) {
-	m, err := i.box.running()
+func (i *Instance) dialPort(ctx context.Context, port int) (net.Conn, error) {
+	m, err := i.box.runningMachine()
 	if err != nil {
 		return nil, err
 	}
-	conn, err := m.dial(ctx, port)
+	conn, err := m.dialPort(ctx, port)
 	if errors.Is(err, errOff) {
-		if _, ended := i.box.running(); ended != nil {
+		if _, ended := i.box.runningMachine(); ended != nil {
 			return nil, ended
 		}
 	}
@@ -176,7 +176,7 @@ func (i *Instance) closeIdle() {
 // Wait implements sandpit.Instance.
 func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) {
 	var exit sandpit.Exit
-	err := i.perform(ctx, OpWait, func() error {
+	err := i.performOp(ctx, OpWait, func() error {
 		select {
 		case <-i.box.ended:
 			exit = i.box.exit
@@ -190,12 +190,12 @@ func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) {
 
 // Destroy implements sandpit.Instance.
 func (i *Instance) Destroy(ctx context.Context) error {
-	return i.perform(ctx, OpDestroy, func() error {
-		if err := i.box.take(ctx); err != nil {
+	return i.performOp(ctx, OpDestroy, func() error {
+		if err := i.box.lock(ctx); err != nil {
 			return err
 		}
-		defer i.box.yield()
-		err := i.box.remove(sandpit.Exit{Reason: "the sandbox was destroyed"})
+		defer i.box.unlock()
+		err := i.box.removeSandbox(sandpit.Exit{Reason: "the sandbox was destroyed"})
 		i.closeIdle()
 		return err
 	})
@@ -203,40 +203,40 @@ func (i *Instance) Destroy(ctx context.Context) error {
 
 // Stop implements sandpit.Stopper.
 func (i *Instance) Stop(ctx context.Context) error {
-	return i.perform(ctx, OpStop, func() error { return i.box.stop(ctx) })
+	return i.performOp(ctx, OpStop, func() error { return i.box.stopSandbox(ctx) })
 }
 
 // Start implements sandpit.Stopper.
 func (i *Instance) Start(ctx context.Context) error {
-	return i.perform(ctx, OpStart, func() error { return i.box.start(ctx) })
+	return i.performOp(ctx, OpStart, func() error { return i.box.startSandbox(ctx) })
 }
 
 // Pause implements sandpit.Pauser.
 func (i *Instance) Pause(ctx context.Context) error {
-	return i.perform(ctx, OpPause, func() error { return i.box.pause(ctx) })
+	return i.performOp(ctx, OpPause, func() error { return i.box.pauseSandbox(ctx) })
 }
 
 // Resume implements sandpit.Pauser.
 func (i *Instance) Resume(ctx context.Context) error {
-	return i.perform(ctx, OpResume, func() error { return i.box.resume(ctx) })
+	return i.performOp(ctx, OpResume, func() error { return i.box.resumeSandbox(ctx) })
 }
 
 // Archive implements sandpit.Archiver.
 func (i *Instance) Archive(ctx context.Context) error {
-	return i.perform(ctx, OpArchive, func() error { return i.box.archive(ctx) })
+	return i.performOp(ctx, OpArchive, func() error { return i.box.archiveFiles(ctx) })
 }
 
 // Restore implements sandpit.Archiver.
 func (i *Instance) Restore(ctx context.Context) error {
-	return i.perform(ctx, OpRestore, func() error { return i.box.restore(ctx) })
+	return i.performOp(ctx, OpRestore, func() error { return i.box.restoreFiles(ctx) })
 }
 
 // Snapshot implements sandpit.Snapshotter.
 func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	var s sandpit.Snapshot
-	err := i.perform(ctx, OpSnapshot, func() error {
+	err := i.performOp(ctx, OpSnapshot, func() error {
 		var err error
-		s, err = i.box.snapshot(ctx, id)
+		s, err = i.box.takeSnapshot(ctx, id)
 		return err
 	})
 	if err != nil {
@@ -247,7 +247,7 @@ func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 
 // Rollback implements sandpit.Rollbacker. Programs end: a snapshot has none.
 func (i *Instance) Rollback(ctx context.Context, id sandpit.SnapshotID) error {
-	return i.perform(ctx, OpRollback, func() error { return i.box.rollback(ctx, id) })
+	return i.performOp(ctx, OpRollback, func() error { return i.box.rollBack(ctx, id) })
 }
 
 // Resize implements sandpit.Resizer. Nothing is enforced.
@@ -255,8 +255,8 @@ func (i *Instance) Resize(ctx context.Context, r sandpit.Resources) error {
 	if r.Memory < 0 || r.CPUs < 0 || r.Disk < 0 || r.PIDs < 0 {
 		return sandpit.Errorf(sandpit.Invalid, "resize sandbox %s: a limit below zero", i.box.id)
 	}
-	return i.perform(ctx, OpResize, func() error {
-		return i.box.change(ctx, func() { i.box.resources = r })
+	return i.performOp(ctx, OpResize, func() error {
+		return i.box.changeRunning(ctx, func() { i.box.resources = r })
 	})
 }
 
@@ -269,17 +269,17 @@ func (i *Instance) SetNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy
 		return sandpit.Errorf(sandpit.Conflict, "network policy of sandbox %s: it was not made to be online", i.box.id)
 	}
 	p = p.Clone()
-	return i.perform(ctx, OpSetNetwork, func() error {
-		return i.box.change(ctx, func() { i.box.network = p })
+	return i.performOp(ctx, OpSetNetwork, func() error {
+		return i.box.changeRunning(ctx, func() { i.box.network = p })
 	})
 }
 
-// change sets something of a running sandbox.
-func (b *box) change(ctx context.Context, set func()) error {
-	if err := b.in(ctx, Running); err != nil {
+// changeRunning sets something of a running sandbox.
+func (b *sandbox) changeRunning(ctx context.Context, set func()) error {
+	if err := b.lockInState(ctx, Running); err != nil {
 		return err
 	}
-	defer b.yield()
+	defer b.unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	set()
@@ -289,22 +289,22 @@ func (b *box) change(ctx context.Context, set func()) error {
 // Stats implements sandpit.Statser. It measures the processes that live.
 func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
 	var s sandpit.Stats
-	err := i.perform(ctx, OpStats, func() error {
-		if err := i.box.in(ctx, Running, Paused); err != nil {
+	err := i.performOp(ctx, OpStats, func() error {
+		if err := i.box.lockInState(ctx, Running, Paused); err != nil {
 			return err
 		}
-		defer i.box.yield()
-		pids := marked(i.box.dir)
-		cpu, memory := usage(pids)
+		defer i.box.unlock()
+		pids := findMarked(i.box.dir)
+		cpu, memory := measureUsage(pids)
 		s = sandpit.Stats{At: time.Now(), CPU: cpu, Memory: memory, Disk: diskUsage(i.box.dir), PIDs: len(pids)}
 		return nil
 	})
 	return s, err
 }
 
-// perform does what is asked of a sandbox, unless a fault was ordered.
-func (i *Instance) perform(ctx context.Context, op Op, do func() error) error {
-	if err := i.box.world.perform(ctx, call{op: op, id: i.box.id}, do); err != nil {
+// performOp does what is asked of a sandbox, unless a fault was ordered.
+func (i *Instance) performOp(ctx context.Context, op Op, do func() error) error {
+	if err := i.box.world.performCall(ctx, call{op: op, id: i.box.id}, do); err != nil {
 		return fmt.Errorf("%s sandbox %s: %w", op, i.box.id, err)
 	}
 	return nil

@@ -25,7 +25,7 @@ var _ sandpit.SnapshotKeeper = (*Provider)(nil)
 // ListSnapshots implements sandpit.SnapshotKeeper.
 func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
 	var list []sandpit.Snapshot
-	err := p.perform(ctx, OpListSnapshots, "", func() error {
+	err := p.performOp(ctx, OpListSnapshots, "", func() error {
 		p.world.mu.Lock()
 		defer p.world.mu.Unlock()
 		for _, s := range p.world.snapshots {
@@ -45,7 +45,7 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) er
 	if err := id.Validate(); err != nil {
 		return err
 	}
-	err := p.perform(ctx, OpRemoveSnapshot, "", func() error {
+	err := p.performOp(ctx, OpRemoveSnapshot, "", func() error {
 		p.world.mu.Lock()
 		_, known := p.world.snapshots[id]
 		delete(p.world.snapshots, id)
@@ -64,34 +64,34 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) er
 // ReadSnapshotLayer implements sandpit.SnapshotKeeper.
 func (p *Provider) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID) (io.ReadCloser, error) {
 	var layer io.ReadCloser
-	err := p.perform(ctx, OpReadLayer, "", func() error {
-		s, err := p.snapshot(id)
+	err := p.performOp(ctx, OpReadLayer, "", func() error {
+		s, err := p.findSnapshot(id)
 		if err == nil {
-			layer = pack(ctx, filepath.Join(p.world.snapshotDir(), string(id)), s.Spec.Mounts)
+			layer = packDir(ctx, filepath.Join(p.world.snapshotDir(), string(id)), s.Spec.Mounts)
 		}
 		return err
 	})
-	return opened(layer, err)
+	return closeOnError(layer, err)
 }
 
 // ReadLayer implements sandpit.LayerReader. The image of all sandboxes is empty, so this
 // is all that is in it.
 func (i *Instance) ReadLayer(ctx context.Context) (io.ReadCloser, error) {
 	var layer io.ReadCloser
-	err := i.perform(ctx, OpReadLayer, func() error {
-		if err := i.box.in(ctx, Running); err != nil {
+	err := i.performOp(ctx, OpReadLayer, func() error {
+		if err := i.box.lockInState(ctx, Running); err != nil {
 			return err
 		}
-		defer i.box.yield()
-		spec, _ := i.box.identity()
-		layer = pack(ctx, i.box.dir, spec.Mounts)
+		defer i.box.unlock()
+		spec, _ := i.box.identityOf()
+		layer = packDir(ctx, i.box.dir, spec.Mounts)
 		return nil
 	})
-	return opened(layer, err)
+	return closeOnError(layer, err)
 }
 
-// opened closes what was opened for nobody.
-func opened(layer io.ReadCloser, err error) (io.ReadCloser, error) {
+// closeOnError closes what was opened for nobody.
+func closeOnError(layer io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err == nil {
 		return layer, nil
 	}
@@ -101,7 +101,7 @@ func opened(layer io.ReadCloser, err error) (io.ReadCloser, error) {
 	return nil, err
 }
 
-func (p *Provider) snapshot(id sandpit.SnapshotID) (sandpit.Snapshot, error) {
+func (p *Provider) findSnapshot(id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	s, known := p.world.snapshots[id]
@@ -125,7 +125,7 @@ func (p *packed) Close() error {
 	return nil
 }
 
-func pack(ctx context.Context, dir string, mounts []sandpit.Mount) io.ReadCloser {
+func packDir(ctx context.Context, dir string, mounts []sandpit.Mount) io.ReadCloser {
 	r, w := io.Pipe()
 	p := &packed{r, make(chan struct{})}
 	go func() {
@@ -207,8 +207,8 @@ const (
 
 // ExportSnapshot implements sandpit.SnapshotKeeper.
 func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
-	err := p.perform(ctx, OpExportSnapshot, "", func() error {
-		s, err := p.snapshot(id)
+	err := p.performOp(ctx, OpExportSnapshot, "", func() error {
+		s, err := p.findSnapshot(id)
 		if err != nil {
 			return err
 		}
@@ -242,8 +242,8 @@ func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to
 // ImportSnapshot implements sandpit.SnapshotKeeper.
 func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from io.Reader) (sandpit.Snapshot, error) {
 	var s sandpit.Snapshot
-	err := p.perform(ctx, OpImportSnapshot, "", func() error {
-		data, err := whole(from)
+	err := p.performOp(ctx, OpImportSnapshot, "", func() error {
+		data, err := readWhole(from)
 		if err != nil {
 			return err
 		}
@@ -256,7 +256,7 @@ func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, fr
 			return sandpit.Errorf(sandpit.Invalid, "its description cannot be read: %w", err)
 		}
 		s.ID, s.Unloadable, s.CreatedAt, s.Spec.Env = id, "", time.Now(), nil
-		s, err = p.world.keep(s, func(dir string) error { return unpack(ctx, in, dir) })
+		s, err = p.world.addSnapshot(s, func(dir string) error { return unpackTree(ctx, in, dir) })
 		return err
 	})
 	if err != nil {
@@ -265,8 +265,8 @@ func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, fr
 	return s, nil
 }
 
-// whole reads a stream to its end, and sees that it is as it was written.
-func whole(from io.Reader) ([]byte, error) {
+// readWhole reads a stream to its end, and sees that it is as it was written.
+func readWhole(from io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(from)
 	if err != nil {
 		return nil, err
@@ -278,8 +278,8 @@ func whole(from io.Reader) ([]byte, error) {
 	return data[:n], nil
 }
 
-// unpack writes files of a stream into a new directory, and nowhere else.
-func unpack(ctx context.Context, in *tar.Reader, dir string) error {
+// unpackTree writes files of a stream into a new directory, and nowhere else.
+func unpackTree(ctx context.Context, in *tar.Reader, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}

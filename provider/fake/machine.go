@@ -36,7 +36,7 @@ func startMachine(stall func() Stall) *machine {
 		served: make(chan struct{}), conns: make(map[*tracked]bool),
 	}
 	m.server = &http.Server{
-		Handler:           m.calls.wrap(stallCalls(m.guest.Handler(), stall, m.off)),
+		Handler:           m.calls.wrapHandler(stallCalls(m.guest.Handler(), stall, m.off)),
 		ReadHeaderTimeout: 30 * time.Second,
 		ConnState:         m.noteState,
 		Protocols:         new(http.Protocols),
@@ -61,9 +61,9 @@ func (m *machine) noteState(_ net.Conn, state http.ConnState) {
 	}
 }
 
-// stop breaks all connections, kills all processes and waits for the guest's
+// stopAll breaks all connections, kills all processes and waits for the guest's
 // goroutines. It is called once.
-func (m *machine) stop(dir string) {
+func (m *machine) stopAll(dir string) {
 	close(m.off)
 	_ = m.server.Close() // nobody hears of connections that end badly
 	m.mu.Lock()
@@ -76,7 +76,7 @@ func (m *machine) stop(dir string) {
 	<-m.served
 	defer m.open.Wait() // the server may linger on a connection whose request it did not read
 	signalAll(dir, syscall.SIGKILL)
-	m.calls.close()
+	m.calls.closeGate()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -93,8 +93,8 @@ func (m *machine) stop(dir string) {
 	}
 }
 
-// dial connects to a port: the guest's own, else one of the machine.
-func (m *machine) dial(ctx context.Context, port int) (net.Conn, error) {
+// dialPort connects to a port: the guest's own, else one of the machine.
+func (m *machine) dialPort(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
 	}
@@ -102,19 +102,19 @@ func (m *machine) dial(ctx context.Context, port int) (net.Conn, error) {
 		return nil, fmt.Errorf("connect to port %d: %w", port, err)
 	}
 	if port == guest.Port {
-		conn, err := m.ln.dial(ctx)
-		return m.track(conn, err)
+		conn, err := m.ln.dialListener(ctx)
+		return m.trackConn(conn, err)
 	}
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil && ctx.Err() == nil {
 		err = sandpit.Errorf(sandpit.Unavailable, "connect to port %d: nothing listens there", port)
 	}
-	return m.track(conn, err)
+	return m.trackConn(conn, err)
 }
 
-// track keeps a connection until it is closed by either side.
-func (m *machine) track(conn net.Conn, err error) (net.Conn, error) {
+// trackConn keeps a connection until it is closed by either side.
+func (m *machine) trackConn(conn net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func newListener() *listener {
 	return &listener{accepted: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-func (l *listener) dial(ctx context.Context) (net.Conn, error) {
+func (l *listener) dialListener(ctx context.Context) (net.Conn, error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return nil, fmt.Errorf("connect to the guest: %w", err)
@@ -239,7 +239,7 @@ type gate struct {
 	inside sync.WaitGroup
 }
 
-func (g *gate) enter() bool {
+func (g *gate) enterGate() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -249,17 +249,17 @@ func (g *gate) enter() bool {
 	return true
 }
 
-// close lets nobody in any more and waits for those inside.
-func (g *gate) close() {
+// closeGate lets nobody in any more and waits for those inside.
+func (g *gate) closeGate() {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
 	g.inside.Wait()
 }
 
-func (g *gate) wrap(h http.Handler) http.Handler {
+func (g *gate) wrapHandler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !g.enter() {
+		if !g.enterGate() {
 			panic(http.ErrAbortHandler) // the machine is off: no answer at all
 		}
 		defer g.inside.Done()

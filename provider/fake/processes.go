@@ -14,8 +14,8 @@ import (
 // that also what detached itself is found again.
 const markVariable = "SANDPIT_FAKE_BOX"
 
-// marked returns the living processes of the sandbox with this directory.
-func marked(dir string) []int { return markedBy(dir + "\x00") }
+// findMarked returns the living processes of the sandbox with this directory.
+func findMarked(dir string) []int { return markedBy(dir + "\x00") }
 
 // markedBy returns the living processes whose mark begins with this.
 func markedBy(beginning string) []int {
@@ -50,7 +50,7 @@ func signalAll(dir string, sig syscall.Signal) {
 	seen := make(map[int]bool)
 	for range maxRounds {
 		fresh := false
-		for _, pid := range marked(dir) {
+		for _, pid := range findMarked(dir) {
 			if !seen[pid] {
 				seen[pid], fresh = true, true
 				_ = syscall.Kill(pid, sig) // it may just have ended
@@ -70,7 +70,7 @@ const endLimit = 10 * time.Second
 func endAll(dir string) {
 	for limit := time.Now().Add(endLimit); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 		signalAll(dir, syscall.SIGKILL)
-		if len(marked(dir)) == 0 {
+		if len(findMarked(dir)) == 0 {
 			return
 		}
 	}
@@ -79,8 +79,8 @@ func endAll(dir string) {
 // ticksPerSecond is the unit of times in /proc, the same on every Linux.
 const ticksPerSecond = 100
 
-// usage is what living processes use: time of a processor, and memory in bytes.
-func usage(pids []int) (cpu time.Duration, memory int64) {
+// measureUsage is what living processes use: time of a processor, and memory in bytes.
+func measureUsage(pids []int) (cpu time.Duration, memory int64) {
 	for _, pid := range pids {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil {

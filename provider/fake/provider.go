@@ -31,14 +31,14 @@ func (p *Provider) World() *World { return p.world }
 
 // Create implements sandpit.Provider.
 func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
-	if err := errors.Join(id.Validate(), validate(spec)); err != nil {
+	if err := errors.Join(id.Validate(), validateSpec(spec)); err != nil {
 		return nil, err
 	}
 	var inst *Instance
-	err := p.perform(ctx, OpCreate, id, func() error {
-		b, err := p.world.create(ctx, id, spec)
+	err := p.performOp(ctx, OpCreate, id, func() error {
+		b, err := p.world.createSandbox(ctx, id, spec)
 		if err == nil {
-			inst = p.instance(b)
+			inst = p.newInstance(b)
 		}
 		return err
 	})
@@ -50,8 +50,8 @@ func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 
 var hostname = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
-// validate refuses what no provider could do, and what this one cannot.
-func validate(s sandpit.Spec) error {
+// validateSpec refuses what no provider could do, and what this one cannot.
+func validateSpec(s sandpit.Spec) error {
 	if s.Hostname != "" && !hostname.MatchString(s.Hostname) {
 		return sandpit.Errorf(sandpit.Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
 	}
@@ -86,14 +86,14 @@ func validate(s sandpit.Spec) error {
 // List implements sandpit.Provider.
 func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 	var list []sandpit.Placement
-	err := p.perform(ctx, OpList, "", func() error {
-		for _, b := range p.world.list() {
-			spec, _ := b.identity()
+	err := p.performOp(ctx, OpList, "", func() error {
+		for _, b := range p.world.listSandboxes() {
+			spec, _ := b.identityOf()
 			spec = spec.Clone()
 			spec.Env = nil // may hold secrets
 			list = append(list, sandpit.Placement{
 				ID: b.id, Handle: handleOf(b.id), Spec: spec, CreatedAt: b.createdAt, CheckpointedAt: b.savedAt(),
-				SavedBytes: b.savedBytes(), CheckpointBytes: diskUsage(b.saved()),
+				SavedBytes: b.savedBytes(), CheckpointBytes: diskUsage(b.checkpointDir()),
 			})
 		}
 		return ctx.Err()
@@ -124,10 +124,10 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 		return nil, fmt.Errorf("handle: %w", err)
 	}
 	var inst *Instance
-	err := p.perform(ctx, OpAttach, h.ID, func() error {
-		b, err := p.world.find(h.ID)
+	err := p.performOp(ctx, OpAttach, h.ID, func() error {
+		b, err := p.world.findSandbox(h.ID)
 		if err == nil {
-			inst = p.instance(b)
+			inst = p.newInstance(b)
 		}
 		return errors.Join(err, ctx.Err())
 	})
@@ -137,18 +137,18 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 	return inst, nil
 }
 
-// perform does what is asked of an open provider, unless a fault was ordered.
-func (p *Provider) perform(ctx context.Context, op Op, id sandpit.ID, do func() error) error {
+// performOp does what is asked of an open provider, unless a fault was ordered.
+func (p *Provider) performOp(ctx context.Context, op Op, id sandpit.ID, do func() error) error {
 	p.mu.Lock()
 	closed := p.closed
 	p.mu.Unlock()
 	if closed {
 		return sandpit.Errorf(sandpit.Unavailable, "the provider is closed")
 	}
-	return p.world.perform(ctx, call{op: op, id: id}, do)
+	return p.world.performCall(ctx, call{op: op, id: id}, do)
 }
 
-func (p *Provider) instance(b *box) *Instance {
+func (p *Provider) newInstance(b *sandbox) *Instance {
 	i := newInstance(b)
 	p.mu.Lock()
 	defer p.mu.Unlock()

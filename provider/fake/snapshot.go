@@ -68,25 +68,25 @@ func noSnapshot(id sandpit.SnapshotID) error {
 	return sandpit.Errorf(sandpit.NotFound, "snapshot %.40s does not exist", string(id))
 }
 
-// snapshot copies the files while all processes hold still.
-func (b *box) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
-	if err := b.in(ctx, Running, Paused); err != nil {
+// takeSnapshot copies the files while all processes hold still.
+func (b *sandbox) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
+	if err := b.lockInState(ctx, Running, Paused); err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	defer b.yield()
-	spec, _ := b.identity()
+	defer b.unlock()
+	spec, _ := b.identityOf()
 	s := sandpit.Snapshot{ID: id, Sandbox: b.id, Spec: spec.Clone(), CreatedAt: time.Now()}
 	s.Spec.Env = nil
-	if b.now() == Running {
+	if b.currentState() == Running {
 		signalAll(b.dir, syscall.SIGSTOP)
 		defer signalAll(b.dir, syscall.SIGCONT)
 	}
-	return b.world.keep(s, func(dir string) error { return copyTree(ctx, b.dir, dir) })
+	return b.world.addSnapshot(s, func(dir string) error { return copyTree(ctx, b.dir, dir) })
 }
 
-// keep adds a snapshot whose files fill puts into a directory that is not there yet.
-func (w *World) keep(s sandpit.Snapshot, fill func(dir string) error) (sandpit.Snapshot, error) {
-	if err := w.reserve(s.ID); err != nil {
+// addSnapshot adds a snapshot whose files fill puts into a directory that is not there yet.
+func (w *World) addSnapshot(s sandpit.Snapshot, fill func(dir string) error) (sandpit.Snapshot, error) {
+	if err := w.reserveID(s.ID); err != nil {
 		return sandpit.Snapshot{}, err
 	}
 	dir := filepath.Join(w.snapshotDir(), string(s.ID))
@@ -105,8 +105,8 @@ func (w *World) keep(s sandpit.Snapshot, fill func(dir string) error) (sandpit.S
 	return s, nil
 }
 
-// reserve refuses an ID that is in use, or none.
-func (w *World) reserve(id sandpit.SnapshotID) error {
+// reserveID refuses an ID that is in use, or none.
+func (w *World) reserveID(id sandpit.SnapshotID) error {
 	if err := id.Validate(); err != nil {
 		return err
 	}
@@ -119,13 +119,13 @@ func (w *World) reserve(id sandpit.SnapshotID) error {
 	return nil
 }
 
-// rollback puts the files of a snapshot in the place of the sandbox's own, and starts
+// rollBack puts the files of a snapshot in the place of the sandbox's own, and starts
 // anew.
-func (b *box) rollback(ctx context.Context, id sandpit.SnapshotID) error {
-	if err := b.in(ctx, Running, Paused); err != nil {
+func (b *sandbox) rollBack(ctx context.Context, id sandpit.SnapshotID) error {
+	if err := b.lockInState(ctx, Running, Paused); err != nil {
 		return err
 	}
-	defer b.yield()
+	defer b.unlock()
 	b.world.mu.Lock()
 	s, known := b.world.snapshots[id]
 	b.world.mu.Unlock()
@@ -145,7 +145,7 @@ func (b *box) rollback(ctx context.Context, id sandpit.SnapshotID) error {
 	b.powerOff(Stopped)
 	err := errors.Join(os.Rename(b.dir, old), os.Rename(fresh, b.dir))
 	if err == nil {
-		err = b.boot(ctx)
+		err = b.bootGuest(ctx)
 	}
 	return errors.Join(err, removeAll(old), removeAll(fresh))
 }

@@ -27,7 +27,7 @@ type Stall struct {
 
 // Stall has the guest of a sandbox hang until it is called again. NotFound: no such sandbox.
 func (w *World) Stall(id sandpit.ID, s Stall) error {
-	b, err := w.find(id)
+	b, err := w.findSandbox(id)
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (w *World) livenessOptions() liveness.Options {
 	return w.liveness
 }
 
-func (b *box) stalled() Stall {
+func (b *sandbox) currentStall() Stall {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.stall
@@ -60,7 +60,7 @@ func (b *box) stalled() Stall {
 // askHealth asks the guest whether it is there.
 func (m *machine) askHealth(ctx context.Context) error {
 	t := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dial(ctx, guest.Port) },
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dialPort(ctx, guest.Port) },
 		DisableKeepAlives: true,
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/health", http.NoBody)
@@ -82,7 +82,7 @@ func stallCalls(next http.Handler, stall func() Stall, off <-chan struct{}) http
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := &stalling{ResponseWriter: w, stall: stall, off: off, ended: r.Context().Done()}
 		s.isHealth = r.URL.Path == "/health"
-		if !s.await() {
+		if !s.awaitResume() {
 			panic(http.ErrAbortHandler) // no answer at all
 		}
 		next.ServeHTTP(s, r)
@@ -100,8 +100,8 @@ type stalling struct {
 	sent     int
 }
 
-// await waits while the guest hangs. It reports whether the guest works again.
-func (s *stalling) await() bool {
+// awaitResume waits while the guest hangs. It reports whether the guest works again.
+func (s *stalling) awaitResume() bool {
 	for {
 		now := s.stall()
 		mute := now.Mute && s.sent >= now.After
@@ -123,7 +123,7 @@ var errStalled = errors.New("the guest hangs")
 // Write implements io.Writer.
 func (s *stalling) Write(p []byte) (n int, err error) {
 	for n < len(p) {
-		if !s.await() {
+		if !s.awaitResume() {
 			return n, errStalled
 		}
 		now, end := s.stall(), len(p)
@@ -135,15 +135,15 @@ func (s *stalling) Write(p []byte) (n int, err error) {
 		if err != nil {
 			return n, err
 		}
-		if now.Pause > 0 && !s.rest(now.Pause) {
+		if now.Pause > 0 && !s.flushAndWait(now.Pause) {
 			return n, errStalled
 		}
 	}
 	return n, nil
 }
 
-// rest sends what was written and waits.
-func (s *stalling) rest(pause time.Duration) bool {
+// flushAndWait sends what was written and waits.
+func (s *stalling) flushAndWait(pause time.Duration) bool {
 	s.Flush()
 	select {
 	case <-time.After(pause):

@@ -34,7 +34,7 @@ func (p *Provider) CreateVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	err := p.perform(ctx, OpCreateVolume, "", func() error { return os.MkdirAll(filepath.Join(p.world.volumesDir(), name), 0o700) })
+	err := p.performOp(ctx, OpCreateVolume, "", func() error { return os.MkdirAll(filepath.Join(p.world.volumesDir(), name), 0o700) })
 	if err != nil {
 		return fmt.Errorf("create volume %s: %w", name, err)
 	}
@@ -46,9 +46,9 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	err := p.perform(ctx, OpRemoveVolume, "", func() error {
-		for _, b := range p.world.list() {
-			spec, _ := b.identity()
+	err := p.performOp(ctx, OpRemoveVolume, "", func() error {
+		for _, b := range p.world.listSandboxes() {
+			spec, _ := b.identityOf()
 			if slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
 				return sandpit.Errorf(sandpit.Conflict, "sandbox %s has it", b.id)
 			}
@@ -67,7 +67,7 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (size int64, err
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return 0, err
 	}
-	err = p.perform(ctx, OpVolumeSize, "", func() error {
+	err = p.performOp(ctx, OpVolumeSize, "", func() error {
 		return filepath.WalkDir(filepath.Join(p.world.volumesDir(), name), func(_ string, e fs.DirEntry, err error) error {
 			if err != nil || e.IsDir() {
 				return err
@@ -86,7 +86,7 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (size int64, err
 }
 
 // showVolumes makes a sandbox's volumes, and temporary directories, visible in it.
-func (b *box) showVolumes() error {
+func (b *sandbox) showVolumes() error {
 	for _, m := range b.spec.Mounts {
 		volume := filepath.Join(b.world.volumesDir(), m.Volume)
 		if m.Temporary {
@@ -95,7 +95,7 @@ func (b *box) showVolumes() error {
 		if _, err := os.Lstat(volume); err != nil {
 			return sandpit.Errorf(sandpit.CodeOf(err), "there is no volume %s", m.Volume)
 		}
-		place := b.inside(m.Target)
+		place := b.hostPath(m.Target)
 		if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {
 			return err
 		}

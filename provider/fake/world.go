@@ -17,7 +17,7 @@ type World struct {
 	dir string
 
 	mu        sync.Mutex
-	boxes     map[sandpit.ID]*box
+	boxes     map[sandpit.ID]*sandbox
 	snapshots map[sandpit.SnapshotID]sandpit.Snapshot
 	taking    map[sandpit.SnapshotID]bool // those that are not complete
 	faults    []*Fault
@@ -31,7 +31,7 @@ type World struct {
 func NewWorld(dir string) *World {
 	return &World{
 		dir:       dir,
-		boxes:     make(map[sandpit.ID]*box),
+		boxes:     make(map[sandpit.ID]*sandbox),
 		snapshots: make(map[sandpit.SnapshotID]sandpit.Snapshot),
 		taking:    make(map[sandpit.SnapshotID]bool),
 		calls:     make(map[callKey]int),
@@ -45,14 +45,14 @@ func (w *World) NewProvider() *Provider { return &Provider{world: w} }
 func (w *World) Close() error {
 	w.mu.Lock()
 	w.closed = true
-	boxes := make([]*box, 0, len(w.boxes))
+	boxes := make([]*sandbox, 0, len(w.boxes))
 	for _, b := range w.boxes {
 		boxes = append(boxes, b)
 	}
 	w.mu.Unlock()
 	var errs []error
 	for _, b := range boxes {
-		errs = append(errs, b.destroy(sandpit.Exit{Reason: "the world ended"}))
+		errs = append(errs, b.destroySandbox(sandpit.Exit{Reason: "the world ended"}))
 	}
 	errs = append(errs, removeAll(w.snapshotDir()), removeAll(w.volumesDir()), os.RemoveAll(w.boxesDir()))
 	return errors.Join(errs...)
@@ -64,24 +64,24 @@ func (w *World) Close() error {
 //
 // NotFound: no such sandbox. Gone: it has ended already.
 func (w *World) Kill(id sandpit.ID, exit sandpit.Exit) error {
-	b, err := w.find(id)
+	b, err := w.findSandbox(id)
 	if err != nil {
 		return err
 	}
 	if exit.Reason == "" {
 		return sandpit.Errorf(sandpit.Invalid, "kill sandbox %s: the exit has no reason", id)
 	}
-	return b.kill(exit)
+	return b.killSandbox(exit)
 }
 
 // Vanish removes a sandbox behind everybody's back. Nobody knows how it ended.
 // NotFound: no such sandbox.
 func (w *World) Vanish(id sandpit.ID) error {
-	b, err := w.find(id)
+	b, err := w.findSandbox(id)
 	if err != nil {
 		return err
 	}
-	return b.destroy(sandpit.Exit{Reason: "the sandbox vanished"})
+	return b.destroySandbox(sandpit.Exit{Reason: "the sandbox vanished"})
 }
 
 // View is what can be seen of a sandbox from outside.
@@ -98,7 +98,7 @@ type View struct {
 
 // Look returns what a sandbox looks like now; false if there is none.
 func (w *World) Look(id sandpit.ID) (View, bool) {
-	b, err := w.find(id)
+	b, err := w.findSandbox(id)
 	if err != nil {
 		return View{}, false
 	}
@@ -127,7 +127,7 @@ func (w *World) Leftovers() []string {
 func (w *World) boxesDir() string    { return filepath.Join(w.dir, "boxes") }
 func (w *World) snapshotDir() string { return filepath.Join(w.dir, "snapshots") }
 
-func (w *World) find(id sandpit.ID) (*box, error) {
+func (w *World) findSandbox(id sandpit.ID) (*sandbox, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b := w.boxes[id]
@@ -137,8 +137,8 @@ func (w *World) find(id sandpit.ID) (*box, error) {
 	return b, nil
 }
 
-// add reserves a sandbox's name.
-func (w *World) add(b *box) error {
+// addSandbox reserves a sandbox's name.
+func (w *World) addSandbox(b *sandbox) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -151,7 +151,7 @@ func (w *World) add(b *box) error {
 	return nil
 }
 
-func (w *World) forget(b *box) {
+func (w *World) forgetSandbox(b *sandbox) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.boxes[b.id] == b {
@@ -159,10 +159,10 @@ func (w *World) forget(b *box) {
 	}
 }
 
-func (w *World) list() []*box {
+func (w *World) listSandboxes() []*sandbox {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	list := make([]*box, 0, len(w.boxes))
+	list := make([]*sandbox, 0, len(w.boxes))
 	for _, b := range w.boxes {
 		list = append(list, b)
 	}

@@ -94,8 +94,8 @@ func (sb *engineSandbox) openConduit(ctx context.Context) (*os.File, error) {
 	if sb.paused {
 		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", sb.id)
 	}
-	if sb.guestSettings != nil { // the guest was too slow to be released after a save
-		if err := sb.releaseGuestLocked(ctx, false); err != nil {
+	if sb.guestSettings != nil { // the guest was too slow to continue after a save
+		if err := sb.continueGuestLocked(ctx, false); err != nil {
 			return nil, err
 		}
 	}

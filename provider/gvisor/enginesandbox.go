@@ -44,7 +44,7 @@ type engineSandbox struct {
 	identity    *os.File // in memory
 	idLock      *os.File // keeps others from using the sandbox's IDs; nil if it has none
 
-	guestSettings []byte // while the guest is frozen
+	guestSettings []byte // while the guest is quiesced
 	pauseAfter    bool   // undoing the save pauses it
 
 	ended   chan struct{} // closed when the kernel process has ended
@@ -93,7 +93,7 @@ func (sb *engineSandbox) create(ctx context.Context, req createRequest, g cgroup
 		return nil, err
 	}
 	if req.Restored || req.Renew {
-		if err := sb.releaseGuestLocked(ctx, req.Renew); err != nil {
+		if err := sb.continueGuestLocked(ctx, req.Renew); err != nil {
 			return nil, err
 		}
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The pool of IDs, as docs/ARCHITECTURE.md describes it.
+// The pool of IDs, as docs/design/engine.md describes it.
 const (
 	firstPoolID   = 1879048192
 	firstKernelID = firstPoolID + 2*65536

@@ -214,7 +214,7 @@ const limitsHint = "run as root, or with systemd: systemd-run --user --scope -p 
 // setMemory sets the limits described in memory.go.
 func (l *limits) setMemory(bytes int64) error {
 	l.enforced.Memory = bytes
-	if err := l.setMemoryLimits(l.killLimit(), l.killLimit()+memoryReserve); err != nil {
+	if err := l.setMemoryLimit(l.killLimit() + memoryReserve); err != nil {
 		l.enforced.Memory = 0
 		return err
 	}

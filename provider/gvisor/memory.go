@@ -35,9 +35,10 @@ type memoryGuard struct {
 	limits   *limits
 	limit    int64
 	disabled atomic.Bool // no program is killed
+	armed    bool        // see armAlarm
 	conduit  *os.File
 	marked   []int    // processes that need no mark: they have one, or are not programs
-	events   *os.File // becomes readable when the limit is reached
+	events   *os.File // see memoryEvents
 	kills    atomic.Int64
 
 	// The last order to kill since the use was below the limit.
@@ -97,15 +98,15 @@ func (g *memoryGuard) watch() {
 	defer close(g.done)
 	buf := make([]byte, 4096)
 	for {
-		if _, err := g.events.Read(buf); err != nil {
-			return // stopped
-		}
 		for wait := g.checkUse(); wait > 0; wait = g.checkUse() {
 			select {
 			case <-time.After(wait):
 			case <-g.quit:
 				return
 			}
+		}
+		if _, err := g.events.Read(buf); err != nil {
+			return // stopped
 		}
 	}
 }
@@ -114,9 +115,13 @@ func (g *memoryGuard) watch() {
 // after the next event.
 func (g *memoryGuard) checkUse() time.Duration {
 	used, needed, err := g.limits.memoryUse()
-	if err != nil || used <= g.limit/2 {
-		return 0 // the sandbox is gone, or the use is low
+	if err != nil {
+		return 0 // the sandbox is gone
 	}
+	if used <= g.limit/2 {
+		return g.armAlarm()
+	}
+	g.disarmAlarm()
 	if needed <= g.limit || g.disabled.Load() { // the rest are copies of files, which are reclaimed
 		g.markPrograms()
 		g.orderedAt = time.Time{}
@@ -131,6 +136,28 @@ func (g *memoryGuard) checkUse() time.Duration {
 	}
 	g.markPrograms()
 	return killPeriod
+}
+
+// armAlarm sets memory.high of version 2 to half of the limit, which causes an event when more
+// is used. If that fails it returns when to check again, otherwise 0.
+func (g *memoryGuard) armAlarm() time.Duration {
+	if g.armed {
+		return 0
+	}
+	if err := g.limits.setAlarm(strconv.FormatInt(g.limit/2, 10)); err != nil {
+		return markPeriod // without events, check periodically
+	}
+	g.armed = true
+	return 0
+}
+
+// disarmAlarm removes memory.high at once. Above it the machine's kernel delays each thread that
+// allocates memory, for up to two seconds at a time. These are threads of the sandbox's kernel:
+// the guest could not kill in time, and what it has killed would not end.
+func (g *memoryGuard) disarmAlarm() {
+	if g.armed {
+		g.armed = g.limits.setAlarm("max") != nil // retried after a failure
+	}
 }
 
 // markPrograms has the machine's kernel kill programs first. Programs that have ended need no
@@ -166,9 +193,9 @@ func (l *limits) memoryUse() (used, needed int64, err error) {
 	return used, max(needed, 0), nil
 }
 
-// memoryEvents is a file that becomes readable each time a sandbox's limit is reached. It is
-// opened in the background: with version 1 that takes the machine's kernel 20 ms and more, in
-// which the sandbox can start.
+// memoryEvents is a file that becomes readable when the use of memory exceeds half of a sandbox's
+// limit, with version 2 only if the alarm is set. It is opened in the background: with version 1
+// that takes the machine's kernel 20 ms and more, in which the sandbox can start.
 type memoryEvents struct {
 	opened chan struct{} // closed when file or err is set
 	file   *os.File
@@ -217,7 +244,7 @@ func (l *limits) openEventsV1() (*os.File, error) {
 		return nil, err
 	}
 	events := os.NewFile(uintptr(fd), "memory events")
-	for _, threshold := range []int64{l.enforced.Memory / 2, l.enforced.Memory} {
+	for _, threshold := range []int64{l.killLimit() / 2, l.killLimit()} {
 		order := fmt.Sprintf("%d %d %d", fd, usage.Fd(), threshold)
 		if err := cgroup.Write(l.groups.Path(cgroup.Memory, "cgroup.event_control"), order); err != nil {
 			return nil, errors.Join(err, events.Close())
@@ -226,8 +253,13 @@ func (l *limits) openEventsV1() (*os.File, error) {
 	return events, nil
 }
 
-// openEventsV2 relies on memory.high being the sandbox's limit: a process that exceeds it is
-// slowed down, and memory.events changes.
+// setAlarm sets memory.high of version 2. When a group uses more, its memory.events changes.
+// Version 1 needs no alarm: see openEventsV1.
+func (l *limits) setAlarm(bytes string) error {
+	return l.groups.Set(cgroup.Memory, "", "memory.high", bytes)
+}
+
+// openEventsV2 returns the events that follow setAlarm.
 func (l *limits) openEventsV2() (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // While a layer is saved or loaded, the sandbox's kernel needs memory for itself: some
-// kilobytes for each file. It must not be killed for that, so both limits are raised then. Only
-// the guest runs inside at that time. Afterwards a kernel that was started with files keeps part
+// kilobytes for each file. It must not be killed for that, so the second limit is raised then, and
+// the guard of the first is disabled. Only the guest runs inside at that time. Afterwards a kernel that was started with files keeps part
 // of what it has read, for which limitsRequest.Kernel is.
 const (
 	raiseFactor  = 4
@@ -25,7 +25,7 @@ const (
 // killLimit is how many bytes of memory may be in use before programs are killed.
 func (l *limits) killLimit() int64 { return l.enforced.Memory + l.kernel }
 
-// raiseMemory raises the limits of memory until lowerMemory is called.
+// raiseMemory raises the second limit of memory until lowerMemory is called.
 func (l *limits) raiseMemory() error {
 	if l.enforced.Memory == 0 || l.raised {
 		return nil
@@ -33,7 +33,7 @@ func (l *limits) raiseMemory() error {
 	l.raised = true
 	bytes := raiseFactor*l.killLimit() + memoryReserve
 	if l.groups.IsV2(cgroup.Memory) {
-		return l.setMemoryLimits(bytes, bytes)
+		return l.setMemoryLimit(bytes)
 	}
 	value := strconv.FormatInt(bytes, 10)
 	if err := ignoreMissing(l.groups.Set(cgroup.Memory, "memory.memsw.limit_in_bytes", "", value)); err != nil {
@@ -42,7 +42,7 @@ func (l *limits) raiseMemory() error {
 	return l.groups.Set(cgroup.Memory, "memory.limit_in_bytes", "", value)
 }
 
-// lowerMemory sets the limits again as soon as the use of memory permits it.
+// lowerMemory sets the limit again as soon as the use of memory permits it.
 //
 // Exhausted: too much memory stays in use.
 func (l *limits) lowerMemory() error {
@@ -56,7 +56,7 @@ func (l *limits) lowerMemory() error {
 		}
 		err = unix.EBUSY
 		if needed <= l.killLimit() {
-			err = l.setMemoryLimits(l.killLimit(), l.killLimit()+memoryReserve)
+			err = l.setMemoryLimit(l.killLimit() + memoryReserve)
 		}
 		if !errors.Is(err, unix.EBUSY) {
 			l.raised = err != nil
@@ -68,15 +68,13 @@ func (l *limits) lowerMemory() error {
 	}
 }
 
-// setMemoryLimits sets the second of the two limits described in memory.go, and for version 2
-// the first as well.
-func (l *limits) setMemoryLimits(first, second int64) error {
-	value := strconv.FormatInt(second, 10)
+// setMemoryLimit sets the second of the two limits described in memory.go, in bytes.
+func (l *limits) setMemoryLimit(bytes int64) error {
+	value := strconv.FormatInt(bytes, 10)
 	if l.groups.IsV2(cgroup.Memory) {
-		err := errors.Join(
+		return errors.Join(
 			l.groups.Set(cgroup.Memory, "", "memory.max", value),
-			l.groups.Set(cgroup.Memory, "", "memory.high", strconv.FormatInt(first, 10)))
-		return errors.Join(err, ignoreMissing(l.groups.Set(cgroup.Memory, "", "memory.swap.max", "0")))
+			ignoreMissing(l.groups.Set(cgroup.Memory, "", "memory.swap.max", "0")))
 	}
 	// The limit with swap is never the lower one.
 	if err := l.groups.Set(cgroup.Memory, "memory.limit_in_bytes", "", value); err != nil {

@@ -29,7 +29,7 @@ const (
 
 	layerFormat = 1
 	// kernelFormat changes with what must be equal for a kernel to be loaded, besides the
-	// version of gVisor: where its conduit is, and how the guest is frozen and released.
+	// version of gVisor: where its conduit is, and how the guest is quiesced and continued.
 	kernelFormat = 1
 
 	// Directories beside those of stopped sandboxes. They are not valid IDs.

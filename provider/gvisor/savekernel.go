@@ -72,15 +72,15 @@ func (sb *engineSandbox) saveState(ctx context.Context, req saveRequest, files [
 	return nil
 }
 
-// freezeAndSaveLocked freezes the guest and the sandbox, and writes them. The caller holds mu.
+// freezeAndSaveLocked quiesces the guest, freezes the sandbox, and writes them. The caller holds mu.
 func (sb *engineSandbox) freezeAndSaveLocked(ctx context.Context, req saveRequest, files []*os.File) error {
-	if sb.paused { // the guest has to be frozen first
+	if sb.paused { // the guest has to be quiesced first
 		if err := sb.container.Resume(); err != nil {
 			return err
 		}
 		sb.paused = false
 	}
-	if err := sb.freezeGuestLocked(ctx); err != nil {
+	if err := sb.quiesceGuestLocked(ctx); err != nil {
 		return err
 	}
 	if err := sb.pauseLocked(); err != nil {
@@ -144,32 +144,32 @@ func (sb *engineSandbox) undoSave() error {
 	return nil
 }
 
-// freezeGuestLocked has the guest close all connections and return its settings. The caller holds
+// quiesceGuestLocked has the guest close all connections and return its settings. The caller holds
 // mu.
-func (sb *engineSandbox) freezeGuestLocked(ctx context.Context) error {
+func (sb *engineSandbox) quiesceGuestLocked(ctx context.Context) error {
 	conn, err := sb.openOrder(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	settings, err := guest.Hold(conn)
+	settings, err := guest.Quiesce(conn)
 	sb.guestSettings = settings // the guest may not have them any more
 	if err != nil {
-		return sandpit.Errorf(sandpit.Unavailable, "freeze the guest: %w", err)
+		return sandpit.Errorf(sandpit.Unavailable, "quiesce the guest: %w", err)
 	}
 	return nil
 }
 
-// releaseGuestLocked is the opposite of freezeGuestLocked, also for the guest of a loaded kernel.
+// continueGuestLocked is the opposite of quiesceGuestLocked, also for the guest of a loaded kernel.
 // The caller holds mu.
-func (sb *engineSandbox) releaseGuestLocked(ctx context.Context, renew bool) error {
+func (sb *engineSandbox) continueGuestLocked(ctx context.Context, renew bool) error {
 	conn, err := sb.openOrder(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := guest.LetGo(conn, guest.Release{Settings: sb.guestSettings, Renew: renew}); err != nil {
-		return sandpit.Errorf(sandpit.Unavailable, "release the guest: %w", err)
+	if err := guest.Continue(conn, guest.Continuation{Settings: sb.guestSettings, Renew: renew}); err != nil {
+		return sandpit.Errorf(sandpit.Unavailable, "continue the guest: %w", err)
 	}
 	sb.guestSettings = nil
 	return nil

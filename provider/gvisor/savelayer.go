@@ -70,7 +70,7 @@ func (sb *engineSandbox) undoSaveLocked() error {
 	sb.guard.setDisabled(false)
 	var err error
 	if sb.guestSettings != nil {
-		err = sb.releaseGuestLocked(context.Background(), false) // which has a limit of its own
+		err = sb.continueGuestLocked(context.Background(), false) // which has a limit of its own
 	}
 	return errors.Join(err, sb.limits.lowerMemory())
 }

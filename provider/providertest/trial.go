@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // trial is one check on its way.
@@ -58,11 +59,8 @@ func equal[T comparable](c *trial, what string, got, want T) {
 
 // clip keeps long texts out of messages.
 func clip(text string) string {
-	const most = 500
-	if len(text) > most {
-		return text[:most] + "..."
-	}
-	return text
+	const maxLength = 500
+	return textlen.Shorten(text, maxLength)
 }
 
 // short is a value as a message shows it.

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// startTime is how long a browser may take to start, stopTime how long to end by
+	// startTimeout is how long a browser may take to start, stopTimeout how long to end by
 	// itself.
-	startTime = 60 * time.Second
-	stopTime  = 5 * time.Second
+	startTimeout = 60 * time.Second
+	stopTimeout  = 5 * time.Second
 	// maxTabs is how many pages are open at most; more are closed as they come.
 	maxTabs = 20
 	// maxNotes is how many notes are kept, maxNote how long one is, in bytes.
@@ -50,13 +50,13 @@ type Options struct {
 // Browser is a browser that runs. Its methods may be called concurrently, but what is done
 // to pages should be one thing at a time.
 type Browser struct {
-	conn    *conn
-	process sandpit.Process
-	stop    context.CancelFunc
-	errors  *tail
-	ended   chan struct{}
-	product string
-	agent   string
+	conn      *protocolConn
+	process   sandpit.Process
+	stop      context.CancelFunc
+	errors    *tailBuffer
+	ended     chan struct{}
+	product   string
+	userAgent string
 
 	mu      sync.Mutex
 	changed chan struct{} // closed with each change of what follows
@@ -68,16 +68,16 @@ type Browser struct {
 	notes   []string
 }
 
-// launch starts the first browser that there is. Debian's wrapper is passed over, for it
+// launchScript starts the first browser that there is. Debian's wrapper is passed over, for it
 // needs files that not every image has. Chromium's own sandbox cannot be had by root,
 // nor where user namespaces are forbidden.
 //
 //go:embed launch.sh
-var launch string
+var launchScript string
 
-// flags are how a browser is started: without a window, spoken to by its descriptors 3
+// browserFlags are how a browser is started: without a window, spoken to by its descriptors 3
 // and 4, and with nothing that asks the network for more than pages do.
-func flags(v View) []string {
+func browserFlags(v View) []string {
 	return []string{
 		"--headless", "--remote-debugging-pipe", fmt.Sprintf("--window-size=%d,%d", v.Width, v.Height),
 		// Nobody has a GPU inside, and /dev/shm may be too small for a page.
@@ -101,11 +101,11 @@ func Start(ctx context.Context, g sandpit.Processes, o Options) (*Browser, error
 		return nil, err
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	b := &Browser{stop: stop, errors: &tail{}, ended: make(chan struct{}), changed: make(chan struct{}), view: o.View}
-	b.conn = newConn(b.handle, o.Memory)
+	b := &Browser{stop: stop, errors: &tailBuffer{}, ended: make(chan struct{}), changed: make(chan struct{}), view: o.View}
+	b.conn = newConn(b.handleEvent, o.Memory)
 	abandoned := context.AfterFunc(ctx, stop)
 	process, err := g.Start(life, sandpit.Command{
-		Args: append([]string{"/bin/sh", "-c", launch, "sh", o.Profile}, flags(o.View)...), Env: o.Env, Dir: "/", User: o.User, Tag: tag,
+		Args: append([]string{"/bin/sh", "-c", launchScript, "sh", o.Profile}, browserFlags(o.View)...), Env: o.Env, Dir: "/", User: o.User, Tag: tag,
 		Stdin: b.conn.in, Stdout: b.conn, Stderr: b.errors,
 	})
 	if !abandoned() && err == nil {
@@ -113,20 +113,20 @@ func Start(ctx context.Context, g sandpit.Processes, o Options) (*Browser, error
 	}
 	if err != nil {
 		if process != nil { // nobody follows it any more
-			kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTime)
+			kill, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 			defer cancel()
 			_ = process.Signal(kill, sandpit.SIGKILL) // else the next start ends it
 		}
 		stop()
 		b.conn.in.close()
 		if sandpit.CodeOf(err) == sandpit.NotFound {
-			return nil, noBrowser()
+			return nil, errNoBrowser()
 		}
 		return nil, err
 	}
 	b.process = process
-	go b.watch(life)
-	if err := b.prepare(ctx); err != nil {
+	go b.waitExit(life)
+	if err := b.awaitReady(ctx); err != nil {
 		return nil, startError(err, b.Close(context.WithoutCancel(ctx)))
 	}
 	return b, nil
@@ -161,11 +161,11 @@ func endOthers(ctx context.Context, g sandpit.Processes, tag string) error {
 	return nil
 }
 
-// prepare waits until the browser answers, and sets it up.
-func (b *Browser) prepare(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, startTime)
+// awaitReady waits until the browser answers, and sets it up.
+func (b *Browser) awaitReady(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	raw, err := b.conn.do(limited, "", "Browser.getVersion", nil)
+	raw, err := b.conn.call(limited, "", "Browser.getVersion", nil)
 	var version struct {
 		Product string `json:"product"`
 		Agent   string `json:"userAgent"`
@@ -173,7 +173,7 @@ func (b *Browser) prepare(ctx context.Context) error {
 	if err == nil {
 		err = json.Unmarshal(raw, &version)
 	}
-	b.product, b.agent = bounded(version.Product, 100), bounded(version.Agent, 300)
+	b.product, b.userAgent = truncate(version.Product, 100), truncate(version.Agent, 300)
 	for _, r := range []request{
 		{Method: "Browser.setDownloadBehavior", Params: object{"behavior": "deny", "eventsEnabled": true}},
 		{Method: "Target.setDiscoverTargets", Params: object{"discover": true}},
@@ -182,65 +182,65 @@ func (b *Browser) prepare(ctx context.Context) error {
 		}},
 	} {
 		if err == nil {
-			_, err = b.conn.do(limited, "", r.Method, r.Params)
+			_, err = b.conn.call(limited, "", r.Method, r.Params)
 		}
 	}
 	if limited.Err() != nil && ctx.Err() == nil {
-		return sandpit.Errorf(sandpit.Timeout, "the browser has not started within %s: %s", startTime, b.errors)
+		return sandpit.Errorf(sandpit.Timeout, "the browser has not started within %s: %s", startTimeout, b.errors)
 	}
 	return err
 }
 
 type object = map[string]any
 
-// watch waits for the end of the process.
-func (b *Browser) watch(ctx context.Context) {
+// waitExit waits for the end of the process.
+func (b *Browser) waitExit(ctx context.Context) {
 	status, err := b.process.Wait(ctx)
-	b.conn.fail(b.endError(status, err))
+	b.conn.failAll(b.endError(status, err))
 	b.conn.in.close()
 	close(b.ended)
 }
 
-// noProgram is the status of launch.sh if there is no browser.
-const noProgram = 127
+// statusNoBrowser is the status of launch.sh if there is no browser.
+const statusNoBrowser = 127
 
 func (b *Browser) endError(status sandpit.ExitStatus, err error) error {
 	switch {
 	case err != nil:
-		return sandpit.Errorf(sandpit.Unavailable, "the browser has ended: %s", bounded(err.Error(), maxNote)) // not its code: the sandbox may well be there
-	case status.Code == noProgram:
-		return noBrowser()
+		return sandpit.Errorf(sandpit.Unavailable, "the browser has ended: %s", truncate(err.Error(), maxNote)) // not its code: the sandbox may well be there
+	case status.Code == statusNoBrowser:
+		return errNoBrowser()
 	case status.OutOfMemory:
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the browser was ended, for the sandbox's memory had run out"), "give the sandbox 1 GB or more, or close pages")
 	}
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the browser has ended (%s): %s", status, b.errors), "the next call starts it again")
 }
 
-func noBrowser() error {
+func errNoBrowser() error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "there is no browser in this image"),
 		"use an image with Chromium, such as one built from the template builtin:browser, or install it inside (apt-get install chromium)")
 }
 
 // Alive reports whether the browser can be spoken to.
-func (b *Browser) Alive() bool { return b.conn.alive() }
+func (b *Browser) Alive() bool { return b.conn.isAlive() }
 
 // Product is the browser's name and version.
 func (b *Browser) Product() string { return b.product }
 
 // Agent is what the browser tells servers that it is.
-func (b *Browser) Agent() string { return b.agent }
+func (b *Browser) Agent() string { return b.userAgent }
 
 // Close ends the browser, which first writes down what it keeps. It is idempotent.
 func (b *Browser) Close(ctx context.Context) error {
 	defer b.stop()
 	b.conn.in.close()
-	if b.endsWithin(ctx, stopTime) {
+	if b.endsWithin(ctx, stopTimeout) {
 		return nil
 	}
-	kill, cancel := context.WithTimeout(ctx, stopTime) // the sandbox may not answer
+	kill, cancel := context.WithTimeout(ctx, stopTimeout) // the sandbox may not answer
 	defer cancel()
 	err := b.process.Signal(kill, sandpit.SIGKILL)
-	if b.endsWithin(ctx, stopTime) {
+	if b.endsWithin(ctx, stopTimeout) {
 		return nil // whatever became of the signal
 	}
 	b.stop()
@@ -260,8 +260,8 @@ func (b *Browser) endsWithin(ctx context.Context, limit time.Duration) bool {
 	return false
 }
 
-// tail keeps the end of what is written to it.
-type tail struct {
+// tailBuffer keeps the end of what is written to it.
+type tailBuffer struct {
 	mu   sync.Mutex
 	data []byte
 }
@@ -269,7 +269,7 @@ type tail struct {
 const tailSize = 2000
 
 // Write implements io.Writer. It never fails.
-func (t *tail) Write(p []byte) (int, error) {
+func (t *tailBuffer) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.data = append(t.data, p[max(0, len(p)-tailSize):]...)
@@ -278,7 +278,7 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 // String is the line that says why a browser has ended, or else the last one.
-func (t *tail) String() string {
+func (t *tailBuffer) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(t.data), "?")), "\n")
@@ -286,5 +286,5 @@ func (t *tail) String() string {
 	if at < 0 {
 		at = len(lines) - 1
 	}
-	return bounded(lines[at], maxNote)
+	return truncate(lines[at], maxNote)
 }

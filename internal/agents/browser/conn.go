@@ -11,32 +11,33 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 const (
 	// maxMessage is the largest message in either direction, in bytes. A larger one is
 	// passed over, and the call that it answers fails.
 	maxMessage = 32 << 20
-	// maxPassed is how much of one message is passed over until the browser counts as
+	// maxDiscarded is how much of one message is passed over until the browser counts as
 	// broken.
-	maxPassed = 1 << 30
+	maxDiscarded = 1 << 30
 )
 
-// conn is the protocol: JSON messages, each ended by a NUL. It is the writer that takes
+// protocolConn is the protocol: JSON messages, each ended by a NUL. It is the writer that takes
 // the browser's output, and its methods may be called concurrently.
-type conn struct {
-	in *feed
+type protocolConn struct {
+	in *inputBuffer
 	// event is told of events, one after the other. It must not wait.
 	event func(event)
 
 	mu      sync.Mutex
 	last    int
-	waiting map[int]call
+	waiting map[int]pendingCall
 	broken  error // why nothing more can be called
 
 	// What follows belongs to who writes.
-	message []byte
-	passed  int // bytes of a message that is too large
+	message   []byte
+	discarded int // bytes of a message that is too large
 	// memory is what messages are kept in, reserved how much of it this one has.
 	memory   *memory.Account
 	reserved int64
@@ -46,10 +47,10 @@ type conn struct {
 // as what is made of that.
 const messageCost = 3
 
-// headOf is how much of a message is always kept: its number is in it.
-const headOf = 64
+// headSize is how much of a message is always kept: its number is in it.
+const headSize = 64
 
-type call struct {
+type pendingCall struct {
 	session string
 	answer  chan answer
 }
@@ -72,28 +73,28 @@ type request struct {
 	Params  any    `json:"params,omitempty"`
 }
 
-// refusal is the browser's answer to a call that it does not carry out.
-type refusal struct {
+// protocolError is the browser's answer to a call that it does not carry out.
+type protocolError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 }
 
-func (r *refusal) Error() string { return bounded(r.Message, 500) }
+func (r *protocolError) Error() string { return truncate(r.Message, 500) }
 
-func newConn(event func(event), account *memory.Account) *conn {
-	return &conn{in: newFeed(), event: event, waiting: map[int]call{}, memory: account}
+func newConn(event func(event), account *memory.Account) *protocolConn {
+	return &protocolConn{in: newInputBuffer(), event: event, waiting: map[int]pendingCall{}, memory: account}
 }
 
-// do calls a method of a session ("": of the browser) and returns its result.
+// call calls a method of a session ("": of the browser) and returns its result.
 //
 // Unavailable: the browser or the page has ended. Exhausted: the answer is too large.
 // What the browser refuses is a *refusal.
-func (c *conn) do(ctx context.Context, session, method string, params any) (json.RawMessage, error) {
-	id, came, err := c.send(session, method, params)
+func (c *protocolConn) call(ctx context.Context, session, method string, params any) (json.RawMessage, error) {
+	id, came, err := c.sendRequest(session, method, params)
 	if err != nil {
 		return nil, err
 	}
-	defer c.forget(id)
+	defer c.forgetCall(id)
 	select {
 	case a := <-came:
 		return a.result, a.err
@@ -102,14 +103,14 @@ func (c *conn) do(ctx context.Context, session, method string, params any) (json
 	}
 }
 
-// post calls a method and does not wait for its result.
-func (c *conn) post(session, method string, params any) {
-	if id, _, err := c.send(session, method, params); err == nil { // else the browser has ended, which others notice
-		c.forget(id)
+// callAsync calls a method and does not wait for its result.
+func (c *protocolConn) callAsync(session, method string, params any) {
+	if id, _, err := c.sendRequest(session, method, params); err == nil { // else the browser has ended, which others notice
+		c.forgetCall(id)
 	}
 }
 
-func (c *conn) send(session, method string, params any) (int, <-chan answer, error) {
+func (c *protocolConn) sendRequest(session, method string, params any) (int, <-chan answer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.broken != nil {
@@ -121,22 +122,22 @@ func (c *conn) send(session, method string, params any) (int, <-chan answer, err
 		return 0, nil, err
 	}
 	came := make(chan answer, 1)
-	c.waiting[c.last] = call{session, came}
-	if !c.in.put(append(data, 0)) {
+	c.waiting[c.last] = pendingCall{session, came}
+	if !c.in.putMessage(append(data, 0)) {
 		delete(c.waiting, c.last)
 		return 0, nil, sandpit.Errorf(sandpit.Unavailable, "the browser does not read what it is told")
 	}
 	return c.last, came, nil
 }
 
-func (c *conn) forget(id int) {
+func (c *protocolConn) forgetCall(id int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.waiting, id)
 }
 
-// fail ends all calls, and those to come.
-func (c *conn) fail(err error) {
+// failAll ends all calls, and those to come.
+func (c *protocolConn) failAll(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.broken == nil {
@@ -148,14 +149,14 @@ func (c *conn) fail(err error) {
 	}
 }
 
-func (c *conn) alive() bool {
+func (c *protocolConn) isAlive() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.broken == nil
 }
 
 // failSession ends the calls of a session.
-func (c *conn) failSession(session string, err error) {
+func (c *protocolConn) failSession(session string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, w := range c.waiting {
@@ -166,39 +167,39 @@ func (c *conn) failSession(session string, err error) {
 	}
 }
 
-var errTooMuch = errors.New("the browser says more than anybody can take")
+var errOutputTooLarge = errors.New("the browser says more than anybody can take")
 
 // Write implements io.Writer, for one goroutine.
-func (c *conn) Write(p []byte) (int, error) {
+func (c *protocolConn) Write(p []byte) (int, error) {
 	written := len(p)
 	for {
 		piece, rest, ended := bytes.Cut(p, []byte{0})
-		if err := c.add(piece); err != nil {
+		if err := c.addPiece(piece); err != nil {
 			return 0, err
 		}
 		if !ended {
 			return written, nil
 		}
-		c.end()
+		c.endMessage()
 		p = rest
 	}
 }
 
-// add takes a piece of a message.
-func (c *conn) add(piece []byte) error {
+// addPiece takes a piece of a message.
+func (c *protocolConn) addPiece(piece []byte) error {
 	room := maxMessage - len(c.message)
-	if cost := int64(min(len(piece), room)) * messageCost; c.passed > 0 || c.memory.Reserve(cost) != nil {
-		room = max(headOf-len(c.message), 0)
+	if cost := int64(min(len(piece), room)) * messageCost; c.discarded > 0 || c.memory.Reserve(cost) != nil {
+		room = max(headSize-len(c.message), 0)
 	} else {
 		c.reserved += cost
 	}
 	if len(piece) > room {
-		c.passed += len(piece) - room
+		c.discarded += len(piece) - room
 		piece = piece[:room]
 	}
-	if c.passed > maxPassed {
-		c.fail(sandpit.Errorf(sandpit.Unavailable, "%w", errTooMuch))
-		return errTooMuch
+	if c.discarded > maxDiscarded {
+		c.failAll(sandpit.Errorf(sandpit.Unavailable, "%w", errOutputTooLarge))
+		return errOutputTooLarge
 	}
 	c.message = append(c.message, piece...)
 	return nil
@@ -207,15 +208,15 @@ func (c *conn) add(piece []byte) error {
 // idPattern finds the number of the call that a message answers, which comes first.
 var idPattern = regexp.MustCompile(`^\{"id":(\d{1,9}),`)
 
-// end takes the message that has ended.
-func (c *conn) end() {
-	message, passed, reserved := c.message, c.passed, c.reserved
-	c.message, c.passed, c.reserved = nil, 0, 0
+// endMessage takes the message that has ended.
+func (c *protocolConn) endMessage() {
+	message, passed, reserved := c.message, c.discarded, c.reserved
+	c.message, c.discarded, c.reserved = nil, 0, 0
 	defer c.memory.Return(reserved)
 	if passed > 0 {
-		if m := idPattern.FindSubmatch(message[:min(len(message), headOf)]); m != nil {
+		if m := idPattern.FindSubmatch(message[:min(len(message), headSize)]); m != nil {
 			id, _ := strconv.Atoi(string(m[1])) // nine digits are a number
-			c.answer(id, answer{err: sandpit.Errorf(sandpit.Exhausted, "the browser's response has %d bytes; the limit is %d bytes, or less when memory is short", len(message)+passed, maxMessage)})
+			c.deliverAnswer(id, answer{err: sandpit.Errorf(sandpit.Exhausted, "the browser's response has %d bytes; the limit is %d bytes, or less when memory is short", len(message)+passed, maxMessage)})
 		}
 		return
 	}
@@ -224,7 +225,7 @@ func (c *conn) end() {
 
 		ID     int             `json:"id"`
 		Result json.RawMessage `json:"result"`
-		Error  *refusal        `json:"error"`
+		Error  *protocolError  `json:"error"`
 	}
 	if json.Unmarshal(message, &m) != nil {
 		return // a browser that talks nonsense is one that does not answer
@@ -233,14 +234,14 @@ func (c *conn) end() {
 	case m.ID == 0:
 		c.event(m.event)
 	case m.Error != nil:
-		c.answer(m.ID, answer{err: m.Error})
+		c.deliverAnswer(m.ID, answer{err: m.Error})
 	default:
-		c.answer(m.ID, answer{result: m.Result})
+		c.deliverAnswer(m.ID, answer{result: m.Result})
 	}
 }
 
-// answer ends a call. One that nobody waits for is dropped.
-func (c *conn) answer(id int, a answer) {
+// deliverAnswer ends a call. One that nobody waits for is dropped.
+func (c *protocolConn) deliverAnswer(id int, a answer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w, waited := c.waiting[id]; waited {
@@ -249,10 +250,7 @@ func (c *conn) answer(id int, a answer) {
 	}
 }
 
-// bounded is a text from the browser as it may be told: of a length in bytes, and UTF-8.
-func bounded(text string, limit int) string {
-	if len(text) <= limit {
-		return text
-	}
-	return string(bytes.ToValidUTF8([]byte(text[:limit]), nil)) + "…"
+// truncate is a text from the browser as it may be told: of a length in bytes, and UTF-8.
+func truncate(text string, limit int) string {
+	return textlen.Shorten(text, limit)
 }

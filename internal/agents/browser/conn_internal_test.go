@@ -26,7 +26,7 @@ func TestConn(t *testing.T) {
 	defer cancel()
 	ask := func(session, method string, say func()) (json.RawMessage, error) {
 		t.Helper()
-		id, came, err := c.send(session, method, object{"a": 1})
+		id, came, err := c.sendRequest(session, method, object{"a": 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestConn(t *testing.T) {
 		t.Errorf("%s, %v, events %v", raw, err, events)
 	}
 	_, err = ask("", "B", say("{\"id\":2,\"error\":{\"code\":-32000,\"message\":\"no\"}}\x00"))
-	if refused, ok := errors.AsType[*refusal](err); !ok || refused.Code != -32000 {
+	if refused, ok := errors.AsType[*protocolError](err); !ok || refused.Code != -32000 {
 		t.Errorf("refused: %v", err)
 	}
 	_, err = ask("", "C", say(`{"id":3,"result":{"x":"`, strings.Repeat("y", maxMessage), "\"}}\x00"))
@@ -69,10 +69,10 @@ func TestConn(t *testing.T) {
 	if _, err = ask("s", "D", func() { c.failSession("s", gone) }); !errors.Is(err, gone) {
 		t.Errorf("the session ends: %v", err)
 	}
-	if _, err = ask("", "E", func() { c.fail(gone) }); !errors.Is(err, gone) || c.alive() {
+	if _, err = ask("", "E", func() { c.failAll(gone) }); !errors.Is(err, gone) || c.isAlive() {
 		t.Errorf("the browser ends: %v", err)
 	}
-	if _, err := c.do(ctx, "", "F", nil); !errors.Is(err, gone) {
+	if _, err := c.call(ctx, "", "F", nil); !errors.Is(err, gone) {
 		t.Errorf("after its end: %v", err)
 	}
 	if len(c.waiting) > 0 {
@@ -91,9 +91,9 @@ func TestFeedIsBounded(t *testing.T) {
 	c := newConn(func(event) {}, nil)
 	text := strings.Repeat("x", 1<<20)
 	for range 2 * maxMessage / len(text) {
-		c.post("", "A", object{"text": text})
+		c.callAsync("", "A", object{"text": text})
 	}
-	if _, err := c.do(t.Context(), "", "B", object{"text": text}); sandpit.CodeOf(err) != sandpit.Unavailable {
+	if _, err := c.call(t.Context(), "", "B", object{"text": text}); sandpit.CodeOf(err) != sandpit.Unavailable {
 		t.Errorf("what is not read: %v", err)
 	}
 	if len(c.in.data) > maxMessage || len(c.waiting) > 0 {
@@ -112,20 +112,20 @@ func TestPictures(t *testing.T) {
 		return b.Bytes()
 	}
 	good := encode(30, 20)
-	if p, err := checked(good, "png"); err != nil || p.MIME != "image/png" || p.Width != 30 || p.Height != 20 {
+	if p, err := checkPicture(good, "png"); err != nil || p.MIME != "image/png" || p.Width != 30 || p.Height != 20 {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for name, bad := range map[string][]byte{
 		"nothing": nil, "text": []byte("x"), "cut": good[:len(good)-20], "wide": encode(maxSide+1, 1), "many pixels": encode(maxSide, maxPixels/maxSide+1),
 	} {
-		if _, err := checked(bad, "png"); sandpit.CodeOf(err) != sandpit.Internal {
+		if _, err := checkPicture(bad, "png"); sandpit.CodeOf(err) != sandpit.Internal {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := checked(good, "jpeg"); sandpit.CodeOf(err) != sandpit.Internal {
+	if _, err := checkPicture(good, "jpeg"); sandpit.CodeOf(err) != sandpit.Internal {
 		t.Errorf("another format: %v", err)
 	}
-	if _, err := checked(make([]byte, maxPicture+1), "png"); sandpit.CodeOf(err) != sandpit.Exhausted {
+	if _, err := checkPicture(make([]byte, maxPicture+1), "png"); sandpit.CodeOf(err) != sandpit.Exhausted {
 		t.Errorf("too many bytes: %v", err)
 	}
 }
@@ -136,22 +136,22 @@ func TestKeys(t *testing.T) {
 	for text, want := range map[string]string{
 		"Enter": "[Enter]", "a": "[a]", "Control+Shift+K": "[Control Shift K]", "+": "[+]", "Control++": "[Control +]",
 	} {
-		if got, err := chord(text); err != nil || fmt.Sprint(got) != want {
+		if got, err := splitChord(text); err != nil || fmt.Sprint(got) != want {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
 	}
-	if _, err := chord("a+b+c+d+e+f"); sandpit.CodeOf(err) != sandpit.Invalid {
+	if _, err := splitChord("a+b+c+d+e+f"); sandpit.CodeOf(err) != sandpit.Invalid {
 		t.Errorf("six keys: %v", err)
 	}
 	for name, want := range map[string]key{
 		"ENTER": {"Enter", "Enter", 13, "\r"}, "Esc": {"Escape", "Escape", 27, ""}, "q": {"q", "KeyQ", 'Q', "q"}, "7": {"7", "Digit7", '7', "7"}, "ü": {"ü", "", 0, "ü"},
 	} {
-		if got, err := keyOf(name); err != nil || got != want {
+		if got, err := findKey(name); err != nil || got != want {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
 	for _, bad := range []string{"", "Entr", "ab", "\xff"} {
-		if _, err := keyOf(bad); sandpit.CodeOf(err) != sandpit.Invalid {
+		if _, err := findKey(bad); sandpit.CodeOf(err) != sandpit.Invalid {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -166,8 +166,8 @@ func FuzzOutput(f *testing.F) {
 		`{"method":"Target.targetCrashed","params":{"targetId":"t"}}`+"\x00"), 100)
 	f.Fuzz(func(t *testing.T, output []byte, size int) {
 		b := &Browser{changed: make(chan struct{}), ended: make(chan struct{})}
-		b.conn = newConn(b.handle, nil)
-		if _, _, err := b.conn.send("s", "A", nil); err != nil {
+		b.conn = newConn(b.handleEvent, nil)
+		if _, _, err := b.conn.sendRequest("s", "A", nil); err != nil {
 			t.Fatal(err)
 		}
 		for piece := range slices.Chunk(output, max(1, size)) {

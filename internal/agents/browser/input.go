@@ -5,23 +5,23 @@ import (
 	"sync"
 )
 
-// feed is the input of a process: what is put is read, in order. It never keeps who puts
+// inputBuffer is the input of a process: what is put is read, in order. It never keeps who puts
 // waiting, so that an answer can be given from where messages arrive.
-type feed struct {
+type inputBuffer struct {
 	mu     sync.Mutex
 	more   sync.Cond
 	data   []byte
 	closed bool
 }
 
-func newFeed() *feed {
-	f := &feed{}
+func newInputBuffer() *inputBuffer {
+	f := &inputBuffer{}
 	f.more.L = &f.mu
 	return f
 }
 
-// put reports whether there was room for a message.
-func (f *feed) put(message []byte) bool {
+// putMessage reports whether there was room for a message.
+func (f *inputBuffer) putMessage(message []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed || len(f.data)+len(message) > maxMessage {
@@ -33,7 +33,7 @@ func (f *feed) put(message []byte) bool {
 }
 
 // Read implements io.Reader.
-func (f *feed) Read(p []byte) (int, error) {
+func (f *inputBuffer) Read(p []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for len(f.data) == 0 && !f.closed {
@@ -48,7 +48,7 @@ func (f *feed) Read(p []byte) (int, error) {
 }
 
 // close ends the input after what has been put. It is idempotent.
-func (f *feed) close() {
+func (f *inputBuffer) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true

@@ -18,13 +18,13 @@ type key struct {
 	text string // what it writes
 }
 
-// modifiers are keys that change what others do, with their bits in the protocol.
-func modifiers() map[string]int {
+// modifierBits are keys that change what others do, with their bits in the protocol.
+func modifierBits() map[string]int {
 	return map[string]int{"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
 }
 
 // names of keys, in lower case, as people write them.
-func keys() map[string]key {
+func namedKeys() map[string]key {
 	named := map[string]key{
 		"enter": {"Enter", "Enter", 13, "\r"}, "tab": {"Tab", "Tab", 9, ""}, "backspace": {"Backspace", "Backspace", 8, ""},
 		"delete": {"Delete", "Delete", 46, ""}, "escape": {"Escape", "Escape", 27, ""}, "space": {" ", "Space", 32, " "},
@@ -47,9 +47,9 @@ func keys() map[string]key {
 	return named
 }
 
-// keyOf finds a key: by its name, or the character that it writes. Invalid.
-func keyOf(name string) (key, error) {
-	if k, known := keys()[strings.ToLower(name)]; known {
+// findKey finds a key: by its name, or the character that it writes. Invalid.
+func findKey(name string) (key, error) {
+	if k, known := namedKeys()[strings.ToLower(name)]; known {
 		return k, nil
 	}
 	r, size := utf8.DecodeRuneInString(name)
@@ -66,8 +66,8 @@ func keyOf(name string) (key, error) {
 	return k, nil
 }
 
-// chord takes Control+Shift+a apart.
-func chord(text string) ([]string, error) {
+// splitChord takes Control+Shift+a apart.
+func splitChord(text string) ([]string, error) {
 	if text == "+" {
 		return []string{"+"}, nil
 	}
@@ -85,7 +85,7 @@ func chord(text string) ([]string, error) {
 //
 // Invalid: there is no such key.
 func (t *Tab) Press(ctx context.Context, text string) error {
-	names, err := chord(text)
+	names, err := splitChord(text)
 	if err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 	}
 	var pressed []key
 	for _, name := range names {
-		k, err := keyOf(name)
+		k, err := findKey(name)
 		if err != nil {
 			return err
 		}
@@ -109,17 +109,17 @@ func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 	}
 	held := t.heldKeys()
 	for _, k := range pressed {
-		held |= modifiers()[k.name]
-		if err := t.press(ctx, k, held); err != nil {
+		held |= modifierBits()[k.name]
+		if err := t.pressKey(ctx, k, held); err != nil {
 			return err
 		}
 	}
 	for _, k := range slices.Backward(pressed) {
-		if t.heldKeys()&modifiers()[k.name] != 0 {
+		if t.heldKeys()&modifierBits()[k.name] != 0 {
 			continue // Hold has pressed it, and only Release releases it
 		}
-		held &^= modifiers()[k.name]
-		if err := t.release(ctx, k, held); err != nil {
+		held &^= modifierBits()[k.name]
+		if err := t.releaseKey(ctx, k, held); err != nil {
 			return err
 		}
 	}
@@ -129,68 +129,68 @@ func (t *Tab) Hotkey(ctx context.Context, names []string) error {
 // Hold presses a key and does not release it: Alt, Control, Meta and Shift then count for all
 // keys and clicks in this tab. Invalid.
 func (t *Tab) Hold(ctx context.Context, name string) error {
-	k, err := keyOf(name)
+	k, err := findKey(name)
 	if err != nil {
 		return err
 	}
-	return t.press(ctx, k, t.changeHeld(func(held int) int { return held | modifiers()[k.name] }))
+	return t.pressKey(ctx, k, t.updateHeld(func(held int) int { return held | modifierBits()[k.name] }))
 }
 
 // Release releases a key. Invalid.
 func (t *Tab) Release(ctx context.Context, name string) error {
-	k, err := keyOf(name)
+	k, err := findKey(name)
 	if err != nil {
 		return err
 	}
-	return t.release(ctx, k, t.changeHeld(func(held int) int { return held &^ modifiers()[k.name] }))
+	return t.releaseKey(ctx, k, t.updateHeld(func(held int) int { return held &^ modifierBits()[k.name] }))
 }
 
 // heldKeys are the bits of the modifiers that Hold has pressed.
-func (t *Tab) heldKeys() int { return t.changeHeld(func(held int) int { return held }) }
+func (t *Tab) heldKeys() int { return t.updateHeld(func(held int) int { return held }) }
 
-func (t *Tab) changeHeld(change func(held int) int) int {
+func (t *Tab) updateHeld(change func(held int) int) int {
 	t.b.mu.Lock()
 	defer t.b.mu.Unlock()
-	t.held = change(t.held)
-	return t.held
+	t.heldModifiers = change(t.heldModifiers)
+	return t.heldModifiers
 }
 
 const (
 	shift = 8
-	// capital is the difference between a small letter and its capital, in ASCII.
-	capital = 'a' - 'A'
+	// capitalOffset is the difference between a small letter and its capital, in ASCII.
+	capitalOffset = 'a' - 'A'
 )
 
-// typed is what a key writes while modifiers are held. With another modifier than Shift it is
+// withModifiers is what a key writes while modifiers are held. With another modifier than Shift it is
 // a command and writes nothing. The layout of other keys than letters is not known here.
-func (k key) typed(held int) key {
+func (k key) withModifiers(held int) key {
 	switch {
 	case held&^shift != 0:
 		k.text = ""
 	case held&shift != 0 && len(k.name) == 1 && k.name[0] >= 'a' && k.name[0] <= 'z':
-		k.name = string(rune(k.name[0] - capital))
+		k.name = string(rune(k.name[0] - capitalOffset))
 		k.text = k.name
 	}
 	return k
 }
 
-func (t *Tab) press(ctx context.Context, k key, held int) error {
-	k = k.typed(held)
-	params := k.params("keyDown", held)
+func (t *Tab) pressKey(ctx context.Context, k key, held int) error {
+	k = k.withModifiers(held)
+	params := k.eventParams("keyDown", held)
 	if k.text != "" {
 		params["text"] = k.text
 	} else {
 		params["type"] = "rawKeyDown"
 	}
-	_, err := t.do(ctx, "Input.dispatchKeyEvent", params)
+	_, err := t.callPage(ctx, "Input.dispatchKeyEvent", params)
 	return err
 }
 
-func (t *Tab) release(ctx context.Context, k key, held int) error {
-	_, err := t.do(ctx, "Input.dispatchKeyEvent", k.typed(held).params("keyUp", held))
+func (t *Tab) releaseKey(ctx context.Context, k key, held int) error {
+	_, err := t.callPage(ctx, "Input.dispatchKeyEvent", k.withModifiers(held).eventParams("keyUp", held))
 	return err
 }
 
-func (k key) params(kind string, held int) object {
+func (k key) eventParams(kind string, held int) object {
 	return object{"type": kind, "key": k.name, "code": k.code, "windowsVirtualKeyCode": k.id, "modifiers": held}
 }

@@ -19,11 +19,11 @@ func TestTyped(t *testing.T) {
 		"a command":            {"a", control, "a", ""},
 		"another command":      {"a", control | shift, "a", ""},
 	} {
-		k, err := keyOf(tc.key)
+		k, err := findKey(tc.key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := k.typed(tc.held); got.name != tc.name || got.text != tc.text {
+		if got := k.withModifiers(tc.held); got.name != tc.name || got.text != tc.text {
 			t.Errorf("%s: %+v, want %q that writes %q", name, got, tc.name, tc.text)
 		}
 	}

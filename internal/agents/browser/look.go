@@ -32,7 +32,7 @@ type Target struct {
 	Text     string `json:"text,omitempty"`
 }
 
-func (t Target) validate() error {
+func (t Target) checkTarget() error {
 	given := 0
 	for _, is := range []bool{t.Index != nil, t.Selector != "", t.Text != ""} {
 		if is {
@@ -98,17 +98,17 @@ type rawAbout struct {
 	rawScroll
 }
 
-func (r rawAbout) about() About {
+func (r rawAbout) toAbout() About {
 	return About{
-		URL: clean(r.URL, maxURL), Title: clean(r.Title, maxTitle), Status: r.Status, Width: r.Width, Height: r.Height, Scroll: Scroll(r.rawScroll),
+		URL: cleanText(r.URL, maxURL), Title: cleanText(r.Title, maxTitle), Status: r.Status, Width: r.Width, Height: r.Height, Scroll: Scroll(r.rawScroll),
 	}
 }
 
 // About tells where the page is.
 func (t *Tab) About(ctx context.Context) (About, error) {
 	var raw rawAbout
-	err := t.ask(ctx, &raw, "about")
-	return raw.about(), err
+	err := t.callScript(ctx, &raw, "about")
+	return raw.toAbout(), err
 }
 
 // State tells what is on the page. Its elements have numbers until the next State.
@@ -120,15 +120,15 @@ func (t *Tab) State(ctx context.Context) (State, error) {
 		Elements []Element `json:"elements"`
 		Cut      bool      `json:"cut"`
 	}
-	if err := t.ask(ctx, &raw, "state"); err != nil {
+	if err := t.callScript(ctx, &raw, "state"); err != nil {
 		return State{}, err
 	}
-	s := State{About: raw.about(), Text: clean(raw.Text, maxContent), Elements: []Element{}, Cut: raw.Cut || len(raw.Elements) > maxElements}
+	s := State{About: raw.toAbout(), Text: cleanText(raw.Text, maxContent), Elements: []Element{}, Cut: raw.Cut || len(raw.Elements) > maxElements}
 	for _, e := range raw.Elements[:min(len(raw.Elements), maxElements)] {
-		e.Role, e.Name, e.Value, e.Href = clean(e.Role, maxName), clean(e.Name, maxName), clean(e.Value, maxName), clean(e.Href, maxName)
+		e.Role, e.Name, e.Value, e.Href = cleanText(e.Role, maxName), cleanText(e.Name, maxName), cleanText(e.Value, maxName), cleanText(e.Href, maxName)
 		e.Options = e.Options[:min(len(e.Options), 20)]
 		for i := range e.Options {
-			e.Options[i] = clean(e.Options[i], maxName)
+			e.Options[i] = cleanText(e.Options[i], maxName)
 		}
 		s.Elements = append(s.Elements, e)
 	}
@@ -141,12 +141,12 @@ func (t *Tab) Content(ctx context.Context, target Target, html bool) (string, bo
 		Text string `json:"text"`
 		Cut  bool   `json:"cut"`
 	}
-	err := t.ask(ctx, &raw, "content", target, html, maxContent)
-	return clean(raw.Text, maxContent), raw.Cut, err
+	err := t.callScript(ctx, &raw, "content", target, html, maxContent)
+	return cleanText(raw.Text, maxContent), raw.Cut, err
 }
 
-// pollTime is how often a page is asked whether something is there.
-const pollTime = 200 * time.Millisecond
+// pollInterval is how often a page is asked whether something is there.
+const pollInterval = 200 * time.Millisecond
 
 // WaitFor waits until something on the page matches a selector and is visible, or, if it
 // is "", until the page has a text.
@@ -157,14 +157,14 @@ func (t *Tab) WaitFor(ctx context.Context, selector, text string, limit time.Dur
 		var raw struct {
 			Found bool `json:"found"`
 		}
-		if err := t.ask(ctx, &raw, "has", selector, text); err != nil || raw.Found {
+		if err := t.callScript(ctx, &raw, "has", selector, text); err != nil || raw.Found {
 			return err
 		}
 		if time.Now().After(end) {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "it has not come within %s", limit), "browser_state tells what is there")
 		}
 		select {
-		case <-time.After(pollTime):
+		case <-time.After(pollInterval):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -187,7 +187,7 @@ func (t *Tab) Screenshot(ctx context.Context, full bool) (Picture, error) {
 	view := t.b.View()
 	width, height := view.Width, view.Height
 	if full {
-		raw, err := t.do(ctx, "Page.getLayoutMetrics", nil)
+		raw, err := t.callPage(ctx, "Page.getLayoutMetrics", nil)
 		var metrics struct {
 			Size struct {
 				Width  float64 `json:"width"`
@@ -204,7 +204,7 @@ func (t *Tab) Screenshot(ctx context.Context, full bool) (Picture, error) {
 		height = min(int(min(max(metrics.Size.Height, float64(height)), maxSide)), maxPixels/width)
 	}
 	for _, format := range []string{"png", "jpeg"} {
-		p, err := t.capture(ctx, format, width, height)
+		p, err := t.captureImage(ctx, format, width, height)
 		if err == nil || sandpit.CodeOf(err) != sandpit.Exhausted {
 			return p, err
 		}
@@ -212,7 +212,7 @@ func (t *Tab) Screenshot(ctx context.Context, full bool) (Picture, error) {
 	return Picture{}, sandpit.Errorf(sandpit.Exhausted, "a picture of the page has more than %d bytes", maxPicture)
 }
 
-func (t *Tab) capture(ctx context.Context, format string, width, height int) (Picture, error) {
+func (t *Tab) captureImage(ctx context.Context, format string, width, height int) (Picture, error) {
 	params := object{
 		"format": format, "captureBeyondViewport": height > t.b.View().Height || width > t.b.View().Width,
 	}
@@ -222,7 +222,7 @@ func (t *Tab) capture(ctx context.Context, format string, width, height int) (Pi
 	if params["captureBeyondViewport"] == true {
 		params["clip"] = object{"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
 	}
-	raw, err := t.do(ctx, "Page.captureScreenshot", params)
+	raw, err := t.callPage(ctx, "Page.captureScreenshot", params)
 	if err != nil {
 		return Picture{}, err
 	}
@@ -232,11 +232,11 @@ func (t *Tab) capture(ctx context.Context, format string, width, height int) (Pi
 	if err := json.Unmarshal(raw, &came); err != nil {
 		return Picture{}, sandpit.Errorf(sandpit.Internal, "the browser's picture: %w", err)
 	}
-	return checked(came.Data, format)
+	return checkPicture(came.Data, format)
 }
 
-// checked is a picture that is one: of the format, as large as is allowed, and complete.
-func checked(data []byte, format string) (Picture, error) {
+// checkPicture is a picture that is one: of the format, as large as is allowed, and complete.
+func checkPicture(data []byte, format string) (Picture, error) {
 	if len(data) > maxPicture {
 		return Picture{}, sandpit.Errorf(sandpit.Exhausted, "the picture has %d bytes", len(data))
 	}

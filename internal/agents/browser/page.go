@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// pageTime is how long a page may take to answer, loadTime to load what follows from
-	// what was done to it, reactTime to begin with that.
-	pageTime  = 20 * time.Second
-	loadTime  = 10 * time.Second
-	reactTime = 150 * time.Millisecond
+	// pageTimeout is how long a page may take to answer, loadTimeout to load what follows from
+	// what was done to it, reactDelay to begin with that.
+	pageTimeout = 20 * time.Second
+	loadTimeout = 10 * time.Second
+	reactDelay  = 150 * time.Millisecond
 	// scriptWorld names the world of our script.
 	scriptWorld = "sandpit"
 )
@@ -25,41 +25,41 @@ const (
 //go:embed page.js
 var pageScript string
 
-// do calls a method of the page.
+// callPage calls a method of the page.
 //
 // Timeout: it does not answer, and is closed. Unavailable: it has ended.
-func (t *Tab) do(ctx context.Context, method string, params any) (json.RawMessage, error) {
-	return t.doWithin(ctx, pageTime, method, params)
+func (t *Tab) callPage(ctx context.Context, method string, params any) (json.RawMessage, error) {
+	return t.callPageWithin(ctx, pageTimeout, method, params)
 }
 
-func (t *Tab) doWithin(ctx context.Context, limit time.Duration, method string, params any) (json.RawMessage, error) {
+func (t *Tab) callPageWithin(ctx context.Context, limit time.Duration, method string, params any) (json.RawMessage, error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	raw, err := t.send(limited, method, params)
+	raw, err := t.callOpen(limited, method, params)
 	if errors.Is(err, context.DeadlineExceeded) {
-		t.abandon()
+		t.closeUnresponsive()
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "the page did not answer within %s and was closed", limit), "open another one")
 	}
 	return raw, err
 }
 
-// send calls a method of the page, if it is open.
-func (t *Tab) send(ctx context.Context, method string, params any) (json.RawMessage, error) {
+// callOpen calls a method of the page, if it is open.
+func (t *Tab) callOpen(ctx context.Context, method string, params any) (json.RawMessage, error) {
 	t.b.mu.Lock()
 	closed := t.closed
 	t.b.mu.Unlock()
 	if closed != nil {
 		return nil, closed
 	}
-	return t.b.conn.do(ctx, t.session, method, params)
+	return t.b.conn.call(ctx, t.session, method, params)
 }
 
-// abandon closes a page that does not answer.
-func (t *Tab) abandon() {
+// closeUnresponsive closes a page that does not answer.
+func (t *Tab) closeUnresponsive() {
 	t.b.mu.Lock()
 	defer t.b.mu.Unlock()
-	t.b.drop(t, sandpit.Errorf(sandpit.Unavailable, "the page has been closed"))
-	t.b.conn.post("", "Target.closeTarget", object{"targetId": t.target})
+	t.b.dropTab(t, sandpit.Errorf(sandpit.Unavailable, "the page has been closed"))
+	t.b.conn.callAsync("", "Target.closeTarget", object{"targetId": t.target})
 }
 
 // Navigate opens a URL and waits until the page has loaded, for limit at most. It reports
@@ -70,12 +70,12 @@ func (t *Tab) abandon() {
 func (t *Tab) Navigate(ctx context.Context, address string, limit time.Duration) (bool, error) {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	raw, err := t.send(limited, "Page.navigate", object{"url": address})
+	raw, err := t.callOpen(limited, "Page.navigate", object{"url": address})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		t.b.conn.post(t.session, "Page.stopLoading", nil)
-		return false, sandpit.Errorf(sandpit.Timeout, "nothing came from %s within %s", host(address), limit)
+		t.b.conn.callAsync(t.session, "Page.stopLoading", nil)
+		return false, sandpit.Errorf(sandpit.Timeout, "nothing came from %s within %s", urlHost(address), limit)
 	}
-	if refused, ok := errors.AsType[*refusal](err); ok {
+	if refused, ok := errors.AsType[*protocolError](err); ok {
 		return false, sandpit.Errorf(sandpit.Invalid, "the browser does not open this: %w", refused)
 	}
 	if err != nil {
@@ -92,13 +92,13 @@ func (t *Tab) Navigate(ctx context.Context, address string, limit time.Duration)
 		return false, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this is a file to download, which the browser does not do"), "get it with http_request or curl")
 	}
 	if came.Error != "" {
-		return false, sandpit.Errorf(sandpit.Unavailable, "%s cannot be opened: %s", host(address), bounded(came.Error, 100))
+		return false, sandpit.Errorf(sandpit.Unavailable, "%s cannot be opened: %s", urlHost(address), truncate(came.Error, 100))
 	}
-	return t.loaded(limited, ctx)
+	return t.waitLoaded(limited, ctx)
 }
 
-// host is what an error tells of an address: no secrets that may be in it.
-func host(address string) string {
+// urlHost is what an error tells of an address: no secrets that may be in it.
+func urlHost(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
 		return "the page"
@@ -106,10 +106,10 @@ func host(address string) string {
 	return u.Host
 }
 
-// loaded waits for the end of loading while limited lasts.
-func (t *Tab) loaded(limited, ctx context.Context) (bool, error) {
+// waitLoaded waits for the end of loading while limited lasts.
+func (t *Tab) waitLoaded(limited, ctx context.Context) (bool, error) {
 	var closed error
-	err := t.b.until(limited, func() bool {
+	err := t.b.waitUntil(limited, func() bool {
 		closed = t.closed
 		return !t.loading || closed != nil
 	})
@@ -126,19 +126,19 @@ func (t *Tab) loaded(limited, ctx context.Context) (bool, error) {
 // loads, but not longer than some seconds.
 func (t *Tab) Settle(ctx context.Context) error {
 	select {
-	case <-time.After(reactTime):
+	case <-time.After(reactDelay):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	limited, cancel := context.WithTimeout(ctx, loadTime)
+	limited, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
-	_, err := t.loaded(limited, ctx)
+	_, err := t.waitLoaded(limited, ctx)
 	return err
 }
 
 // Back goes to the page before (-1) or after (1) in the history. Conflict: there is none.
 func (t *Tab) Back(ctx context.Context, step int) error {
-	raw, err := t.do(ctx, "Page.getNavigationHistory", nil)
+	raw, err := t.callPage(ctx, "Page.getNavigationHistory", nil)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (t *Tab) Back(ctx context.Context, step int) error {
 	if at < 0 || at >= len(history.Entries) {
 		return sandpit.Errorf(sandpit.Conflict, "there is no page to go to")
 	}
-	if _, err := t.do(ctx, "Page.navigateToHistoryEntry", object{"entryId": history.Entries[at].ID}); err != nil {
+	if _, err := t.callPage(ctx, "Page.navigateToHistoryEntry", object{"entryId": history.Entries[at].ID}); err != nil {
 		return err
 	}
 	return t.Settle(ctx)
@@ -163,29 +163,29 @@ func (t *Tab) Back(ctx context.Context, step int) error {
 
 // Reload loads the page anew.
 func (t *Tab) Reload(ctx context.Context) error {
-	if _, err := t.do(ctx, "Page.reload", nil); err != nil {
+	if _, err := t.callPage(ctx, "Page.reload", nil); err != nil {
 		return err
 	}
 	return t.Settle(ctx)
 }
 
-// remote is a value of the page.
-type remote struct {
+// remoteValue is a value of the page.
+type remoteValue struct {
 	Type        string          `json:"type"`
 	Value       json.RawMessage `json:"value"`
 	Literal     string          `json:"unserializableValue"` // NaN, -0, 12n and the like
 	Description string          `json:"description"`
 }
 
-type evaluated struct {
-	Result    remote `json:"result"`
+type evaluation struct {
+	Result    remoteValue `json:"result"`
 	Exception *struct {
-		Text      string `json:"text"`
-		Exception remote `json:"exception"`
+		Text      string      `json:"text"`
+		Exception remoteValue `json:"exception"`
 	} `json:"exceptionDetails"`
 }
 
-func (e evaluated) thrown() string {
+func (e evaluation) thrownText() string {
 	text := e.Exception.Exception.Description
 	if text == "" {
 		text = e.Exception.Text + " " + string(e.Exception.Exception.Value)
@@ -202,8 +202,8 @@ type Value struct {
 	Thrown bool
 }
 
-// stopped is the browser's code for an expression that took too long: "internal error".
-const stopped = -32603
+// codeStopped is the browser's code for an expression that took too long: "internal error".
+const codeStopped = -32603
 
 // Evaluate has the page evaluate an expression and waits for it if it is a promise. What
 // comes is the page's own word.
@@ -211,11 +211,11 @@ const stopped = -32603
 // Timeout: it took longer than limit, and was stopped. Exhausted: the value is too large.
 // Unsupported: it cannot be told as JSON, such as an element.
 func (t *Tab) Evaluate(ctx context.Context, expression string, limit time.Duration) (Value, error) {
-	raw, err := t.doWithin(ctx, limit+pageTime/4, "Runtime.evaluate", object{
+	raw, err := t.callPageWithin(ctx, limit+pageTimeout/4, "Runtime.evaluate", object{
 		"expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true, "replMode": true, "timeout": limit.Milliseconds(),
 	})
-	refused, ok := errors.AsType[*refusal](err)
-	if ok && refused.Code == stopped {
+	refused, ok := errors.AsType[*protocolError](err)
+	if ok && refused.Code == codeStopped {
 		return Value{}, sandpit.Errorf(sandpit.Timeout, "the expression took longer than %s and was stopped", limit)
 	}
 	if ok {
@@ -224,12 +224,12 @@ func (t *Tab) Evaluate(ctx context.Context, expression string, limit time.Durati
 	if err != nil {
 		return Value{}, err
 	}
-	var e evaluated
+	var e evaluation
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return Value{}, sandpit.Errorf(sandpit.Internal, "the browser's answer: %w", err)
 	}
 	if e.Exception != nil {
-		return Value{Text: e.thrown(), Thrown: true}, nil
+		return Value{Text: e.thrownText(), Thrown: true}, nil
 	}
 	v := Value{JSON: e.Result.Value, Text: string(e.Result.Value)}
 	var text string
@@ -244,11 +244,11 @@ func (t *Tab) Evaluate(ctx context.Context, expression string, limit time.Durati
 	return v, nil
 }
 
-// ask calls a function of our script, whose answer is put into out.
-func (t *Tab) ask(ctx context.Context, out any, function string, arguments ...any) error {
+// callScript calls a function of our script, whose answer is put into out.
+func (t *Tab) callScript(ctx context.Context, out any, function string, arguments ...any) error {
 	var raw json.RawMessage
 	for attempt := 0; ; attempt++ {
-		world, err := t.enter(ctx)
+		world, err := t.ensureWorld(ctx)
 		if err != nil {
 			return err
 		}
@@ -256,12 +256,12 @@ func (t *Tab) ask(ctx context.Context, out any, function string, arguments ...an
 		for i, a := range arguments {
 			values[i] = object{"value": a}
 		}
-		raw, err = t.do(ctx, "Runtime.callFunctionOn", object{
+		raw, err = t.callPage(ctx, "Runtime.callFunctionOn", object{
 			"functionDeclaration": "function(...rest) { return sandpit." + function + "(...rest); }",
 			"executionContextId":  world, "arguments": values, "returnByValue": true,
 		})
-		if _, refused := errors.AsType[*refusal](err); refused && attempt < 2 { // the page has changed meanwhile
-			t.leave()
+		if _, refused := errors.AsType[*protocolError](err); refused && attempt < 2 { // the page has changed meanwhile
+			t.resetWorld()
 			continue
 		}
 		if err != nil {
@@ -269,12 +269,12 @@ func (t *Tab) ask(ctx context.Context, out any, function string, arguments ...an
 		}
 		break
 	}
-	var e evaluated
+	var e evaluation
 	if err := json.Unmarshal(raw, &e); err != nil {
 		return sandpit.Errorf(sandpit.Internal, "the page's answer: %w", err)
 	}
 	if e.Exception != nil {
-		return sandpit.Errorf(sandpit.Internal, "the page cannot be looked at: %s", bounded(e.thrown(), maxNote))
+		return sandpit.Errorf(sandpit.Internal, "the page cannot be looked at: %s", truncate(e.thrownText(), maxNote))
 	}
 	var problem struct {
 		Problem *struct {
@@ -283,7 +283,7 @@ func (t *Tab) ask(ctx context.Context, out any, function string, arguments ...an
 		} `json:"problem"`
 	}
 	if err := json.Unmarshal(e.Result.Value, &problem); err == nil && problem.Problem != nil {
-		return pageError(problem.Problem.Code, bounded(problem.Problem.Message, maxNote))
+		return pageError(problem.Problem.Code, truncate(problem.Problem.Message, maxNote))
 	}
 	if err := json.Unmarshal(e.Result.Value, out); err != nil {
 		return sandpit.Errorf(sandpit.Internal, "the page's answer: %w", err)
@@ -301,15 +301,15 @@ func pageError(code, message string) error {
 	return sandpit.Errorf(sandpit.Invalid, "%s", message)
 }
 
-// enter returns the world of our script in the page.
-func (t *Tab) enter(ctx context.Context) (int, error) {
+// ensureWorld returns the world of our script in the page.
+func (t *Tab) ensureWorld(ctx context.Context) (int, error) {
 	t.b.mu.Lock()
 	world := t.world
 	t.b.mu.Unlock()
 	if world != 0 {
 		return world, nil
 	}
-	raw, err := t.do(ctx, "Page.createIsolatedWorld", object{"frameId": t.target, "worldName": scriptWorld})
+	raw, err := t.callPage(ctx, "Page.createIsolatedWorld", object{"frameId": t.target, "worldName": scriptWorld})
 	if err != nil {
 		return 0, err
 	}
@@ -319,7 +319,7 @@ func (t *Tab) enter(ctx context.Context) (int, error) {
 	if err := json.Unmarshal(raw, &made); err != nil {
 		return 0, sandpit.Errorf(sandpit.Internal, "the browser's answer: %w", err)
 	}
-	if _, err := t.do(ctx, "Runtime.evaluate", object{"expression": pageScript, "contextId": made.World}); err != nil {
+	if _, err := t.callPage(ctx, "Runtime.evaluate", object{"expression": pageScript, "contextId": made.World}); err != nil {
 		return 0, err
 	}
 	t.b.mu.Lock()
@@ -328,15 +328,15 @@ func (t *Tab) enter(ctx context.Context) (int, error) {
 	return t.world, nil
 }
 
-func (t *Tab) leave() {
+func (t *Tab) resetWorld() {
 	t.b.mu.Lock()
 	defer t.b.mu.Unlock()
 	t.world = 0
 }
 
-// clean is a text of a page without what terminals or readers could take for more.
-func clean(text string, limit int) string {
-	return bounded(strings.Map(func(r rune) rune {
+// cleanText is a text of a page without what terminals or readers could take for more.
+func cleanText(text string, limit int) string {
+	return truncate(strings.Map(func(r rune) rune {
 		if r < ' ' && r != '\n' && r != '\t' || r == 0x7f {
 			return -1
 		}

@@ -8,7 +8,7 @@ globalThis.sandpit ??= (() => {
   };
   const method = (type, name) => {
     const f = type.prototype[name];
-    return (node, ../...rest) => f.call(node, ../...rest);
+    return (node, ...rest) => f.call(node, ...rest);
   };
   const nodeType = getter(Node, "nodeType"), firstChild = getter(Node, "firstChild"), nextSibling = getter(Node, "nextSibling");
   const parentNode = getter(Node, "parentNode"), isConnected = getter(Node, "isConnected"), textContent = getter(Node, "textContent");
@@ -148,7 +148,7 @@ globalThis.sandpit ??= (() => {
         const d = describe(e);
         if (kind === 2) newline();
         put(line(d, elements.length) + (kind === 2 ? "" : ": "));
-        told.push({index: elements.length, ../...d});
+        told.push({index: elements.length, ...d});
         elements.push(e);
         if (kind === 2) { newline(); return; }
       }
@@ -339,12 +339,12 @@ globalThis.sandpit ??= (() => {
 
   function about() {
     const entry = performance.getEntriesByType("navigation")[0];
-    return {url: location.href.slice(0, 2000), title: short(titleOf(document), 300), status: entry?.responseStatus ?? 0, width: innerWidth, height: innerHeight, ../...position()};
+    return {url: location.href.slice(0, 2000), title: short(titleOf(document), 300), status: entry?.responseStatus ?? 0, width: innerWidth, height: innerHeight, ...position()};
   }
 
   function state() {
     const taken = take();
-    return {../...about(), ../...taken};
+    return {...about(), ...taken};
   }
 
   return {point, fill, options, choose, scroll, toText, content, has, about, state};

@@ -17,12 +17,12 @@ type Tab struct {
 	number  int
 
 	// What follows is guarded by the browser's mu.
-	url, title string
-	loading    bool
-	dialogs    int
-	world      int   // where our script is, 0 if nowhere
-	held       int   // bits of the modifiers that Hold has pressed
-	closed     error // why nothing can be done any more
+	url, title    string
+	loading       bool
+	dialogs       int
+	world         int   // where our script is, 0 if nowhere
+	heldModifiers int   // bits of the modifiers that Hold has pressed
+	closed        error // why nothing can be done any more
 }
 
 // TabInfo describes a page.
@@ -41,33 +41,33 @@ const (
 	maxDialogs = 50
 )
 
-// handle takes an event. It must not wait.
-func (b *Browser) handle(e event) {
+// handleEvent takes an event. It must not wait.
+func (b *Browser) handleEvent(e event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch e.Method {
 	case "Target.attachedToTarget":
-		b.attached(e.Params)
+		b.addTab(e.Params)
 	case "Target.detachedFromTarget", "Target.targetInfoChanged", "Target.targetCrashed":
-		b.told(e)
+		b.updateTab(e)
 	case "Browser.downloadWillBegin":
 		var p struct {
 			URL string `json:"url"`
 		}
 		if json.Unmarshal(e.Params, &p) == nil {
-			b.note("a download was refused: " + p.URL)
+			b.addNote("a download was refused: " + p.URL)
 		}
 	default:
-		b.inPage(e)
+		b.handlePageEvent(e)
 	}
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// note keeps something that the next answer should tell. The caller holds mu.
-func (b *Browser) note(text string) {
+// addNote keeps something that the next answer should tell. The caller holds mu.
+func (b *Browser) addNote(text string) {
 	if len(b.notes) < maxNotes {
-		b.notes = append(b.notes, bounded(text, maxNote))
+		b.notes = append(b.notes, truncate(text, maxNote))
 	}
 }
 
@@ -79,7 +79,7 @@ type targetInfo struct {
 	Opener string `json:"openerId"`
 }
 
-func (b *Browser) attached(params json.RawMessage) {
+func (b *Browser) addTab(params json.RawMessage) {
 	var p struct {
 		Session string     `json:"sessionId"`
 		Info    targetInfo `json:"targetInfo"`
@@ -88,39 +88,39 @@ func (b *Browser) attached(params json.RawMessage) {
 		return
 	}
 	if len(b.tabs) >= maxTabs {
-		b.note("a page was closed at once, for too many are open")
-		b.release(p.Session)
-		b.conn.post("", "Target.closeTarget", object{"targetId": p.Info.ID})
+		b.addNote("a page was closed at once, for too many are open")
+		b.resumePage(p.Session)
+		b.conn.callAsync("", "Target.closeTarget", object{"targetId": p.Info.ID})
 		return
 	}
 	b.opened++
-	t := &Tab{b: b, target: p.Info.ID, session: p.Session, number: b.opened, url: bounded(p.Info.URL, maxURL), title: bounded(p.Info.Title, maxTitle)}
+	t := &Tab{b: b, target: p.Info.ID, session: p.Session, number: b.opened, url: truncate(p.Info.URL, maxURL), title: truncate(p.Info.Title, maxTitle)}
 	b.tabs = append(b.tabs, t)
 	if b.current == nil {
 		b.current = t
 	}
 	if p.Info.Opener != "" {
-		b.note(fmt.Sprintf("a page was opened: %d", t.number))
+		b.addNote(fmt.Sprintf("a page was opened: %d", t.number))
 	}
-	b.conn.post(t.session, "Page.enable", nil)
-	b.conn.post(t.session, "Page.setInterceptFileChooserDialog", object{"enabled": true})
-	t.show(b.view)
-	b.release(t.session)
+	b.conn.callAsync(t.session, "Page.enable", nil)
+	b.conn.callAsync(t.session, "Page.setInterceptFileChooserDialog", object{"enabled": true})
+	t.setSize(b.view)
+	b.resumePage(t.session)
 }
 
-// release lets a page go on that has been opened by another one, which stands still until
+// resumePage lets a page go on that has been opened by another one, which stands still until
 // then.
-func (b *Browser) release(session string) {
-	b.conn.post(session, "Runtime.runIfWaitingForDebugger", nil)
+func (b *Browser) resumePage(session string) {
+	b.conn.callAsync(session, "Runtime.runIfWaitingForDebugger", nil)
 }
 
-// show gives the page's window a size.
-func (t *Tab) show(v View) {
-	t.b.conn.post(t.session, "Emulation.setDeviceMetricsOverride", object{"width": v.Width, "height": v.Height, "deviceScaleFactor": 1, "mobile": false})
+// setSize gives the page's window a size.
+func (t *Tab) setSize(v View) {
+	t.b.conn.callAsync(t.session, "Emulation.setDeviceMetricsOverride", object{"width": v.Width, "height": v.Height, "deviceScaleFactor": 1, "mobile": false})
 }
 
-// told takes what the browser says of pages.
-func (b *Browser) told(e event) {
+// updateTab takes what the browser says of pages.
+func (b *Browser) updateTab(e event) {
 	var p struct {
 		Session string     `json:"sessionId"`
 		Target  string     `json:"targetId"`
@@ -132,20 +132,20 @@ func (b *Browser) told(e event) {
 	for _, t := range b.tabs {
 		switch {
 		case e.Method == "Target.targetInfoChanged" && p.Info.ID == t.target:
-			t.url, t.title = bounded(p.Info.URL, maxURL), bounded(p.Info.Title, maxTitle)
+			t.url, t.title = truncate(p.Info.URL, maxURL), truncate(p.Info.Title, maxTitle)
 		case e.Method == "Target.detachedFromTarget" && p.Session == t.session:
-			b.drop(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page has been closed"), "open another one"))
+			b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page has been closed"), "open another one"))
 			return
 		case e.Method == "Target.targetCrashed" && p.Target == t.target:
-			b.drop(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page has crashed"), "open another one; pages that need much memory may crash in a small sandbox"))
-			b.conn.post("", "Target.closeTarget", object{"targetId": t.target})
+			b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page has crashed"), "open another one; pages that need much memory may crash in a small sandbox"))
+			b.conn.callAsync("", "Target.closeTarget", object{"targetId": t.target})
 			return
 		}
 	}
 }
 
-// drop forgets a page, whose calls end with an error. The caller holds mu.
-func (b *Browser) drop(t *Tab, err error) {
+// dropTab forgets a page, whose calls end with an error. The caller holds mu.
+func (b *Browser) dropTab(t *Tab, err error) {
 	b.tabs = slices.DeleteFunc(b.tabs, func(other *Tab) bool { return other == t })
 	if b.current == t {
 		b.current = nil
@@ -157,8 +157,8 @@ func (b *Browser) drop(t *Tab, err error) {
 	b.conn.failSession(t.session, err)
 }
 
-// inPage takes what a page says.
-func (b *Browser) inPage(e event) {
+// handlePageEvent takes what a page says.
+func (b *Browser) handlePageEvent(e event) {
 	at := slices.IndexFunc(b.tabs, func(t *Tab) bool { return t.session == e.Session })
 	if at < 0 {
 		return
@@ -184,16 +184,16 @@ func (b *Browser) inPage(e event) {
 	case e.Method == "Page.frameNavigated" && p.Frame.ID == t.target:
 		t.world = 0
 	case e.Method == "Page.javascriptDialogOpening":
-		b.dialog(t, p.Type, p.Message)
+		b.answerDialog(t, p.Type, p.Message)
 	}
 }
 
-// dialog answers a dialog, since nobody else can.
-func (b *Browser) dialog(t *Tab, kind, message string) {
+// answerDialog answers a dialog, since nobody else can.
+func (b *Browser) answerDialog(t *Tab, kind, message string) {
 	t.dialogs++
 	if t.dialogs > maxDialogs {
-		b.drop(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page opens dialogs without end and was closed"), "open another one"))
-		b.conn.post("", "Target.closeTarget", object{"targetId": t.target})
+		b.dropTab(t, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the page opens dialogs without end and was closed"), "open another one"))
+		b.conn.callAsync("", "Target.closeTarget", object{"targetId": t.target})
 		return
 	}
 	accept := kind == "alert" || kind == "beforeunload" || b.accept
@@ -201,8 +201,8 @@ func (b *Browser) dialog(t *Tab, kind, message string) {
 	if accept {
 		done = "accepted"
 	}
-	b.note(fmt.Sprintf("the page showed a dialog (%s), which was %s: %s", bounded(kind, 20), done, message))
-	b.conn.post(t.session, "Page.handleJavaScriptDialog", object{"accept": accept})
+	b.addNote(fmt.Sprintf("the page showed a dialog (%s), which was %s: %s", truncate(kind, 20), done, message))
+	b.conn.callAsync(t.session, "Page.handleJavaScriptDialog", object{"accept": accept})
 }
 
 // Notes are what has happened beside since they were last asked for: dialogs, downloads,
@@ -231,7 +231,7 @@ func (b *Browser) SetView(v View) {
 	defer b.mu.Unlock()
 	b.view = v
 	for _, t := range b.tabs {
-		t.show(v)
+		t.setSize(v)
 	}
 }
 
@@ -264,8 +264,8 @@ func (b *Browser) Tab(ctx context.Context) (*Tab, error) {
 	return b.NewTab(ctx)
 }
 
-// until waits for a condition, which is asked while mu is held. The browser may end first.
-func (b *Browser) until(ctx context.Context, condition func() bool) error {
+// waitUntil waits for a condition, which is asked while mu is held. The browser may end first.
+func (b *Browser) waitUntil(ctx context.Context, condition func() bool) error {
 	for {
 		b.mu.Lock()
 		met, changed := condition(), b.changed
@@ -276,7 +276,7 @@ func (b *Browser) until(ctx context.Context, condition func() bool) error {
 		select {
 		case <-changed:
 		case <-b.ended:
-			_, _, err := b.conn.send("", "Browser.getVersion", nil) // which says why
+			_, _, err := b.conn.sendRequest("", "Browser.getVersion", nil) // which says why
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
@@ -284,8 +284,8 @@ func (b *Browser) until(ctx context.Context, condition func() bool) error {
 	}
 }
 
-// tab finds a page by its number. NotFound.
-func (b *Browser) tab(number int) (*Tab, error) {
+// findTab finds a page by its number. NotFound.
+func (b *Browser) findTab(number int) (*Tab, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at := slices.IndexFunc(b.tabs, func(t *Tab) bool { return t.number == number })
@@ -297,27 +297,27 @@ func (b *Browser) tab(number int) (*Tab, error) {
 
 // Switch makes another page the one that things are done to. NotFound.
 func (b *Browser) Switch(ctx context.Context, number int) error {
-	t, err := b.tab(number)
+	t, err := b.findTab(number)
 	if err != nil {
 		return err
 	}
 	b.mu.Lock()
 	b.current = t
 	b.mu.Unlock()
-	_, err = t.do(ctx, "Page.bringToFront", nil)
+	_, err = t.callPage(ctx, "Page.bringToFront", nil)
 	return err
 }
 
 // CloseTab closes a page. NotFound.
 func (b *Browser) CloseTab(ctx context.Context, number int) error {
-	t, err := b.tab(number)
+	t, err := b.findTab(number)
 	if err != nil {
 		return err
 	}
-	if _, err := b.conn.do(ctx, "", "Target.closeTarget", object{"targetId": t.target}); err != nil {
+	if _, err := b.conn.call(ctx, "", "Target.closeTarget", object{"targetId": t.target}); err != nil {
 		return err
 	}
-	return b.until(ctx, func() bool { return !slices.Contains(b.tabs, t) })
+	return b.waitUntil(ctx, func() bool { return !slices.Contains(b.tabs, t) })
 }
 
 // NewTab opens an empty page and makes it the one that things are done to.
@@ -327,7 +327,7 @@ func (b *Browser) NewTab(ctx context.Context) (*Tab, error) {
 	if len(b.Tabs()) >= maxTabs {
 		return nil, sandpit.Errorf(sandpit.Exhausted, "%d pages are open, and no more can be: close some", maxTabs)
 	}
-	raw, err := b.conn.do(ctx, "", "Target.createTarget", object{"url": "about:blank"})
+	raw, err := b.conn.call(ctx, "", "Target.createTarget", object{"url": "about:blank"})
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +338,7 @@ func (b *Browser) NewTab(ctx context.Context) (*Tab, error) {
 		return nil, sandpit.Errorf(sandpit.Internal, "the browser's answer: %w", err)
 	}
 	var t *Tab
-	err = b.until(ctx, func() bool {
+	err = b.waitUntil(ctx, func() bool {
 		at := slices.IndexFunc(b.tabs, func(t *Tab) bool { return t.target == made.ID })
 		if at >= 0 {
 			t = b.tabs[at]

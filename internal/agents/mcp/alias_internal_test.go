@@ -24,7 +24,7 @@ func TestNames(t *testing.T) {
 			return Place{}, sandpit.Errorf(sandpit.Unavailable, "no sandbox here")
 		}}}
 		here, there := sdk.NewInMemoryTransports()
-		server, err := c.server("").Connect(t.Context(), here, nil)
+		server, err := c.newServer("").Connect(t.Context(), here, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,18 +10,18 @@ import (
 // errEnded is what calls hear that go on, or come, when the connection has ended.
 var errEnded = sandpit.Errorf(sandpit.Canceled, "the connection has ended")
 
-// calls are those that go on: the protocol's own end of a connection waits for them, and
+// openCalls are those that go on: the protocol's own end of a connection waits for them, and
 // does not end them.
-type calls struct {
+type openCalls struct {
 	mu    sync.Mutex
 	ended bool
 	next  int
 	stops map[int]context.CancelCauseFunc
 }
 
-// begin returns a context of a call that ends when all are to end, and what is to be
+// beginCall returns a context of a call that ends when all are to end, and what is to be
 // called when it is done. Canceled: they have ended.
-func (c *calls) begin(ctx context.Context) (context.Context, func(), error) {
+func (c *openCalls) beginCall(ctx context.Context) (context.Context, func(), error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended {
@@ -42,8 +42,8 @@ func (c *calls) begin(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
-// end ends all calls, and lets no more begin. It does not wait.
-func (c *calls) end() {
+// endAll ends all calls, and lets no more begin. It does not wait.
+func (c *openCalls) endAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ended = true

@@ -96,7 +96,7 @@ const (
 // and gives the sandbox back.
 func Serve(ctx context.Context, o Options, in io.ReadCloser, out io.WriteCloser) error {
 	c := &connection{Options: o}
-	err := c.server("").Run(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: MaxMessage})
+	err := c.newServer("").Run(ctx, &sdk.IOTransport{Reader: in, Writer: out, MaxLineLength: MaxMessage})
 	if errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
 		err = nil // that is how a connection ends
 	}
@@ -107,7 +107,7 @@ func Serve(ctx context.Context, o Options, in io.ReadCloser, out io.WriteCloser)
 type connection struct {
 	Options
 
-	calls calls
+	calls openCalls
 
 	mu      sync.Mutex // held while a sandbox is made: who comes meanwhile waits for it
 	place   *Place
@@ -119,8 +119,8 @@ type connection struct {
 	failedAt    time.Time
 }
 
-// server is what answers a connection. Its ID is for HTTP only.
-func (c *connection) server(id string) *sdk.Server {
+// newServer is what answers a connection. Its ID is for HTTP only.
+func (c *connection) newServer(id string) *sdk.Server {
 	about := instructions
 	if c.Shared {
 		about = sharedInstructions
@@ -135,18 +135,18 @@ func (c *connection) server(id string) *sdk.Server {
 			Annotations: &sdk.ToolAnnotations{
 				Title: t.Title, ReadOnlyHint: t.Hints.ReadOnly, IdempotentHint: t.Hints.Idempotent, DestructiveHint: &destructive, OpenWorldHint: &open,
 			},
-		}, c.call)
+		}, c.callTool)
 	}
-	s.AddReceivingMiddleware(c.nameTool)
+	s.AddReceivingMiddleware(c.resolveAlias)
 	s.AddResourceTemplate(&sdk.ResourceTemplate{
 		Name: "file", Title: "A file of the sandbox", URITemplate: scheme + "{+path}", Description: "A file by its absolute path, such as sandbox:///workspace/a.txt",
-	}, c.read)
+	}, c.readResource)
 	return s
 }
 
-// nameTool has tools found by their aliases, which are not in the list: it costs a model room.
+// resolveAlias has tools found by their aliases, which are not in the list: it costs a model room.
 // A tool that exists but is not offered says so.
-func (c *connection) nameTool(next sdk.MethodHandler) sdk.MethodHandler {
+func (c *connection) resolveAlias(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 		call, isCall := r.(*sdk.CallToolRequest)
 		if !isCall || call.Params == nil {
@@ -157,42 +157,42 @@ func (c *connection) nameTool(next sdk.MethodHandler) sdk.MethodHandler {
 		case err == nil:
 			call.Params.Name = t.Name
 		case tool.Exists(call.Params.Name):
-			return refusal(err), nil
+			return errorResult(err), nil
 		}
 		return next(ctx, method, r)
 	}
 }
 
-func (c *connection) call(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-	ctx, done, err := c.calls.begin(ctx)
+func (c *connection) callTool(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	ctx, done, err := c.calls.beginCall(ctx)
 	if err != nil {
-		return refusal(err), nil
+		return errorResult(err), nil
 	}
 	defer done()
 	ctx, release, err := c.withMemory(ctx, r.Extra)
 	if err != nil {
-		return refusal(err), nil
+		return errorResult(err), nil
 	}
 	defer release()
 	ctx, live := tool.WithLive(ctx)
-	stop := c.report(ctx, r, live)
+	stop := c.reportProgress(ctx, r, live)
 	defer stop()
-	v, err := c.enter(ctx)
+	v, err := c.acquireSession(ctx)
 	if err != nil {
-		return refusal(err), nil
+		return errorResult(err), nil
 	}
 	defer v.release()
 	result := c.Tools.Invoke(v.ctx, v.session, r.Params.Name, r.Params.Arguments)
 	why := context.Cause(v.ctx)
 	v.release() // who ends the sandbox waits for that
 	if sandpit.CodeOf(why) == sandpit.Gone {
-		c.forget(ctx, v.session)
-		return refusal(why), nil // which tells more than how the call felt
+		c.dropSession(ctx, v.session)
+		return errorResult(why), nil // which tells more than how the call felt
 	}
 	if result.Problem != nil && result.Problem.Code == sandpit.Gone && v.session.Ended(ctx) {
-		c.forget(ctx, v.session)
+		c.dropSession(ctx, v.session)
 	}
-	return answer(result), nil
+	return toResult(result), nil
 }
 
 // callCost is how much memory a call takes besides what it keeps, in bytes.
@@ -212,18 +212,18 @@ func (c *connection) withMemory(ctx context.Context, extra *sdk.RequestExtra) (c
 	return memory.WithAccount(ctx, account), release, nil
 }
 
-// refusal is the answer to a call that was not carried out.
-func refusal(err error) *sdk.CallToolResult {
+// errorResult is the answer to a call that was not carried out.
+func errorResult(err error) *sdk.CallToolResult {
 	p := &tool.Problem{Code: sandpit.CodeOf(err), Message: err.Error(), Hint: sandpit.HintOf(err)}
 	text := "ERROR: " + p.Message
 	if p.Hint != "" {
 		text += " (" + p.Hint + ")"
 	}
-	return answer(tool.Result{Text: text, Failed: true, Problem: p})
+	return toResult(tool.Result{Text: text, Failed: true, Problem: p})
 }
 
-func answer(r tool.Result) *sdk.CallToolResult {
-	a := &sdk.CallToolResult{IsError: r.Failed, StructuredContent: structured(r), Content: []sdk.Content{&sdk.TextContent{Text: r.Text}}}
+func toResult(r tool.Result) *sdk.CallToolResult {
+	a := &sdk.CallToolResult{IsError: r.Failed, StructuredContent: structuredContent(r), Content: []sdk.Content{&sdk.TextContent{Text: r.Text}}}
 	for _, i := range r.Images {
 		a.Content = append(a.Content, &sdk.ImageContent{MIMEType: i.MIME, Data: i.Data})
 	}
@@ -233,9 +233,9 @@ func answer(r tool.Result) *sdk.CallToolResult {
 	return a
 }
 
-// structured is what programs read of a result: a JSON object, as the protocol wants it, or
+// structuredContent is what programs read of a result: a JSON object, as the protocol wants it, or
 // nothing.
-func structured(r tool.Result) any {
+func structuredContent(r tool.Result) any {
 	if r.Data == nil {
 		if r.Problem == nil {
 			return nil
@@ -252,13 +252,13 @@ func structured(r tool.Result) any {
 	return json.RawMessage(text)
 }
 
-// read hands out a file.
-func (c *connection) read(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
+// readResource hands out a file.
+func (c *connection) readResource(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	name, ok := strings.CutPrefix(r.Params.URI, scheme)
 	if !ok || !path.IsAbs(name) {
 		return nil, sdk.ResourceNotFoundError(r.Params.URI)
 	}
-	ctx, done, err := c.calls.begin(ctx)
+	ctx, done, err := c.calls.beginCall(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func (c *connection) read(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk
 		return nil, err
 	}
 	defer release()
-	v, err := c.enter(ctx)
+	v, err := c.acquireSession(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -289,24 +289,24 @@ func (c *connection) read(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk
 	return &sdk.ReadResourceResult{Contents: []*sdk.ResourceContents{contents}}, nil
 }
 
-// visit is the session during a call.
-type visit struct {
+// heldSession is the session during a call.
+type heldSession struct {
 	session *tool.Session
 	ctx     context.Context //nolint:containedctx // it is that of the call, and ends when the sandbox is taken away
 	release func()
 }
 
-// enter returns the session, made with its sandbox when it is needed. The caller must
+// acquireSession returns the session, made with its sandbox when it is needed. The caller must
 // release it.
-func (c *connection) enter(ctx context.Context) (v visit, err error) {
+func (c *connection) acquireSession(ctx context.Context) (v heldSession, err error) {
 	arrived := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return visit{}, errEnded
+		return heldSession{}, errEnded
 	}
 	if c.unavailable != nil && c.failedAt.After(arrived) {
-		return visit{}, c.unavailable // it failed while this call waited, and would again, for each call in turn
+		return heldSession{}, c.unavailable // it failed while this call waited, and would again, for each call in turn
 	}
 	defer func() {
 		if sandpit.CodeOf(err) == sandpit.Unavailable {
@@ -316,32 +316,32 @@ func (c *connection) enter(ctx context.Context) (v visit, err error) {
 	if c.place == nil {
 		place, err := c.Open(ctx)
 		if err != nil {
-			return visit{}, err
+			return heldSession{}, err
 		}
 		c.place = &place
 	}
-	v = visit{ctx: ctx, release: func() {}}
+	v = heldSession{ctx: ctx, release: func() {}}
 	guest := c.place.Guest
 	if c.place.Hold != nil {
 		held, err := c.place.Hold(ctx)
 		if code := sandpit.CodeOf(err); code == sandpit.Gone || code == sandpit.NotFound {
-			c.drop(ctx)
+			c.releaseLost(ctx)
 		}
 		if err != nil {
-			return visit{}, err
+			return heldSession{}, err
 		}
 		v.ctx, v.release, guest = held.Context(), held.Release, held.Guest()
 	}
-	if err := c.begin(v.ctx, guest); err != nil {
+	if err := c.ensureSession(v.ctx, guest); err != nil {
 		v.release()
-		return visit{}, err
+		return heldSession{}, err
 	}
 	v.session = c.session
 	return v, nil
 }
 
-// begin makes the session if there is none for this guest.
-func (c *connection) begin(ctx context.Context, guest sandpit.Guest) error {
+// ensureSession makes the session if there is none for this guest.
+func (c *connection) ensureSession(ctx context.Context, guest sandpit.Guest) error {
 	if c.place.Session != nil {
 		c.session = c.place.Session
 		return nil
@@ -363,33 +363,33 @@ func (c *connection) begin(ctx context.Context, guest sandpit.Guest) error {
 	return nil
 }
 
-// forget lets go of a sandbox that has ended, so that the next call gets another.
-func (c *connection) forget(ctx context.Context, session *tool.Session) {
+// dropSession lets go of a sandbox that has ended, so that the next call gets another.
+func (c *connection) dropSession(ctx context.Context, session *tool.Session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.session == session {
-		c.drop(ctx)
+		c.releaseLost(ctx)
 	}
 }
 
-// drop is forget for who has the lock.
-func (c *connection) drop(ctx context.Context) {
-	if err := c.leave(ctx); err != nil && c.Log != nil {
+// releaseLost is forget for who has the lock.
+func (c *connection) releaseLost(ctx context.Context) {
+	if err := c.releasePlace(ctx); err != nil && c.Log != nil {
 		c.Log.WarnContext(ctx, "a sandbox that has ended could not be given back", slog.Any("error", err))
 	}
 }
 
 // close ends what goes on, and gives the sandbox back. It is idempotent.
 func (c *connection) close(ctx context.Context) error {
-	c.calls.end()
+	c.calls.endAll()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	return c.leave(ctx)
+	return c.releasePlace(ctx)
 }
 
-// leave ends the session and gives its place back, also when nobody waits any more.
-func (c *connection) leave(ctx context.Context) error {
+// releasePlace ends the session and gives its place back, also when nobody waits any more.
+func (c *connection) releasePlace(ctx context.Context) error {
 	place, session := c.place, c.session
 	c.place, c.session, c.guest = nil, nil, nil
 	if place == nil {

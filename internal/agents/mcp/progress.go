@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// heartbeat is how often a client that wants progress hears of a call that takes long
+	// progressInterval is how often a client that wants progress hears of a call that takes long
 	// and says nothing.
-	heartbeat = 5 * time.Second
-	// outputEvery is how often it hears of new output at most.
-	outputEvery = time.Second
+	progressInterval = 5 * time.Second
+	// outputInterval is how often it hears of new output at most.
+	outputInterval = time.Second
 )
 
-// report tells a client that asked for it that a call goes on, and what its command has
+// reportProgress tells a client that asked for it that a call goes on, and what its command has
 // put out last, until it is stopped.
-func (c *connection) report(ctx context.Context, r *sdk.CallToolRequest, live *tool.Live) (stop func()) {
+func (c *connection) reportProgress(ctx context.Context, r *sdk.CallToolRequest, live *tool.Live) (stop func()) {
 	token := r.Params.GetProgressToken()
 	if token == nil {
 		return func() {}
@@ -29,7 +29,7 @@ func (c *connection) report(ctx context.Context, r *sdk.CallToolRequest, live *t
 	ctx, cancel := context.WithCancel(ctx)
 	var done sync.WaitGroup
 	done.Go(func() {
-		ticker := time.NewTicker(outputEvery)
+		ticker := time.NewTicker(outputInterval)
 		defer ticker.Stop()
 		begun := time.Now()
 		told, last := begun, ""
@@ -39,12 +39,12 @@ func (c *connection) report(ctx context.Context, r *sdk.CallToolRequest, live *t
 				return
 			case now := <-ticker.C:
 				lines := live.Lines()
-				if lines == last && now.Sub(told) < heartbeat {
+				if lines == last && now.Sub(told) < progressInterval {
 					continue
 				}
 				told, last = now, lines
 				// A client that has gone is noticed by who serves it.
-				_ = r.Session.NotifyProgress(ctx, progress(r, token, now.Sub(begun), lines))
+				_ = r.Session.NotifyProgress(ctx, progressParams(r, token, now.Sub(begun), lines))
 			}
 		}
 	})
@@ -54,8 +54,8 @@ func (c *connection) report(ctx context.Context, r *sdk.CallToolRequest, live *t
 	}
 }
 
-// progress says how long a call goes on. Its count goes up each time, as the protocol asks.
-func progress(r *sdk.CallToolRequest, token any, took time.Duration, lines string) *sdk.ProgressNotificationParams {
+// progressParams says how long a call goes on. Its count goes up each time, as the protocol asks.
+func progressParams(r *sdk.CallToolRequest, token any, took time.Duration, lines string) *sdk.ProgressNotificationParams {
 	seconds := took.Round(100 * time.Millisecond).Seconds()
 	message := fmt.Sprintf("%s runs for %.0f s", r.Params.Name, seconds)
 	if lines != "" {

@@ -11,7 +11,7 @@ import (
 // TestRefusalHasItsCode looks at a refused call as programs and models do.
 func TestRefusalHasItsCode(t *testing.T) {
 	t.Parallel()
-	r := refusal(sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "sandbox x is stopped"), "start it first"))
+	r := errorResult(sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "sandbox x is stopped"), "start it first"))
 	text, err := json.Marshal(r)
 	if err != nil || !r.IsError {
 		t.Fatalf("%s, %v", text, err)

@@ -19,42 +19,42 @@ const (
 	maxReplayStreams = 64
 )
 
-// replay keeps the newest messages of a session, so that a client whose connection broke
+// replayStore keeps the newest messages of a session, so that a client whose connection broke
 // gets the rest of an answer. What is too old goes by whole answers. The store of the SDK
 // would take the first message of every answer instead, and never forget an answer.
-type replay struct {
+type replayStore struct {
 	memory *memory.Account // of what is kept
 
 	mu      sync.Mutex
 	size    int
-	streams []*replayed // the oldest first
+	streams []*replayStream // the oldest first
 }
 
-var _ sdk.EventStore = (*replay)(nil)
+var _ sdk.EventStore = (*replayStore)(nil)
 
-// replayed is an answer.
-type replayed struct {
+// replayStream is an answer.
+type replayStream struct {
 	id       string
 	messages [][]byte
 	lost     bool // a message was too large to be kept
 }
 
 // Open implements sdk.EventStore.
-func (p *replay) Open(_ context.Context, _, stream string) error {
+func (p *replayStore) Open(_ context.Context, _, stream string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.find(stream) != nil {
+	if p.findStream(stream) != nil {
 		return nil
 	}
-	p.streams = append(p.streams, &replayed{id: stream})
+	p.streams = append(p.streams, &replayStream{id: stream})
 	if len(p.streams) > maxReplayStreams {
-		p.evict()
+		p.evictOldest()
 	}
 	return nil
 }
 
-// find returns the answer of a name, or nil.
-func (p *replay) find(id string) *replayed {
+// findStream returns the answer of a name, or nil.
+func (p *replayStore) findStream(id string) *replayStream {
 	for _, s := range p.streams {
 		if s.id == id {
 			return s
@@ -63,13 +63,13 @@ func (p *replay) find(id string) *replayed {
 	return nil
 }
 
-// evict forgets the oldest answer. What belongs to none, whose name is "", stays, since
+// evictOldest forgets the oldest answer. What belongs to none, whose name is "", stays, since
 // clients may listen to that at any time.
-func (p *replay) evict() {
-	i := slices.IndexFunc(p.streams, func(s *replayed) bool { return s.id != "" })
+func (p *replayStore) evictOldest() {
+	i := slices.IndexFunc(p.streams, func(s *replayStream) bool { return s.id != "" })
 	if i < 0 {
 		i = 0
-		p.streams = append(p.streams, &replayed{lost: true})
+		p.streams = append(p.streams, &replayStream{lost: true})
 	}
 	for _, m := range p.streams[i].messages {
 		p.size -= len(m)
@@ -79,10 +79,10 @@ func (p *replay) evict() {
 }
 
 // Append implements sdk.EventStore. What belongs to an answer that is forgotten is too.
-func (p *replay) Append(_ context.Context, _, stream string, data []byte) error {
+func (p *replayStore) Append(_ context.Context, _, stream string, data []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.find(stream)
+	s := p.findStream(stream)
 	if s == nil || s.lost {
 		return nil
 	}
@@ -95,23 +95,23 @@ func (p *replay) Append(_ context.Context, _, stream string, data []byte) error 
 			s.lost = true
 			return nil
 		}
-		p.evict()
+		p.evictOldest()
 	}
-	if p.find(stream) == nil { // it was the oldest itself
+	if p.findStream(stream) == nil { // it was the oldest itself
 		p.memory.Return(int64(len(data)))
 		return nil
 	}
 	s.messages = append(s.messages, data)
 	p.size += len(data)
 	for p.size > maxReplay {
-		p.evict()
+		p.evictOldest()
 	}
 	return nil
 }
 
 // After implements sdk.EventStore. NotFound: the answer is not kept, or not all of it.
-func (p *replay) After(_ context.Context, _, stream string, index int) iter.Seq2[[]byte, error] {
-	messages, err := p.after(stream, index)
+func (p *replayStore) After(_ context.Context, _, stream string, index int) iter.Seq2[[]byte, error] {
+	messages, err := p.messagesAfter(stream, index)
 	return func(yield func([]byte, error) bool) {
 		if err != nil {
 			yield(nil, err)
@@ -125,17 +125,17 @@ func (p *replay) After(_ context.Context, _, stream string, index int) iter.Seq2
 	}
 }
 
-func (p *replay) after(stream string, index int) ([][]byte, error) {
+func (p *replayStore) messagesAfter(stream string, index int) ([][]byte, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.find(stream); s != nil && !s.lost {
+	if s := p.findStream(stream); s != nil && !s.lost {
 		return slices.Clone(s.messages[min(max(index+1, 0), len(s.messages)):]), nil
 	}
 	return nil, sandpit.Errorf(sandpit.NotFound, "the answer is not kept any more")
 }
 
 // SessionClosed implements sdk.EventStore.
-func (p *replay) SessionClosed(context.Context, string) error {
+func (p *replayStore) SessionClosed(context.Context, string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.streams, p.size = nil, 0

@@ -9,7 +9,7 @@ import (
 )
 
 // kept reads an answer from an index on; false if it cannot be told.
-func kept(p *replay, stream string, index int) ([]string, bool) {
+func kept(p *replayStore, stream string, index int) ([]string, bool) {
 	var all []string
 	for m, err := range p.After(context.Background(), "", stream, index) {
 		if err != nil {
@@ -24,7 +24,7 @@ func kept(p *replay, stream string, index int) ([]string, bool) {
 // rest is refused rather than told in part.
 func TestReplayIsBounded(t *testing.T) {
 	t.Parallel()
-	p := &replay{}
+	p := &replayStore{}
 	open := func(stream string, messages ...[]byte) {
 		t.Helper()
 		if err := p.Open(t.Context(), "", stream); err != nil {

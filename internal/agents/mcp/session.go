@@ -31,9 +31,9 @@ func NewSession(o Options, id string, idle time.Duration) *Session {
 	if o.Memory != nil {
 		account = o.Memory()
 	}
-	s.server = s.connection.server(id)
+	s.server = s.connection.newServer(id)
 	s.handler = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.server }, &sdk.StreamableHTTPOptions{
-		EventStore: &replay{memory: account}, SessionTimeout: idle, MaxRequestBodyBytes: MaxMessage,
+		EventStore: &replayStore{memory: account}, SessionTimeout: idle, MaxRequestBodyBytes: MaxMessage,
 		DisableLocalhostProtection: true, // the caller knows more names
 		Logger:                     o.Log,
 	})
@@ -44,9 +44,9 @@ func NewSession(o Options, id string, idle time.Duration) *Session {
 func (s *Session) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
 // Begun reports whether the client has said hello and the session goes on.
-func (s *Session) Begun() bool { return s.inner() != nil }
+func (s *Session) Begun() bool { return s.serverSession() != nil }
 
-func (s *Session) inner() *sdk.ServerSession {
+func (s *Session) serverSession() *sdk.ServerSession {
 	for inner := range s.server.Sessions() {
 		return inner
 	}
@@ -56,7 +56,7 @@ func (s *Session) inner() *sdk.ServerSession {
 // Wait waits until the session ends, and gives its sandbox back, also when ctx has ended. An error is
 // about the sandbox.
 func (s *Session) Wait(ctx context.Context) error {
-	if inner := s.inner(); inner != nil {
+	if inner := s.serverSession(); inner != nil {
 		_ = inner.Wait() // how a client goes is its own business
 	}
 	return s.connection.close(ctx)
@@ -64,8 +64,8 @@ func (s *Session) Wait(ctx context.Context) error {
 
 // Close ends the session with all its calls. Who waits gives the sandbox back.
 func (s *Session) Close() {
-	s.connection.calls.end()
-	if inner := s.inner(); inner != nil {
+	s.connection.calls.endAll()
+	if inner := s.serverSession(); inner != nil {
 		_ = inner.Close() // how a client goes is its own business
 	}
 }

@@ -24,7 +24,7 @@ func TestStructured(t *testing.T) {
 		"both":    {tool.Result{Problem: problem, Data: json.RawMessage(`{"a":1}`)}, `{"a":1}`},
 		"no JSON": {tool.Result{Data: make(chan int)}, `null`},
 	} {
-		if got, err := json.Marshal(structured(tc.result)); err != nil || string(got) != tc.want {
+		if got, err := json.Marshal(structuredContent(tc.result)); err != nil || string(got) != tc.want {
 			t.Errorf("%s: %s, %v; want %s", name, got, err, tc.want)
 		}
 	}

@@ -15,6 +15,8 @@ import (
 	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // Tool is one that a server offers.
@@ -29,8 +31,8 @@ type Tool struct {
 	Schema      json.RawMessage `json:"input_schema,omitempty"`
 }
 
-// lister takes tools within bounds.
-type lister struct {
+// toolList takes tools within bounds.
+type toolList struct {
 	Listing
 
 	server string
@@ -40,12 +42,12 @@ type lister struct {
 
 const maxToolName = 256 // bytes
 
-func (l *lister) add(t *sdk.Tool) {
+func (l *toolList) addTool(t *sdk.Tool) {
 	if t == nil || t.Name == "" || len(t.Name) > maxToolName || len(l.Tools) == mostTools {
 		l.Omitted++
 		return
 	}
-	tool := Tool{Name: qualified(l.server, t.Name), Tool: t.Name, Title: cut(t.Title, maxToolName), Description: cut(t.Description, maxDescription)}
+	tool := Tool{Name: qualifiedName(l.server, t.Name), Tool: t.Name, Title: truncate(t.Title, maxToolName), Description: truncate(t.Description, maxDescription)}
 	if schema, err := json.Marshal(t.InputSchema); err == nil && len(schema) <= maxSchema { // else the server checks what it gets
 		tool.Schema = schema
 	}
@@ -58,40 +60,37 @@ func (l *lister) add(t *sdk.Tool) {
 	l.Tools = append(l.Tools, tool)
 }
 
-// cut is at most size bytes of a text, in valid UTF-8.
-func cut(text string, size int) string {
-	if len(text) > size {
-		text = text[:size] + "…"
-	}
-	return strings.ToValidUTF8(text, "")
+// truncate is at most size bytes of a text, in valid UTF-8.
+func truncate(text string, size int) string {
+	return textlen.Shorten(strings.ToValidUTF8(text, ""), size)
 }
 
-var unclean = regexp.MustCompile(`[^A-Za-z0-9-]+`)
+var uncleanPattern = regexp.MustCompile(`[^A-Za-z0-9-]+`)
 
 const (
-	separator = "__"
-	maxQual   = 64
-	maxPrefix = 24
-	hashSize  = 10 // digits
+	separator    = "__"
+	maxQualified = 64
+	maxPrefix    = 24
+	hashSize     = 10 // digits
 )
 
-// prefix is what the names of a server's tools begin with.
-func prefix(server string) string {
-	name := unclean.ReplaceAllString(server, "_")
+// namePrefix is what the names of a server's tools begin with.
+func namePrefix(server string) string {
+	name := uncleanPattern.ReplaceAllString(server, "_")
 	return name[:min(len(name), maxPrefix)] + separator
 }
 
-// qualified is a name for a tool of a server. Names that had to be changed for it end in a
+// qualifiedName is a name for a tool of a server. Names that had to be changed for it end in a
 // number that is made of what they were, so that two do not become one.
-func qualified(server, tool string) string {
+func qualifiedName(server, tool string) string {
 	plain := server + separator + tool
-	name := prefix(server) + unclean.ReplaceAllString(tool, "_")
+	name := namePrefix(server) + uncleanPattern.ReplaceAllString(tool, "_")
 	// With one separator there is one way to read it.
-	if name == plain && len(name) <= maxQual && strings.Count(name, separator) == 1 && !strings.Contains(name, separator+"_") {
+	if name == plain && len(name) <= maxQualified && strings.Count(name, separator) == 1 && !strings.Contains(name, separator+"_") {
 		return name
 	}
 	sum := sha256.Sum256([]byte(server + "\x00" + tool))
-	return name[:min(len(name), maxQual-hashSize-1)] + "_" + hex.EncodeToString(sum[:])[:hashSize]
+	return name[:min(len(name), maxQualified-hashSize-1)] + "_" + hex.EncodeToString(sum[:])[:hashSize]
 }
 
 // Answer is what a tool has answered.
@@ -131,7 +130,7 @@ const (
 	maxText       = 8 << 20
 )
 
-func answer(r *sdk.CallToolResult) Answer {
+func toAnswer(r *sdk.CallToolResult) Answer {
 	a := Answer{Failed: r.IsError}
 	var parts []string
 	size := 0
@@ -140,7 +139,7 @@ func answer(r *sdk.CallToolResult) Answer {
 			parts = append(parts, fmt.Sprintf("[%d more parts left out]", len(r.Content)-i))
 			break
 		}
-		part := cut(a.part(c), maxText-size)
+		part := truncate(a.addPart(c), maxText-size)
 		size += len(part)
 		parts = append(parts, part)
 		if size >= maxText {
@@ -164,32 +163,32 @@ func answer(r *sdk.CallToolResult) Answer {
 	return a
 }
 
-// part takes one part of an answer, and returns what is to be read of it.
-func (a *Answer) part(c sdk.Content) string {
+// addPart takes one part of an answer, and returns what is to be read of it.
+func (a *Answer) addPart(c sdk.Content) string {
 	switch c := c.(type) {
 	case *sdk.TextContent:
 		return c.Text
 	case *sdk.ImageContent:
-		return a.picture(c.MIMEType, c.Data)
+		return a.addImage(c.MIMEType, c.Data)
 	case *sdk.AudioContent:
-		return a.file("AUDIO", c.MIMEType, "", c.Data)
+		return a.addFile("AUDIO", c.MIMEType, "", c.Data)
 	case *sdk.ResourceLink:
-		return fmt.Sprintf("[RESOURCE LINK: %s %s %s] %s", cut(c.Name, maxToolName), cut(c.URI, 2000), cut(c.MIMEType, 100), cut(c.Description, maxDescription))
+		return fmt.Sprintf("[RESOURCE LINK: %s %s %s] %s", truncate(c.Name, maxToolName), truncate(c.URI, 2000), truncate(c.MIMEType, 100), truncate(c.Description, maxDescription))
 	case *sdk.EmbeddedResource:
 		if c.Resource == nil {
 			return "[RESOURCE without contents]"
 		}
 		if len(c.Resource.Blob) > 0 {
-			return a.file("RESOURCE", c.Resource.MIMEType, c.Resource.URI, c.Resource.Blob)
+			return a.addFile("RESOURCE", c.Resource.MIMEType, c.Resource.URI, c.Resource.Blob)
 		}
-		return fmt.Sprintf("[RESOURCE: %s]\n%s", cut(c.Resource.URI, 2000), c.Resource.Text)
+		return fmt.Sprintf("[RESOURCE: %s]\n%s", truncate(c.Resource.URI, 2000), c.Resource.Text)
 	}
 	return fmt.Sprintf("[CONTENT of a kind that is not known: %T]", c)
 }
 
-// picture takes a picture that is what it says and not too large to be looked at.
-func (a *Answer) picture(mime string, data []byte) string {
-	mime = cut(mime, 100)
+// addImage takes a picture that is what it says and not too large to be looked at.
+func (a *Answer) addImage(mime string, data []byte) string {
+	mime = truncate(mime, 100)
 	refused := func(why string) string {
 		return fmt.Sprintf("[IMAGE left out: %s, %d bytes: %s]", mime, len(data), why)
 	}
@@ -211,14 +210,14 @@ func (a *Answer) picture(mime string, data []byte) string {
 	return "[IMAGE: " + kind + "]"
 }
 
-func (a *Answer) file(what, mime, uri string, data []byte) string {
-	mime, uri = cut(mime, 100), cut(uri, 2000)
+func (a *Answer) addFile(what, mime, uri string, data []byte) string {
+	mime, uri = truncate(mime, 100), truncate(uri, 2000)
 	if len(a.Files) == mostFiles || len(data) > maxFile {
 		return fmt.Sprintf("[%s left out: %s %s, %d bytes: at most %d of %d]", what, mime, uri, len(data), mostFiles, maxFile)
 	}
 	_, kind, _ := strings.Cut(mime, "/")
 	suffix := ".bin"
-	if kind = unclean.ReplaceAllString(kind, ""); kind != "" && len(kind) <= 10 {
+	if kind = uncleanPattern.ReplaceAllString(kind, ""); kind != "" && len(kind) <= 10 {
 		suffix = "." + kind
 	}
 	a.Files = append(a.Files, File{Suffix: suffix, Data: data})

@@ -85,7 +85,7 @@ func Parse(data []byte) (Config, error) {
 		if s.Disabled {
 			continue
 		}
-		s, err := s.complete()
+		s, err := s.withType()
 		if err == nil {
 			err = checkName(name)
 		}
@@ -107,8 +107,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// complete checks a server and says of which type it is: "" for a URL of either.
-func (s Server) complete() (Server, error) {
+// withType checks a server and says of which type it is: "" for a URL of either.
+func (s Server) withType() (Server, error) {
 	switch s.Type {
 	case "streamable-http", "streamable_http", "streamableHttp":
 		s.Type = HTTP

@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	// connectTime is how long a server may take to be ready; npx may have to fetch it first.
-	connectTime = time.Minute
-	// unblock is how long a call may go on that nobody waits for any more, before its server
+	// connectTimeout is how long a server may take to be ready; npx may have to fetch it first.
+	connectTimeout = time.Minute
+	// unblockTimeout is how long a call may go on that nobody waits for any more, before its server
 	// counts as dead: one that does not read holds the call up.
-	unblock = 2 * time.Second
+	unblockTimeout = 2 * time.Second
 	// maxMessage bounds one message of a server, in bytes.
 	maxMessage = 8 << 20
-	// closeTime is how long the end of a session may take that is being said goodbye to.
-	closeTime = 2 * time.Second
+	// closeTimeout is how long the end of a session may take that is being said goodbye to.
+	closeTimeout = 2 * time.Second
 )
 
 // connection is one server that runs or is reached.
 type connection struct {
 	session *sdk.ClientSession
-	meter   *meter
-	program *program // nil for one that has a URL
-	web     *web     // nil for one that is a program
+	budget  *receiveBudget
+	program *program    // nil for one that has a URL
+	web     *httpClient // nil for one that is a program
 	release context.CancelFunc
 	ended   chan struct{} // closed when nothing can be asked any more
 }
 
-// connect starts or reaches a server.
-func connect(ctx context.Context, o Options, s Server) (*connection, error) {
+// connectServer starts or reaches a server.
+func connectServer(ctx context.Context, o Options, s Server) (*connection, error) {
 	if s.Type != "" {
 		return connectAs(ctx, o, s)
 	}
@@ -57,9 +57,9 @@ func connect(ctx context.Context, o Options, s Server) (*connection, error) {
 }
 
 func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
-	c := &connection{meter: &meter{}, ended: make(chan struct{})}
-	c.meter.reset(memory.AccountOf(ctx))
-	transport, err := c.transport(ctx, o, s)
+	c := &connection{budget: &receiveBudget{}, ended: make(chan struct{})}
+	c.budget.resetFor(memory.AccountOf(ctx))
+	transport, err := c.newTransport(ctx, o, s)
 	if err != nil {
 		return nil, err
 	}
@@ -69,18 +69,18 @@ func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
 	// A stream of events lives as long as what it was asked for with.
 	life, release := context.WithCancel(context.WithoutCancel(ctx))
 	c.release = release
-	limited, cancel := context.WithTimeout(ctx, connectTime)
+	limited, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	err = c.bounded(limited, func(context.Context) error {
+	err = c.runBounded(limited, func(context.Context) error {
 		session, err := client.Connect(life, transport, nil)
 		c.session = session
 		return err
 	})
 	if err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
-			err = sandpit.Errorf(sandpit.Timeout, "it was not ready within %s: %w", connectTime, err)
+			err = sandpit.Errorf(sandpit.Timeout, "it was not ready within %s: %w", connectTimeout, err)
 		}
-		err = c.explain(err)
+		err = c.withProgramError(err)
 		c.close(ctx)
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
 	return c, nil
 }
 
-func (c *connection) transport(ctx context.Context, o Options, s Server) (sdk.Transport, error) {
+func (c *connection) newTransport(ctx context.Context, o Options, s Server) (sdk.Transport, error) {
 	if s.Type == Stdio {
 		dir := s.Dir
 		if dir == "" {
@@ -100,27 +100,27 @@ func (c *connection) transport(ctx context.Context, o Options, s Server) (sdk.Tr
 		env := o.environment()
 		maps.Copy(env, s.Env)
 		var err error
-		c.program, err = start(ctx, o.Guest, sandpit.Command{Args: append([]string{s.Command}, s.Args...), Env: env, Dir: dir, User: o.User})
+		c.program, err = startProgram(ctx, o.Guest, sandpit.Command{Args: append([]string{s.Command}, s.Args...), Env: env, Dir: dir, User: o.User})
 		if err != nil {
 			return nil, err
 		}
-		return &sdk.IOTransport{Reader: c.meter.of(c.program.output), Writer: c.program.input, MaxLineLength: maxMessage}, nil
+		return &sdk.IOTransport{Reader: c.budget.meterReader(c.program.output), Writer: c.program.input, MaxLineLength: maxMessage}, nil
 	}
 	var err error
-	if c.web, err = newWeb(o, s, c.meter); err != nil {
+	if c.web, err = newHTTPClient(o, s, c.budget); err != nil {
 		return nil, err
 	}
 	if s.Type == SSE {
-		return &sdk.SSEClientTransport{Endpoint: s.URL, HTTPClient: c.web.client(), MaxEventSize: maxMessage}, nil
+		return &sdk.SSEClientTransport{Endpoint: s.URL, HTTPClient: c.web.newClient(), MaxEventSize: maxMessage}, nil
 	}
 	// What a server says unasked is of no use here: tools are listed anew each time.
 	return &sdk.StreamableClientTransport{
-		Endpoint: s.URL, HTTPClient: c.web.client(), MaxRetries: 1, DisableStandaloneSSE: true, MaxEventSize: maxMessage,
+		Endpoint: s.URL, HTTPClient: c.web.newClient(), MaxRetries: 1, DisableStandaloneSSE: true, MaxEventSize: maxMessage,
 	}, nil
 }
 
-// bounded calls f, and breaks the connection if it does not return soon after ctx has ended.
-func (c *connection) bounded(ctx context.Context, f func(context.Context) error) error {
+// runBounded calls f, and breaks the connection if it does not return soon after ctx has ended.
+func (c *connection) runBounded(ctx context.Context, f func(context.Context) error) error {
 	done := make(chan struct{})
 	var err error
 	go func() {
@@ -134,24 +134,24 @@ func (c *connection) bounded(ctx context.Context, f func(context.Context) error)
 	}
 	select {
 	case <-done:
-	case <-time.After(unblock):
-		c.breakOff(ctx)
+	case <-time.After(unblockTimeout):
+		c.disconnect(ctx)
 		<-done
 	}
 	return ctx.Err() // whatever came of it comes too late
 }
 
-// ask does something with the server.
-func (c *connection) ask(ctx context.Context, f func(context.Context) error) error {
-	c.meter.reset(memory.AccountOf(ctx))
-	return c.explain(c.bounded(ctx, f))
+// runRequest does something with the server.
+func (c *connection) runRequest(ctx context.Context, f func(context.Context) error) error {
+	c.budget.resetFor(memory.AccountOf(ctx))
+	return c.withProgramError(c.runBounded(ctx, f))
 }
 
-// breakOff takes the connection away from who uses it.
-func (c *connection) breakOff(ctx context.Context) {
+// disconnect takes the connection away from who uses it.
+func (c *connection) disconnect(ctx context.Context) {
 	c.release()
 	if c.program != nil {
-		c.program.stop(ctx, 0)
+		c.program.stopProgram(ctx, 0)
 	}
 	if c.web != nil {
 		c.web.close()
@@ -168,23 +168,23 @@ func (c *connection) close(ctx context.Context) {
 		}()
 		select {
 		case <-closing:
-		case <-time.After(closeTime):
-			c.breakOff(ctx)
+		case <-time.After(closeTimeout):
+			c.disconnect(ctx)
 			<-closing
 		}
 		<-c.ended
 	}
 	if c.program != nil {
-		c.program.stop(ctx, polite)
+		c.program.stopProgram(ctx, exitTimeout)
 	}
-	c.breakOff(ctx)
+	c.disconnect(ctx)
 }
 
 // exitWait is how much later than its output a program's end may be known.
 const exitWait = time.Second
 
-// explain adds to an error what the server's program has to say, if it has ended.
-func (c *connection) explain(err error) error {
+// withProgramError adds to an error what the server's program has to say, if it has ended.
+func (c *connection) withProgramError(err error) error {
 	_, answered := errors.AsType[*jsonrpc.Error](err)
 	if err == nil || c.program == nil || answered || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -198,14 +198,14 @@ func (c *connection) explain(err error) error {
 		return err
 	}
 	text := "its program has ended: " + c.program.status
-	if said := strings.TrimSpace(strings.ToValidUTF8(c.program.complaints.String(), "?")); said != "" {
+	if said := strings.TrimSpace(strings.ToValidUTF8(c.program.stderr.String(), "?")); said != "" {
 		text += "; it said: " + said
 	}
 	return fmt.Errorf("%w (%s)", err, text)
 }
 
-// alive reports whether the connection can be used.
-func (c *connection) alive() bool {
+// isAlive reports whether the connection can be used.
+func (c *connection) isAlive() bool {
 	select {
 	case <-c.ended:
 		return false

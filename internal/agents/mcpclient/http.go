@@ -25,28 +25,30 @@ const (
 	mostConns = 8
 )
 
-// web reaches one server by HTTP from inside a sandbox.
-type web struct {
+// httpClient reaches one server by HTTP from inside a sandbox.
+type httpClient struct {
 	options Options
 	origin  *url.URL
 	headers map[string]string
-	meter   *meter
+	meter   *receiveBudget
 	http    *http.Transport
 
 	mu    sync.Mutex
-	conns map[*conn]bool
+	conns map[*dialedConn]bool
 	ended bool
 	wg    sync.WaitGroup
 }
 
-func newWeb(o Options, s Server, m *meter) (*web, error) {
+func newHTTPClient(o Options, s Server, m *receiveBudget) (*httpClient, error) {
 	origin, err := url.Parse(s.URL)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "%w", err)
 	}
-	w := &web{options: o, origin: origin, headers: s.Headers, meter: m, conns: map[*conn]bool{}}
+	w := &httpClient{options: o, origin: origin, headers: s.Headers, meter: m, conns: map[*dialedConn]bool{}}
 	dial := func(secure bool) func(context.Context, string, string) (net.Conn, error) {
-		return func(ctx context.Context, _, address string) (net.Conn, error) { return w.dial(ctx, address, secure) }
+		return func(ctx context.Context, _, address string) (net.Conn, error) {
+			return w.dialInside(ctx, address, secure)
+		}
 	}
 	w.http = &http.Transport{
 		DialContext: dial(false), DialTLSContext: dial(true), MaxConnsPerHost: mostConns, MaxResponseHeaderBytes: maxHead,
@@ -55,15 +57,15 @@ func newWeb(o Options, s Server, m *meter) (*web, error) {
 	return w, nil
 }
 
-// client has no limit of time: a stream lasts as long as the server is used.
-func (w *web) client() *http.Client {
+// newClient has no limit of time: a stream lasts as long as the server is used.
+func (w *httpClient) newClient() *http.Client {
 	return &http.Client{Transport: w, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return sandpit.Errorf(sandpit.PermissionDenied, "the server sends its client elsewhere, which is not followed")
 	}}
 }
 
 // RoundTrip asks the server, and nobody else: what it names as its address may be anybody's.
-func (w *web) RoundTrip(r *http.Request) (*http.Response, error) {
+func (w *httpClient) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != w.origin.Scheme || !strings.EqualFold(r.URL.Host, w.origin.Host) {
 		return nil, sandpit.Errorf(sandpit.PermissionDenied, "the server has its client ask %s://%s, which is not where it is", r.URL.Scheme, r.URL.Host)
 	}
@@ -75,42 +77,42 @@ func (w *web) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer.Body = w.meter.of(answer.Body)
+	answer.Body = w.meter.meterReader(answer.Body)
 	return answer, nil
 }
 
-// dial starts a program in the sandbox that connects.
-func (w *web) dial(ctx context.Context, address string, secure bool) (net.Conn, error) {
+// dialInside starts a program in the sandbox that connects.
+func (w *httpClient) dialInside(ctx context.Context, address string, secure bool) (net.Conn, error) {
 	request, err := json.Marshal(applet.DialRequest{Address: address, TLS: secure})
 	if err != nil {
 		return nil, err
 	}
-	if err := w.enter(); err != nil {
+	if err := w.beginDial(); err != nil {
 		return nil, err
 	}
 	defer w.wg.Done()
-	p, err := start(ctx, w.options.Guest, sandpit.Command{
+	p, err := startProgram(ctx, w.options.Guest, sandpit.Command{
 		Args: []string{sandpit.GuestProgram, applet.Dial, string(request)}, User: w.options.User, Dir: "/", Env: w.options.environment(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{program: p, web: w, reader: bufio.NewReaderSize(p.output, maxHead)}
-	if err := w.add(c); err != nil {
-		p.stop(ctx, 0)
+	c := &dialedConn{program: p, client: w, reader: bufio.NewReaderSize(p.output, maxHead)}
+	if err := w.addConn(c); err != nil {
+		p.stopProgram(ctx, 0)
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
-	if err := c.connected(); err != nil {
+	if err := c.awaitConnected(); err != nil {
 		_ = c.Close() // there is nothing in it
 		return nil, errors.Join(err, ctx.Err())
 	}
 	return c, nil
 }
 
-// enter has close wait for who dials, until it is told that they have.
-func (w *web) enter() error {
+// beginDial has close wait for who dials, until it is told that they have.
+func (w *httpClient) beginDial() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended {
@@ -120,7 +122,7 @@ func (w *web) enter() error {
 	return nil
 }
 
-func (w *web) add(c *conn) error {
+func (w *httpClient) addConn(c *dialedConn) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended {
@@ -131,7 +133,7 @@ func (w *web) add(c *conn) error {
 }
 
 // close breaks all connections and waits for their programs.
-func (w *web) close() {
+func (w *httpClient) close() {
 	w.mu.Lock()
 	w.ended = true
 	conns := slices.Collect(maps.Keys(w.conns))
@@ -143,16 +145,16 @@ func (w *web) close() {
 	w.wg.Wait()
 }
 
-// conn is a connection that a program in the sandbox has made.
-type conn struct {
+// dialedConn is a connection that a program in the sandbox has made.
+type dialedConn struct {
 	program *program
-	web     *web
+	client  *httpClient
 	reader  *bufio.Reader
 	once    sync.Once
 }
 
-// connected reads how it went.
-func (c *conn) connected() error {
+// awaitConnected reads how it went.
+func (c *dialedConn) awaitConnected() error {
 	line, err := c.reader.ReadSlice('\n')
 	if err != nil {
 		return sandpit.Errorf(sandpit.Unavailable, "the sandbox does not connect: %w", err)
@@ -168,40 +170,40 @@ func (c *conn) connected() error {
 }
 
 // Read implements net.Conn.
-func (c *conn) Read(b []byte) (int, error) { return c.reader.Read(b) }
+func (c *dialedConn) Read(b []byte) (int, error) { return c.reader.Read(b) }
 
 // Write implements net.Conn.
-func (c *conn) Write(b []byte) (int, error) { return c.program.input.Write(b) }
+func (c *dialedConn) Write(b []byte) (int, error) { return c.program.input.Write(b) }
 
 // Close implements net.Conn. The program is ended beside.
-func (c *conn) Close() error {
+func (c *dialedConn) Close() error {
 	c.once.Do(func() {
 		_, _ = c.program.input.Close(), c.program.output.Close() // never fail
-		c.web.mu.Lock()
-		defer c.web.mu.Unlock()
-		delete(c.web.conns, c)
-		c.web.wg.Go(func() { c.program.stop(context.Background(), 0) })
+		c.client.mu.Lock()
+		defer c.client.mu.Unlock()
+		delete(c.client.conns, c)
+		c.client.wg.Go(func() { c.program.stopProgram(context.Background(), 0) })
 	})
 	return nil
 }
 
-// address is where a conn is as net.Conn wants it told.
-type address struct{}
+// sandboxAddr is where a conn is as net.Conn wants it told.
+type sandboxAddr struct{}
 
-func (address) Network() string { return "sandbox" }
-func (address) String() string  { return "sandbox" }
+func (sandboxAddr) Network() string { return "sandbox" }
+func (sandboxAddr) String() string  { return "sandbox" }
 
 // LocalAddr implements net.Conn.
-func (*conn) LocalAddr() net.Addr { return address{} }
+func (*dialedConn) LocalAddr() net.Addr { return sandboxAddr{} }
 
 // RemoteAddr implements net.Conn.
-func (*conn) RemoteAddr() net.Addr { return address{} }
+func (*dialedConn) RemoteAddr() net.Addr { return sandboxAddr{} }
 
 // SetDeadline implements net.Conn: there are none.
-func (*conn) SetDeadline(time.Time) error { return errors.ErrUnsupported }
+func (*dialedConn) SetDeadline(time.Time) error { return errors.ErrUnsupported }
 
 // SetReadDeadline implements net.Conn: there are none.
-func (*conn) SetReadDeadline(time.Time) error { return errors.ErrUnsupported }
+func (*dialedConn) SetReadDeadline(time.Time) error { return errors.ErrUnsupported }
 
 // SetWriteDeadline implements net.Conn: there are none.
-func (*conn) SetWriteDeadline(time.Time) error { return errors.ErrUnsupported }
+func (*dialedConn) SetWriteDeadline(time.Time) error { return errors.ErrUnsupported }

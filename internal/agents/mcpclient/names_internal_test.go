@@ -14,7 +14,7 @@ func FuzzNames(f *testing.F) {
 	f.Add("a_", "b", "a", "_b")
 	valid := regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 	f.Fuzz(func(t *testing.T, server, tool, otherServer, otherTool string) {
-		name, other := qualified(server, tool), qualified(otherServer, otherTool)
+		name, other := qualifiedName(server, tool), qualifiedName(otherServer, otherTool)
 		if !valid.MatchString(name) {
 			t.Errorf("%q %q: %q", server, tool, name)
 		}

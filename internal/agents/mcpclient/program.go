@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// startTime is how long the sandbox may take to start one.
-	startTime = 30 * time.Second
-	// polite is how long a program may take to end by itself once its input has.
-	polite = 2 * time.Second
-	// killTime bounds the killing of one.
-	killTime = 10 * time.Second
-	// maxComplaint is how much is kept of the end of a program's second output, in bytes.
-	maxComplaint = 2000
+	// startTimeout is how long the sandbox may take to start one.
+	startTimeout = 30 * time.Second
+	// exitTimeout is how long a program may take to end by itself once its input has.
+	exitTimeout = 2 * time.Second
+	// killTimeout bounds the killing of one.
+	killTimeout = 10 * time.Second
+	// maxStderr is how much is kept of the end of a program's second output, in bytes.
+	maxStderr = 2000
 )
 
 // program is a process in the sandbox whose streams are ours. Its owner must stop it.
@@ -27,29 +27,29 @@ type program struct {
 	process sandpit.Process
 	input   *io.PipeWriter
 	output  *io.PipeReader
-	// complaints is the end of its second output.
-	complaints *tail
-	release    context.CancelFunc
-	ended      chan struct{}
+	// stderr is the end of its second output.
+	stderr  *tailBuffer
+	release context.CancelFunc
+	ended   chan struct{}
 	// status is how it ended, "" if nobody has heard; set before ended is closed.
 	status string
 }
 
-// start starts a program. It outlives ctx.
+// startProgram starts a program. It outlives ctx.
 //
 // Unavailable: the sandbox does not answer.
-func start(ctx context.Context, g sandpit.Processes, cmd sandpit.Command) (*program, error) {
+func startProgram(ctx context.Context, g sandpit.Processes, cmd sandpit.Command) (*program, error) {
 	stdin, input := io.Pipe()
 	output, stdout := io.Pipe()
 	life, release := context.WithCancel(context.WithoutCancel(ctx))
-	p := &program{input: input, output: output, complaints: &tail{}, release: release, ended: make(chan struct{})}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, p.complaints
+	p := &program{input: input, output: output, stderr: &tailBuffer{}, release: release, ended: make(chan struct{})}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, p.stderr
 	// A start that is given up half way might leave a process that nobody knows: so that is
 	// not done when ctx ends, but only to a sandbox that does not answer.
-	impatient := time.AfterFunc(startTime, release)
+	impatient := time.AfterFunc(startTimeout, release)
 	process, err := g.Start(life, cmd)
 	if !impatient.Stop() && err != nil {
-		err = sandpit.Errorf(sandpit.Unavailable, "the sandbox has not started the program within %s", startTime)
+		err = sandpit.Errorf(sandpit.Unavailable, "the sandbox has not started the program within %s", startTimeout)
 	}
 	if err != nil {
 		release()
@@ -68,15 +68,15 @@ func start(ctx context.Context, g sandpit.Processes, cmd sandpit.Command) (*prog
 	return p, nil
 }
 
-// stop ends the input and, should that not end the program, kills it with all that it has
+// stopProgram ends the input and, should that not end the program, kills it with all that it has
 // started.
-func (p *program) stop(ctx context.Context, grace time.Duration) {
+func (p *program) stopProgram(ctx context.Context, grace time.Duration) {
 	_, _ = p.input.Close(), p.output.Close() // never fail
 	select {
 	case <-p.ended:
 	case <-time.After(grace):
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
 	// It may have ended, with others left in its session; and a sandbox that does not
 	// answer is ending itself.
@@ -89,62 +89,62 @@ func (p *program) stop(ctx context.Context, grace time.Duration) {
 	<-p.ended
 }
 
-// tail keeps the end of what is written to it. It may be used concurrently.
-type tail struct {
+// tailBuffer keeps the end of what is written to it. It may be used concurrently.
+type tailBuffer struct {
 	mu   sync.Mutex
 	data []byte
 }
 
-func (t *tail) Write(data []byte) (int, error) {
+func (t *tailBuffer) Write(data []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.data = append(t.data, data[max(0, len(data)-maxComplaint):]...)
-	t.data = t.data[max(0, len(t.data)-maxComplaint):]
+	t.data = append(t.data, data[max(0, len(data)-maxStderr):]...)
+	t.data = t.data[max(0, len(t.data)-maxStderr):]
 	return len(data), nil
 }
 
-func (t *tail) String() string {
+func (t *tailBuffer) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return string(t.data)
 }
 
-// meter bounds what a server may send until it is asked again, and takes it from the
+// receiveBudget bounds what a server may send until it is asked again, and takes it from the
 // account of memory of the request that has come last.
-type meter struct {
+type receiveBudget struct {
 	left    atomic.Int64
 	account atomic.Pointer[memory.Account]
 }
 
-// saidCost is how many bytes each byte of a server takes: as it comes, as a message, and as
+// receivedCost is how many bytes each byte of a server takes: as it comes, as a message, and as
 // what is made of that.
-const saidCost = 3
+const receivedCost = 3
 
-// maxSaid is how much a server may send for one request, in bytes, with what it sends
+// maxReceived is how much a server may send for one request, in bytes, with what it sends
 // unasked.
-const maxSaid = 24 << 20
+const maxReceived = 24 << 20
 
-func (m *meter) reset(account *memory.Account) {
-	m.left.Store(maxSaid)
+func (m *receiveBudget) resetFor(account *memory.Account) {
+	m.left.Store(maxReceived)
 	m.account.Store(account)
 }
 
-// of is a reader that is metered.
-func (m *meter) of(r io.ReadCloser) io.ReadCloser { return &metered{r, m} }
+// meterReader is a reader that is metered.
+func (m *receiveBudget) meterReader(r io.ReadCloser) io.ReadCloser { return &meteredReader{r, m} }
 
-type metered struct {
+type meteredReader struct {
 	io.ReadCloser
 
-	meter *meter
+	meter *receiveBudget
 }
 
-func (r *metered) Read(b []byte) (int, error) {
+func (r *meteredReader) Read(b []byte) (int, error) {
 	n, err := r.ReadCloser.Read(b)
 	if r.meter.left.Add(-int64(n)) < 0 {
-		return 0, sandpit.Errorf(sandpit.Exhausted, "the server has sent more than %d bytes for one request", maxSaid)
+		return 0, sandpit.Errorf(sandpit.Exhausted, "the server has sent more than %d bytes for one request", maxReceived)
 	}
 	// What comes when the request has ended is read at once and dropped.
-	if reserveErr := r.meter.account.Load().Reserve(int64(n) * saidCost); sandpit.CodeOf(reserveErr) == sandpit.Exhausted {
+	if reserveErr := r.meter.account.Load().Reserve(int64(n) * receivedCost); sandpit.CodeOf(reserveErr) == sandpit.Exhausted {
 		return 0, reserveErr
 	}
 	return n, err

@@ -36,7 +36,7 @@ func TestMuteGuest(t *testing.T) {
 					t.Error("a guest that answers nothing has started a server")
 				}
 				servers.Close(t.Context())
-				if took := time.Since(begin); took > 2*startTime {
+				if took := time.Since(begin); took > 2*startTimeout {
 					t.Errorf("it took %s", took)
 				}
 			})

@@ -48,10 +48,10 @@ type server struct {
 	name   string
 	config Server
 
-	turn   chan struct{} // holds one while it is started or ended
-	mu     sync.Mutex    // guards the following
-	conn   *connection
-	closed bool
+	starting chan struct{} // holds one while it is started or ended
+	mu       sync.Mutex    // guards the following
+	conn     *connection
+	closed   bool
 }
 
 // Info describes a server.
@@ -66,7 +66,7 @@ type Info struct {
 func New(o Options) *Servers {
 	s := &Servers{options: o, byName: map[string]*server{}}
 	for name, config := range o.Config {
-		s.byName[name] = &server{name: name, config: config, turn: make(chan struct{}, 1)}
+		s.byName[name] = &server{name: name, config: config, starting: make(chan struct{}, 1)}
 	}
 	return s
 }
@@ -77,7 +77,7 @@ func (s *Servers) List() []Info {
 	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
 		v := s.byName[name]
 		v.mu.Lock()
-		list = append(list, Info{Name: name, Type: v.config.Type, Running: v.conn != nil && v.conn.alive()})
+		list = append(list, Info{Name: name, Type: v.config.Type, Running: v.conn != nil && v.conn.isAlive()})
 		v.mu.Unlock()
 	}
 	return list
@@ -101,34 +101,34 @@ func (v *server) close(ctx context.Context) {
 	if conn != nil {
 		conn.close(ctx)
 	}
-	v.turn <- struct{}{} // whoever starts it just now ends it again
-	<-v.turn
+	v.starting <- struct{}{} // whoever starts it just now ends it again
+	<-v.starting
 }
 
-// connected returns the connection to a server, which is made if there is none.
-func (s *Servers) connected(ctx context.Context, name string) (*connection, error) {
+// ensureConnected returns the connection to a server, which is made if there is none.
+func (s *Servers) ensureConnected(ctx context.Context, name string) (*connection, error) {
 	v := s.byName[name]
 	if v == nil {
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no MCP server %.100q", name), "mcp_list_servers tells which there are")
 	}
 	select {
-	case v.turn <- struct{}{}:
+	case v.starting <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	defer func() { <-v.turn }()
+	defer func() { <-v.starting }()
 	v.mu.Lock()
 	conn, closed := v.conn, v.closed
 	v.mu.Unlock()
 	switch {
 	case closed:
 		return nil, errClosed()
-	case conn != nil && conn.alive():
+	case conn != nil && conn.isAlive():
 		return conn, nil
 	case conn != nil:
 		conn.close(ctx) // it has died
 	}
-	conn, err := connect(ctx, s.options, v.config)
+	conn, err := connectServer(ctx, s.options, v.config)
 	if err != nil {
 		err = fmt.Errorf("MCP server %s: %w", name, err)
 		if sandpit.CodeOf(err) == sandpit.Internal && ctx.Err() == nil {
@@ -167,17 +167,17 @@ type Listing struct {
 
 // Tools asks a server for its tools. NotFound, Unavailable, Timeout.
 func (s *Servers) Tools(ctx context.Context, name string) (Listing, error) {
-	conn, err := s.connected(ctx, name)
+	conn, err := s.ensureConnected(ctx, name)
 	if err != nil {
 		return Listing{}, err
 	}
-	l := lister{server: name, taken: map[string]bool{}}
-	err = conn.ask(ctx, func(ctx context.Context) error { return l.all(ctx, conn.session) })
-	return l.Listing, told(name, err)
+	l := toolList{server: name, taken: map[string]bool{}}
+	err = conn.runRequest(ctx, func(ctx context.Context) error { return l.listAll(ctx, conn.session) })
+	return l.Listing, serverError(name, err)
 }
 
-// all asks for one page after the other.
-func (l *lister) all(ctx context.Context, session *sdk.ClientSession) error {
+// listAll asks for one page after the other.
+func (l *toolList) listAll(ctx context.Context, session *sdk.ClientSession) error {
 	cursor := ""
 	for range mostPages {
 		page, err := session.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor})
@@ -185,7 +185,7 @@ func (l *lister) all(ctx context.Context, session *sdk.ClientSession) error {
 			return err
 		}
 		for _, t := range page.Tools {
-			l.add(t)
+			l.addTool(t)
 		}
 		if page.NextCursor == "" {
 			return nil
@@ -203,7 +203,7 @@ func (l *lister) all(ctx context.Context, session *sdk.ClientSession) error {
 // that runs the limit's time to answer. NotFound, Unavailable; context.DeadlineExceeded if
 // it takes longer. A tool that fails is no error.
 func (s *Servers) Call(ctx context.Context, server, tool string, arguments map[string]any, limit time.Duration) (Answer, error) {
-	if strings.HasPrefix(tool, prefix(server)) {
+	if strings.HasPrefix(tool, namePrefix(server)) {
 		listing, err := s.Tools(ctx, server)
 		if err != nil {
 			return Answer{}, err
@@ -214,7 +214,7 @@ func (s *Servers) Call(ctx context.Context, server, tool string, arguments map[s
 			}
 		}
 	}
-	conn, err := s.connected(ctx, server)
+	conn, err := s.ensureConnected(ctx, server)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -224,18 +224,18 @@ func (s *Servers) Call(ctx context.Context, server, tool string, arguments map[s
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var result *sdk.CallToolResult
-	err = conn.ask(ctx, func(ctx context.Context) (err error) {
+	err = conn.runRequest(ctx, func(ctx context.Context) (err error) {
 		result, err = conn.session.CallTool(ctx, &sdk.CallToolParams{Name: tool, Arguments: arguments})
 		return err
 	})
 	if err != nil {
-		return Answer{}, told(server, err)
+		return Answer{}, serverError(server, err)
 	}
-	return answer(result), nil
+	return toAnswer(result), nil
 }
 
-// told gives an error of a server its name and, if it has none, a code.
-func told(server string, err error) error {
+// serverError gives an error of a server its name and, if it has none, a code.
+func serverError(server string, err error) error {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err

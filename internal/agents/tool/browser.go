@@ -16,86 +16,86 @@ import (
 const (
 	// browserDir is where browsers keep their profiles: see Session.statePath.
 	browserDir = ".browser"
-	// browserTime is how long a call may take: a browser may have to start first.
-	browserTime = 120 * time.Second
-	// tabTime is how long a browser may take to have a page, browserStop how long its
+	// browserTimeout is how long a call may take: a browser may have to start first.
+	browserTimeout = 120 * time.Second
+	// tabTimeout is how long a browser may take to have a page, browserStopTimeout how long its
 	// end may take.
-	tabTime     = 30 * time.Second
-	browserStop = 15 * time.Second
+	tabTimeout         = 30 * time.Second
+	browserStopTimeout = 15 * time.Second
 	// maxAddress is the longest address, in bytes: data: URLs may be long.
 	maxAddress = 1 << 20
-	// briefText is how much of a page an answer tells that was not asked for it, in bytes.
-	briefText = 6000
-	// navigateTime is how long a page may take to come if nobody says.
-	navigateTime = 30 * time.Second
+	// briefSize is how much of a page an answer tells that was not asked for it, in bytes.
+	briefSize = 6000
+	// navigateTimeout is how long a page may take to come if nobody says.
+	navigateTimeout = 30 * time.Second
 )
 
-// browsing is the browser of a session, which is started by the first call that needs it.
-type browsing struct {
-	busy   chan struct{} // holds the one token of who uses what follows
-	b      *browser.Browser
-	view   browser.View
-	accept bool
-	mouse  browser.Point
+// browserHolder is the browser of a session, which is started by the first call that needs it.
+type browserHolder struct {
+	token   chan struct{} // holds the one token of who uses what follows
+	browser *browser.Browser
+	view    browser.View
+	accept  bool
+	mouse   browser.Point
 }
 
-func newBrowsing() *browsing {
-	w := &browsing{busy: make(chan struct{}, 1), view: browser.View{Width: 1280, Height: 720}}
-	w.busy <- struct{}{}
+func newBrowserHolder() *browserHolder {
+	w := &browserHolder{token: make(chan struct{}, 1), view: browser.View{Width: 1280, Height: 720}}
+	w.token <- struct{}{}
 	return w
 }
 
-// enter takes the browser for one call. The caller must leave.
-func (w *browsing) enter(ctx context.Context) error {
+// acquire takes the browser for one call. The caller must leave.
+func (w *browserHolder) acquire(ctx context.Context) error {
 	select {
-	case <-w.busy:
+	case <-w.token:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (w *browsing) leave() { w.busy <- struct{}{} }
+func (w *browserHolder) release() { w.token <- struct{}{} }
 
-// close ends the browser, if there is one. The caller has entered.
-func (w *browsing) close(ctx context.Context) error {
-	if w.b == nil {
+// closeBrowser ends the browser, if there is one. The caller has entered.
+func (w *browserHolder) closeBrowser(ctx context.Context) error {
+	if w.browser == nil {
 		return nil
 	}
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), browserStop)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), browserStopTimeout)
 	defer cancel()
-	err := w.b.Close(limited)
-	w.b = nil
+	err := w.browser.Close(limited)
+	w.browser = nil
 	return err
 }
 
 // closeBrowser ends the browser after the call that uses it, if there is one.
 func (s *Session) closeBrowser() error {
-	ctx, cancel := context.WithTimeout(context.Background(), browserTime)
+	ctx, cancel := context.WithTimeout(context.Background(), browserTimeout)
 	defer cancel()
-	if err := s.web.enter(ctx); err != nil {
+	if err := s.browsing.acquire(ctx); err != nil {
 		return err
 	}
-	defer s.web.leave()
-	return s.web.close(ctx)
+	defer s.browsing.release()
+	return s.browsing.closeBrowser(ctx)
 }
 
-// browse does something with the browser and its present page, and adds to the result
+// withBrowser does something with the browser and its present page, and adds to the result
 // what has happened beside.
-func (s *Session) browse(ctx context.Context, do func(*browser.Browser, *browser.Tab) (Result, error)) (Result, error) {
-	if err := s.web.enter(ctx); err != nil {
+func (s *Session) withBrowser(ctx context.Context, do func(*browser.Browser, *browser.Tab) (Result, error)) (Result, error) {
+	if err := s.browsing.acquire(ctx); err != nil {
 		return Result{}, err
 	}
-	defer s.web.leave()
-	b, err := s.startedBrowser(ctx)
+	defer s.browsing.release()
+	b, err := s.ensureBrowser(ctx)
 	if err != nil {
 		return Result{}, err
 	}
-	limited, cancel := context.WithTimeout(ctx, tabTime)
+	limited, cancel := context.WithTimeout(ctx, tabTimeout)
 	defer cancel()
 	tab, err := b.Tab(limited)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = errors.Join(sandpit.Errorf(sandpit.Timeout, "the browser did not answer and was ended"), s.web.close(ctx))
+		err = errors.Join(sandpit.Errorf(sandpit.Timeout, "the browser did not answer and was ended"), s.browsing.closeBrowser(ctx))
 	}
 	if err != nil {
 		return Result{}, err
@@ -107,13 +107,13 @@ func (s *Session) browse(ctx context.Context, do func(*browser.Browser, *browser
 	return result, err
 }
 
-// startedBrowser is the browser of the session, which is started if it does not run.
-func (s *Session) startedBrowser(ctx context.Context) (*browser.Browser, error) {
-	w := s.web
-	if w.b != nil && w.b.Alive() {
-		return w.b, nil
+// ensureBrowser is the browser of the session, which is started if it does not run.
+func (s *Session) ensureBrowser(ctx context.Context) (*browser.Browser, error) {
+	w := s.browsing
+	if w.browser != nil && w.browser.Alive() {
+		return w.browser, nil
 	}
-	if err := w.close(ctx); err != nil {
+	if err := w.closeBrowser(ctx); err != nil {
 		return nil, err
 	}
 	b, err := browser.Start(ctx, s.guest, browser.Options{
@@ -124,15 +124,15 @@ func (s *Session) startedBrowser(ctx context.Context) (*browser.Browser, error) 
 		return nil, err
 	}
 	b.SetDialogs(w.accept)
-	w.b, w.mouse = b, browser.Point{}
+	w.browser, w.mouse = b, browser.Point{}
 	return b, nil
 }
 
-// address checks what a browser is to open.
+// checkAddress checks what a browser is to open.
 //
 // PermissionDenied: it is of a kind that is not opened, or a file outside of where the
 // session is confined to.
-func (s *Session) address(ctx context.Context, text string) (string, error) {
+func (s *Session) checkAddress(ctx context.Context, text string) (string, error) {
 	text = strings.TrimSpace(text)
 	if text == "" || len(text) > maxAddress {
 		return "", sandpit.Errorf(sandpit.Invalid, "an address has 1 to %d bytes", maxAddress)
@@ -142,7 +142,7 @@ func (s *Session) address(ctx context.Context, text string) (string, error) {
 	case scheme == "data", text == "about:blank":
 		return text, nil
 	case scheme == "file":
-		return s.fileAddress(ctx, text)
+		return s.checkFileAddress(ctx, text)
 	case scheme == "about", scheme == "javascript", scheme == "blob", strings.Contains(text, "://") && scheme != "http" && scheme != "https":
 		return "", sandpit.Errorf(sandpit.PermissionDenied, "the browser opens http, https, data and file addresses, not %.20q", scheme)
 	case !strings.HasPrefix(rest, "//"): // example.com, localhost:8000
@@ -155,7 +155,7 @@ func (s *Session) address(ctx context.Context, text string) (string, error) {
 	return u.String(), nil
 }
 
-func (s *Session) fileAddress(ctx context.Context, text string) (string, error) {
+func (s *Session) checkFileAddress(ctx context.Context, text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host != "" || !path.IsAbs(u.Path) {
 		return "", sandpit.Errorf(sandpit.Invalid, "the address of a file is file:///path")
@@ -167,8 +167,8 @@ func (s *Session) fileAddress(ctx context.Context, text string) (string, error) 
 	return (&url.URL{Scheme: "file", Path: f.Path}).String(), nil
 }
 
-// size reads a resolution: 1280x720. Invalid.
-func size(text string) (browser.View, error) {
+// parseSize reads a resolution: 1280x720. Invalid.
+func parseSize(text string) (browser.View, error) {
 	var v browser.View
 	var rest string
 	n, _ := fmt.Sscanf(text+" .", "%dx%d %s", &v.Width, &v.Height, &rest) // what it could not read it does not count
@@ -178,8 +178,8 @@ func size(text string) (browser.View, error) {
 	return v, nil
 }
 
-// picture is a result's picture of the page.
-func picture(ctx context.Context, t *browser.Tab, full bool) (Image, error) {
+// takePicture is a result's picture of the page.
+func takePicture(ctx context.Context, t *browser.Tab, full bool) (Image, error) {
 	p, err := t.Screenshot(ctx, full)
 	return Image{MIME: p.MIME, Data: p.Data}, err
 }
@@ -216,8 +216,8 @@ func whereText(a browser.About) string {
 	return text
 }
 
-// after is the result of something that was done to a page: what, and where that has led.
-func after(ctx context.Context, t *browser.Tab, text string) (Result, error) {
+// actionResult is the result of something that was done to a page: what, and where that has led.
+func actionResult(ctx context.Context, t *browser.Tab, text string) (Result, error) {
 	about, err := t.About(ctx)
 	if sandpit.CodeOf(err) == sandpit.Unavailable { // it has closed itself
 		return Result{Text: text + "\nthe page is no longer open"}, nil

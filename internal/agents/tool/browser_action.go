@@ -22,44 +22,44 @@ type actionInput struct {
 }
 
 func browserAction(ctx context.Context, s *Session, in actionInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
-		if err := s.act(ctx, t, in); err != nil {
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+		if err := s.performAction(ctx, t, in); err != nil {
 			return Result{}, err
 		}
-		return after(ctx, t, "Done: "+in.Action)
+		return actionResult(ctx, t, "Done: "+in.Action)
 	})
 }
 
-// act does one thing with the mouse or the keyboard.
-func (s *Session) act(ctx context.Context, t *browser.Tab, in actionInput) error {
+// performAction does one thing with the mouse or the keyboard.
+func (s *Session) performAction(ctx context.Context, t *browser.Tab, in actionInput) error {
 	switch in.Action {
 	case "typing":
 		if in.Text == "" {
-			return missing("text", in.Action)
+			return errMissing("text", in.Action)
 		}
 		return t.Type(ctx, in.Text)
 	case "press", "key_down", "key_up":
 		if in.Key == "" {
-			return missing("key", in.Action)
+			return errMissing("key", in.Action)
 		}
 		return map[string]func(context.Context, string) error{"press": t.Press, "key_down": t.Hold, "key_up": t.Release}[in.Action](ctx, in.Key)
 	case "hotkey":
 		if len(in.Keys) == 0 || len(in.Keys) > 5 {
-			return missing("keys (1 to 5)", in.Action)
+			return errMissing("keys (1 to 5)", in.Action)
 		}
 		return t.Hotkey(ctx, in.Keys)
 	case "wait":
-		return pause(ctx, in.Duration)
+		return sleep(ctx, in.Duration)
 	}
-	return s.point(ctx, t, in)
+	return s.pointMouse(ctx, t, in)
 }
 
-// point does one thing with the mouse, which remembers where it is.
-func (s *Session) point(ctx context.Context, t *browser.Tab, in actionInput) error {
+// pointMouse does one thing with the mouse, which remembers where it is.
+func (s *Session) pointMouse(ctx context.Context, t *browser.Tab, in actionInput) error {
 	if (in.X == nil) != (in.Y == nil) {
-		return missing("x and y", in.Action)
+		return errMissing("x and y", in.Action)
 	}
-	from := s.web.mouse
+	from := s.browsing.mouse
 	to := from
 	if in.X != nil {
 		to = browser.Point{X: *in.X, Y: *in.Y}
@@ -67,16 +67,16 @@ func (s *Session) point(ctx context.Context, t *browser.Tab, in actionInput) err
 	if strings.HasSuffix(in.Action, "_rel") {
 		to = browser.Point{X: from.X + in.DeltaX, Y: from.Y + in.DeltaY}
 	} else if in.X == nil && slices.Contains([]string{"move_to", "drag_to"}, in.Action) {
-		return missing("x and y", in.Action)
+		return errMissing("x and y", in.Action)
 	}
-	if err := s.mouseAt(ctx, t, in, from, to); err != nil {
+	if err := s.moveOrClick(ctx, t, in, from, to); err != nil {
 		return err
 	}
-	s.web.mouse = to
+	s.browsing.mouse = to
 	return nil
 }
 
-func (s *Session) mouseAt(ctx context.Context, t *browser.Tab, in actionInput, from, to browser.Point) error {
+func (s *Session) moveOrClick(ctx context.Context, t *browser.Tab, in actionInput, from, to browser.Point) error {
 	switch in.Action {
 	case "double_click":
 		return t.ClickAt(ctx, to, browser.Click{Button: "left", Count: 2})
@@ -97,7 +97,7 @@ func sandboxBrowser() Tool {
 		Name: "sandbox_browser", Title: "Use the browser", Hints: Hints{Destructive: true, OpenWorld: true},
 		Description: "Everything that the browser does as one tool: open pages, click and fill in elements by their numbers, scroll, switch pages. " +
 			"Each answer tells what is on the page then, with a picture.",
-		body: does(compoundBrowser),
+		function: newFunction(compoundBrowser),
 	}
 }
 
@@ -130,25 +130,25 @@ type compoundData struct {
 }
 
 func compoundBrowser(ctx context.Context, s *Session, in compoundInput) (Result, error) {
-	if field := in.lacks(); field != "" {
-		return Result{}, missing(field, in.Action)
+	if field := in.missingField(); field != "" {
+		return Result{}, errMissing(field, in.Action)
 	}
 	if in.Action == "navigate_to" {
-		address, err := s.address(ctx, in.URL)
+		address, err := s.checkAddress(ctx, in.URL)
 		if err != nil {
 			return Result{}, err
 		}
 		in.URL = address
 	}
-	return s.browse(ctx, func(b *browser.Browser, t *browser.Tab) (Result, error) {
-		message, options, err := in.do(ctx, b, t)
+	return s.withBrowser(ctx, func(b *browser.Browser, t *browser.Tab) (Result, error) {
+		message, options, err := in.perform(ctx, b, t)
 		if err != nil {
 			return Result{}, err
 		}
 		if t, err = b.Tab(ctx); err != nil { // which may be another one now
 			return Result{}, err
 		}
-		r, state, err := seen(ctx, t, briefText, in.Screenshot == nil || *in.Screenshot)
+		r, state, err := pageResult(ctx, t, briefSize, in.Screenshot == nil || *in.Screenshot)
 		if err != nil {
 			return r, err
 		}
@@ -157,15 +157,15 @@ func compoundBrowser(ctx context.Context, s *Session, in compoundInput) (Result,
 			r.Text += "\n\nOpen pages:\n" + tabsText(tabs)
 		}
 		r.Data = compoundData{
-			Success: true, Message: s.bounded(message), URL: state.URL, Title: state.Title, Elements: len(state.Elements),
+			Success: true, Message: s.truncateText(message), URL: state.URL, Title: state.Title, Elements: len(state.Elements),
 			Above: state.Above, Below: state.Below, Tabs: b.Tabs(), Options: options,
 		}
 		return r, nil
 	})
 }
 
-// lacks is the field that the action needs and has not.
-func (in compoundInput) lacks() string {
+// missingField is the field that the action needs and has not.
+func (in compoundInput) missingField() string {
 	given := map[string]bool{
 		"url": in.URL != "", "index": in.Index != nil, "text": in.Text != nil, "page_id": in.Page != nil, "keys": in.Keys != "",
 		"x": in.X != nil, "y": in.Y != nil, "element_source": in.Source != "", "element_target": in.Target != "",
@@ -183,17 +183,17 @@ func (in compoundInput) lacks() string {
 	return ""
 }
 
-// do does what is asked for and tells what it was.
-func (in compoundInput) do(ctx context.Context, b *browser.Browser, t *browser.Tab) (string, []browser.Option, error) {
+// perform does what is asked for and tells what it was.
+func (in compoundInput) perform(ctx context.Context, b *browser.Browser, t *browser.Tab) (string, []browser.Option, error) {
 	target := browser.Target{Index: in.Index}
 	switch in.Action {
 	case "navigate_to":
-		_, err := t.Navigate(ctx, in.URL, navigateTime)
+		_, err := t.Navigate(ctx, in.URL, navigateTimeout)
 		return "Opened the page", nil, err
 	case "go_back":
 		return "Went back", nil, t.Back(ctx, -1)
 	case "wait":
-		return "Waited", nil, pause(ctx, in.Seconds)
+		return "Waited", nil, sleep(ctx, in.Seconds)
 	case "click_element":
 		told, err := t.Click(ctx, target, browser.LeftClick())
 		return "Clicked " + told, nil, err
@@ -206,7 +206,7 @@ func (in compoundInput) do(ctx context.Context, b *browser.Browser, t *browser.T
 	case "close_tab":
 		return "Closed page " + strconv.Itoa(*in.Page), nil, b.CloseTab(ctx, *in.Page)
 	case "get_dropdown_options":
-		r, err := dropdown(ctx, t, target)
+		r, err := listOptions(ctx, t, target)
 		data, _ := r.Data.(optionsData) // there is none with an error
 		return r.Text, data.Options, err
 	case "select_dropdown_option":
@@ -214,20 +214,20 @@ func (in compoundInput) do(ctx context.Context, b *browser.Browser, t *browser.T
 	case "click_coordinates":
 		return "Clicked", nil, t.ClickAt(ctx, browser.Point{X: *in.X, Y: *in.Y}, browser.LeftClick())
 	case "drag_drop":
-		return "Dragged", nil, t.DragElement(ctx, named(in.Source), named(in.Target))
+		return "Dragged", nil, t.DragElement(ctx, toTarget(in.Source), toTarget(in.Target))
 	case "scroll_down", "scroll_up", "scroll_to_text":
 		move := scrollInput{Amount: in.Amount, Direction: strings.TrimPrefix(in.Action, "scroll_")}
 		if in.Action == "scroll_to_text" {
 			move.Text = *in.Text
 		}
-		r, err := scrolled(ctx, t, move)
+		r, err := scrollPage(ctx, t, move)
 		return r.Text, nil, err
 	}
 	return "The page now", nil, nil // get_current_state
 }
 
-// named is the element that a number or a selector names.
-func named(text string) browser.Target {
+// toTarget is the element that a number or a selector names.
+func toTarget(text string) browser.Target {
 	if index, err := strconv.Atoi(text); err == nil {
 		return browser.Target{Index: &index}
 	}

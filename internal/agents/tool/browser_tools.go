@@ -23,21 +23,21 @@ type openData struct {
 }
 
 func browserOpen(ctx context.Context, s *Session, in openInput) (Result, error) {
-	address, err := s.address(ctx, in.URL)
+	address, err := s.checkAddress(ctx, in.URL)
 	if err != nil {
 		return Result{}, err
 	}
-	return s.browse(ctx, func(b *browser.Browser, t *browser.Tab) (Result, error) {
+	return s.withBrowser(ctx, func(b *browser.Browser, t *browser.Tab) (Result, error) {
 		if in.NewTab {
 			if t, err = b.NewTab(ctx); err != nil {
 				return Result{}, err
 			}
 		}
-		loaded, err := t.Navigate(ctx, address, duration(in.Timeout))
+		loaded, err := t.Navigate(ctx, address, toDuration(in.Timeout))
 		if err != nil {
 			return Result{}, err
 		}
-		r, state, err := seen(ctx, t, briefText, in.Screenshot)
+		r, state, err := pageResult(ctx, t, briefSize, in.Screenshot)
 		if !loaded {
 			r.Text += "\n(the page still loads)"
 		}
@@ -46,15 +46,15 @@ func browserOpen(ctx context.Context, s *Session, in openInput) (Result, error) 
 	})
 }
 
-// seen is what a page looks like.
-func seen(ctx context.Context, t *browser.Tab, limit int, withPicture bool) (Result, browser.State, error) {
+// pageResult is what a page looks like.
+func pageResult(ctx context.Context, t *browser.Tab, limit int, withPicture bool) (Result, browser.State, error) {
 	state, err := t.State(ctx)
 	if err != nil {
 		return Result{}, state, err
 	}
 	r := Result{Text: pageText(state, limit)}
 	if withPicture {
-		shot, err := picture(ctx, t, false)
+		shot, err := takePicture(ctx, t, false)
 		if err != nil {
 			return r, state, err
 		}
@@ -73,8 +73,8 @@ type stateData struct {
 }
 
 func browserState(ctx context.Context, s *Session, in stateInput) (Result, error) {
-	return s.browse(ctx, func(b *browser.Browser, t *browser.Tab) (Result, error) {
-		r, state, err := seen(ctx, t, maxAnswer, in.Screenshot)
+	return s.withBrowser(ctx, func(b *browser.Browser, t *browser.Tab) (Result, error) {
+		r, state, err := pageResult(ctx, t, maxAnswer, in.Screenshot)
 		if err != nil {
 			return r, err
 		}
@@ -111,7 +111,7 @@ type screenshotData struct {
 }
 
 func browserScreenshot(ctx context.Context, s *Session, in screenshotInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
 		p, err := t.Screenshot(ctx, in.Full)
 		if err != nil {
 			return Result{}, err
@@ -135,7 +135,7 @@ type textData struct {
 }
 
 func browserText(ctx context.Context, s *Session, in textInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
 		text, cut, err := t.Content(ctx, browser.Target{Index: in.Index, Selector: in.Selector}, in.Format == "html")
 		if err != nil {
 			return Result{}, err
@@ -158,7 +158,7 @@ type elementInput struct {
 	Name     string `json:"element_text,omitempty" jsonschema:"text of the element, in place of a number"`
 }
 
-func (in elementInput) target() browser.Target {
+func (in elementInput) toTarget() browser.Target {
 	return browser.Target{Index: in.Index, Selector: in.Selector, Text: in.Name}
 }
 
@@ -171,12 +171,12 @@ type clickInput struct {
 }
 
 func browserClick(ctx context.Context, s *Session, in clickInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
-		told, err := t.Click(ctx, elementInput{in.Index, in.Selector, in.Name}.target(), browser.Click{Button: in.Button, Count: in.Count})
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+		told, err := t.Click(ctx, elementInput{in.Index, in.Selector, in.Name}.toTarget(), browser.Click{Button: in.Button, Count: in.Count})
 		if err != nil {
 			return Result{}, err
 		}
-		return after(ctx, t, "Clicked "+told)
+		return actionResult(ctx, t, "Clicked "+told)
 	})
 }
 
@@ -189,15 +189,15 @@ type fillInput struct {
 }
 
 func browserFill(ctx context.Context, s *Session, in fillInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
-		err := t.Fill(ctx, elementInput{in.Index, in.Selector, in.Name}.target(), in.Text)
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+		err := t.Fill(ctx, elementInput{in.Index, in.Selector, in.Name}.toTarget(), in.Text)
 		if err == nil && in.Submit {
 			err = t.Press(ctx, "Enter")
 		}
 		if err != nil {
 			return Result{}, err
 		}
-		return after(ctx, t, "Filled in")
+		return actionResult(ctx, t, "Filled in")
 	})
 }
 
@@ -213,20 +213,20 @@ type optionsData struct {
 }
 
 func browserSelect(ctx context.Context, s *Session, in selectInput) (Result, error) {
-	target := elementInput{in.Index, in.Selector, in.Name}.target()
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+	target := elementInput{in.Index, in.Selector, in.Name}.toTarget()
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
 		if in.Option == "" {
-			return dropdown(ctx, t, target)
+			return listOptions(ctx, t, target)
 		}
 		if err := t.Select(ctx, target, in.Option); err != nil {
 			return Result{}, err
 		}
-		return after(ctx, t, "Selected "+in.Option)
+		return actionResult(ctx, t, "Selected "+in.Option)
 	})
 }
 
-// dropdown lists what can be selected.
-func dropdown(ctx context.Context, t *browser.Tab, target browser.Target) (Result, error) {
+// listOptions lists what can be selected.
+func listOptions(ctx context.Context, t *browser.Tab, target browser.Target) (Result, error) {
 	options, err := t.Options(ctx, target)
 	if err != nil {
 		return Result{}, err
@@ -248,11 +248,11 @@ type pressInput struct {
 }
 
 func browserPress(ctx context.Context, s *Session, in pressInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
 		if err := t.Press(ctx, in.Key); err != nil {
 			return Result{}, err
 		}
-		return after(ctx, t, "Pressed "+in.Key)
+		return actionResult(ctx, t, "Pressed "+in.Key)
 	})
 }
 
@@ -263,12 +263,12 @@ type scrollInput struct {
 }
 
 func browserScroll(ctx context.Context, s *Session, in scrollInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
-		return scrolled(ctx, t, in)
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+		return scrollPage(ctx, t, in)
 	})
 }
 
-func scrolled(ctx context.Context, t *browser.Tab, in scrollInput) (Result, error) {
+func scrollPage(ctx context.Context, t *browser.Tab, in scrollInput) (Result, error) {
 	var at browser.Scroll
 	var err error
 	if in.Text != "" {
@@ -293,23 +293,23 @@ type browserWaitInput struct {
 }
 
 func browserWait(ctx context.Context, s *Session, in browserWaitInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
 		var err error
 		if in.Selector != "" || in.Text != "" {
-			err = t.WaitFor(ctx, in.Selector, in.Text, duration(in.Seconds))
+			err = t.WaitFor(ctx, in.Selector, in.Text, toDuration(in.Seconds))
 		} else {
-			err = pause(ctx, in.Seconds)
+			err = sleep(ctx, in.Seconds)
 		}
 		if err != nil {
 			return Result{}, err
 		}
-		return after(ctx, t, "Waited")
+		return actionResult(ctx, t, "Waited")
 	})
 }
 
-// pause waits.
-func pause(ctx context.Context, seconds float64) error {
-	timer := time.NewTimer(duration(seconds))
+// sleep waits.
+func sleep(ctx context.Context, seconds float64) error {
+	timer := time.NewTimer(toDuration(seconds))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -330,17 +330,17 @@ type evaluateData struct {
 }
 
 func browserEvaluate(ctx context.Context, s *Session, in evaluateInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
-		v, err := t.Evaluate(ctx, in.Expression, duration(in.Timeout))
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+		v, err := t.Evaluate(ctx, in.Expression, toDuration(in.Timeout))
 		if err != nil {
 			return Result{}, err
 		}
 		if v.Thrown {
-			return Result{Text: "[FAILED]\n" + v.Text, Data: evaluateData{Value: s.bounded(v.Text), Thrown: true}, Failed: true}, nil
+			return Result{Text: "[FAILED]\n" + v.Text, Data: evaluateData{Value: s.truncateText(v.Text), Thrown: true}, Failed: true}, nil
 		}
 		data := evaluateData{Value: v.JSON}
 		if len(v.JSON) > maxText {
-			data.Value = s.bounded(v.Text)
+			data.Value = s.truncateText(v.Text)
 		}
 		return Result{Text: v.Text, Data: data}, nil
 	})
@@ -351,7 +351,7 @@ type backInput struct {
 }
 
 func browserBack(ctx context.Context, s *Session, in backInput) (Result, error) {
-	return s.browse(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
+	return s.withBrowser(ctx, func(_ *browser.Browser, t *browser.Tab) (Result, error) {
 		var err error
 		switch in.Where {
 		case "reload":
@@ -364,7 +364,7 @@ func browserBack(ctx context.Context, s *Session, in backInput) (Result, error) 
 		if err != nil {
 			return Result{}, err
 		}
-		return after(ctx, t, "Went "+in.Where)
+		return actionResult(ctx, t, "Went "+in.Where)
 	})
 }
 
@@ -378,7 +378,7 @@ type tabsData struct {
 }
 
 func browserTabs(ctx context.Context, s *Session, in tabsInput) (Result, error) {
-	return s.browse(ctx, func(b *browser.Browser, _ *browser.Tab) (Result, error) {
+	return s.withBrowser(ctx, func(b *browser.Browser, _ *browser.Tab) (Result, error) {
 		var err error
 		switch in.Action {
 		case "switch":
@@ -404,18 +404,18 @@ type configInput struct {
 }
 
 func browserConfig(ctx context.Context, s *Session, in configInput) (Result, error) {
-	view, err := size(in.Resolution)
+	view, err := parseSize(in.Resolution)
 	if err != nil {
 		return Result{}, err
 	}
-	if err := s.web.enter(ctx); err != nil {
+	if err := s.browsing.acquire(ctx); err != nil {
 		return Result{}, err
 	}
-	defer s.web.leave()
-	s.web.view, s.web.accept = view, in.Dialogs == "accept"
-	if b := s.web.b; b != nil {
+	defer s.browsing.release()
+	s.browsing.view, s.browsing.accept = view, in.Dialogs == "accept"
+	if b := s.browsing.browser; b != nil {
 		b.SetView(view)
-		b.SetDialogs(s.web.accept)
+		b.SetDialogs(s.browsing.accept)
 	}
 	return Result{Text: fmt.Sprintf("The window has %d x %d pixels, questions are answered by: %s", view.Width, view.Height, in.Dialogs), Data: view}, nil
 }
@@ -428,7 +428,7 @@ type infoData struct {
 }
 
 func browserInfo(ctx context.Context, s *Session, _ nothing) (Result, error) {
-	return s.browse(ctx, func(b *browser.Browser, _ *browser.Tab) (Result, error) {
+	return s.withBrowser(ctx, func(b *browser.Browser, _ *browser.Tab) (Result, error) {
 		data := infoData{b.Product(), b.Agent(), b.View(), b.Tabs()}
 		text := fmt.Sprintf("%s, a window of %d x %d pixels\n%s", data.Product, data.Viewport.Width, data.Viewport.Height, tabsText(data.Tabs))
 		return Result{Text: text, Data: data}, nil
@@ -436,12 +436,12 @@ func browserInfo(ctx context.Context, s *Session, _ nothing) (Result, error) {
 }
 
 func browserClose(ctx context.Context, s *Session, _ nothing) (Result, error) {
-	if err := s.web.enter(ctx); err != nil {
+	if err := s.browsing.acquire(ctx); err != nil {
 		return Result{}, err
 	}
-	defer s.web.leave()
-	if s.web.b == nil {
+	defer s.browsing.release()
+	if s.browsing.browser == nil {
 		return Result{Text: "The browser does not run"}, nil
 	}
-	return Result{Text: "The browser is closed"}, s.web.close(ctx)
+	return Result{Text: "The browser is closed"}, s.browsing.closeBrowser(ctx)
 }

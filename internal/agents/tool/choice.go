@@ -30,7 +30,7 @@ func defaultTools() []string {
 
 // Exists reports whether there is a tool of a name or alias, offered or not.
 func Exists(name string) bool {
-	return slices.ContainsFunc(all(), func(t Tool) bool { return t.Name == name || slices.Contains(t.Aliases, name) })
+	return slices.ContainsFunc(allTools(), func(t Tool) bool { return t.Name == name || slices.Contains(t.Aliases, name) })
 }
 
 // CheckChoice refuses words that Choose does not know. Invalid.
@@ -67,7 +67,7 @@ func namesFor(word string) []string {
 		return defaultTools()
 	}
 	var names []string
-	for _, t := range all() {
+	for _, t := range allTools() {
 		if word == ChooseAll || word == string(t.Category) || word == t.Name || slices.Contains(t.Aliases, word) {
 			names = append(names, t.Name)
 		}
@@ -82,7 +82,7 @@ func (t Tool) IsDefault() bool { return slices.Contains(defaultTools(), t.Name) 
 // one word are left out: they are words of other meanings too.
 func hiddenNames(offered func(Tool) bool) *regexp.Regexp {
 	var names []string
-	for _, t := range all() {
+	for _, t := range allTools() {
 		if offered(t) {
 			continue
 		}
@@ -121,9 +121,9 @@ func (r *Registry) withoutHidden(text string) string {
 
 type registryKey struct{}
 
-// advise returns the first text that names no tool which this call's client is not offered, ""
+// firstAllowed returns the first text that names no tool which this call's client is not offered, ""
 // if there is none.
-func advise(ctx context.Context, texts ...string) string {
+func firstAllowed(ctx context.Context, texts ...string) string {
 	r, ok := ctx.Value(registryKey{}).(*Registry)
 	for _, text := range texts {
 		if !ok || !r.namesHidden(text) {

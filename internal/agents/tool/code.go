@@ -10,27 +10,27 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/interpreter"
 )
 
-// codeTime is what may come on top of the time that code is given: the start of a kernel, and the end of code that
+// codeTimeout is what may come on top of the time that code is given: the start of a kernel, and the end of code that
 // is interrupted.
-const codeTime = 3 * time.Minute
+const codeTimeout = 3 * time.Minute
 
 func pythonTools() []Tool {
 	run := Hints{Destructive: true, OpenWorld: true}
 	return []Tool{
 		{
-			Name: "python_exec", Title: "Run Python", Category: Python, Hints: run, Timeout: codeTime, Aliases: []string{"python_execute"},
+			Name: "python_exec", Title: "Run Python", Category: Python, Hints: run, Timeout: codeTimeout, Aliases: []string{"python_execute"},
 			Description: "Run Python code. Variables, functions and imports stay from one call to the next, the value of the last expression is shown, " +
 				"and so are pictures of matplotlib. Code that takes too long is interrupted and keeps its variables.",
-			body: does(pythonExec),
+			function: newFunction(pythonExec),
 		}, {
-			Name: "jupyter_execute", Title: "Run code in a kernel", Category: Python, Hints: run, Timeout: codeTime,
+			Name: "jupyter_execute", Title: "Run code in a kernel", Category: Python, Hints: run, Timeout: codeTimeout,
 			Description: "Run code as a cell of a notebook does: each session_id has variables of its own, the one named main those of python_exec. " +
 				"Others end after 30 minutes without a call.",
-			body: does(jupyterExecute),
+			function: newFunction(jupyterExecute),
 		}, {
 			Name: "pip_install", Title: "Install Python packages", Category: Python, Hints: Hints{Idempotent: true, OpenWorld: true}, Timeout: 10 * time.Minute,
 			Description: "Install Python packages with pip, as far as the sandbox's network policy lets it reach an index. They can be imported at once.",
-			body:        does(pipInstall), synonyms: map[string]string{"package": "packages", "requirements": "requirements_file"},
+			function:    newFunction(pipInstall), synonyms: map[string]string{"package": "packages", "requirements": "requirements_file"},
 		},
 	}
 }
@@ -39,17 +39,17 @@ func codeTools() []Tool {
 	run := Hints{Destructive: true, OpenWorld: true}
 	return []Tool{
 		{
-			Name: "javascript_execute", Title: "Run JavaScript", Category: Code, Hints: run, Timeout: codeTime,
+			Name: "javascript_execute", Title: "Run JavaScript", Category: Code, Hints: run, Timeout: codeTimeout,
 			Description: "Run JavaScript in Node.js. Variables stay from one call to the next, await works, and the value of the last expression is shown.",
-			body:        does(javascriptExecute),
+			function:    newFunction(javascriptExecute),
 		}, {
-			Name: "nodejs_execute", Title: "Run a program in Node.js", Category: Code, Hints: run, Timeout: codeTime,
+			Name: "nodejs_execute", Title: "Run a program in Node.js", Category: Code, Hints: run, Timeout: codeTimeout,
 			Description: "Run a JavaScript program in a Node.js of its own, with an input and files beside it, which are removed afterwards. Nothing stays from one call to the next.",
-			body:        does(nodeExecute),
+			function:    newFunction(nodeExecute),
 		}, {
-			Name: "code_execute", Title: "Run code", Category: Code, Hints: run, Timeout: codeTime,
+			Name: "code_execute", Title: "Run code", Category: Code, Hints: run, Timeout: codeTimeout,
 			Description: "Run code in a language. Variables stay from one call to the next, but those of nodejs.",
-			body:        does(codeExecute),
+			function:    newFunction(codeExecute),
 		},
 	}
 }
@@ -61,7 +61,7 @@ type pythonInput struct {
 }
 
 func pythonExec(ctx context.Context, s *Session, in pythonInput) (Result, error) {
-	return s.code.run(ctx, cellRequest{language: interpreter.Python, session: mainKernel, code: in.Code, seconds: in.Timeout, reset: in.Reset})
+	return s.kernels.runCell(ctx, cellRequest{language: interpreter.Python, session: mainKernel, code: in.Code, seconds: in.Timeout, reset: in.Reset})
 }
 
 type javascriptInput struct {
@@ -71,7 +71,7 @@ type javascriptInput struct {
 }
 
 func javascriptExecute(ctx context.Context, s *Session, in javascriptInput) (Result, error) {
-	return s.code.run(ctx, cellRequest{language: interpreter.JavaScript, session: mainKernel, code: in.Code, seconds: in.Timeout, reset: in.Reset})
+	return s.kernels.runCell(ctx, cellRequest{language: interpreter.JavaScript, session: mainKernel, code: in.Code, seconds: in.Timeout, reset: in.Reset})
 }
 
 type codeInput struct {
@@ -84,7 +84,7 @@ func codeExecute(ctx context.Context, s *Session, in codeInput) (Result, error) 
 	if in.Language == "nodejs" {
 		return nodeExecute(ctx, s, nodeInput{Code: in.Code, Timeout: in.Timeout})
 	}
-	return s.code.run(ctx, cellRequest{language: in.Language, session: mainKernel, code: in.Code, seconds: in.Timeout})
+	return s.kernels.runCell(ctx, cellRequest{language: in.Language, session: mainKernel, code: in.Code, seconds: in.Timeout})
 }
 
 type jupyterInput struct {
@@ -104,11 +104,11 @@ func jupyterExecute(ctx context.Context, s *Session, in jupyterInput) (Result, e
 		language = interpreter.Python
 	}
 	if isPython && version != "3" {
-		if err := s.code.checkVersion(ctx, in.Session, version); err != nil {
+		if err := s.kernels.checkVersion(ctx, in.Session, version); err != nil {
 			return Result{}, err
 		}
 	}
-	return s.code.run(ctx, cellRequest{language: language, session: in.Session, code: in.Code, seconds: in.Timeout})
+	return s.kernels.runCell(ctx, cellRequest{language: language, session: in.Session, code: in.Code, seconds: in.Timeout})
 }
 
 // mainKernel is the session_id of the kernels that all tools for code share.
@@ -121,15 +121,15 @@ type cellRequest struct {
 	reset                   bool
 }
 
-func (r cellRequest) context() string { return r.language + "/" + r.session }
+func (r cellRequest) contextName() string { return r.language + "/" + r.session }
 
-// run runs code and tells what came of it.
-func (k *kernels) run(ctx context.Context, r cellRequest) (Result, error) {
-	if err := k.prepare(ctx, r.context()); err != nil {
+// runCell runs code and tells what came of it.
+func (k *kernels) runCell(ctx context.Context, r cellRequest) (Result, error) {
+	if err := k.endIdle(ctx, r.contextName()); err != nil {
 		return Result{}, err
 	}
 	if r.reset {
-		if err := k.remote.Restart(ctx, r.context()); err != nil {
+		if err := k.remote.Restart(ctx, r.contextName()); err != nil {
 			return Result{}, err
 		}
 		if strings.TrimSpace(r.code) == "" {
@@ -137,18 +137,18 @@ func (k *kernels) run(ctx context.Context, r cellRequest) (Result, error) {
 		}
 	}
 	out := newCellOutput(ctx, k.session, r)
-	limited, cancel := context.WithTimeout(ctx, duration(r.seconds))
+	limited, cancel := context.WithTimeout(ctx, toDuration(r.seconds))
 	defer cancel()
 	begun := time.Now()
-	err := k.remote.Run(limited, interpreter.Cell{Context: r.context(), Language: r.language, Code: r.code}, out.take)
+	err := k.remote.Run(limited, interpreter.Cell{Context: r.contextName(), Language: r.language, Code: r.code}, out.handleEvent)
 	out.data.Duration = time.Since(begun).Seconds()
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		out.data.TimedOut, err = true, nil
 	}
 	if sandpit.CodeOf(err) == sandpit.Unsupported {
-		err = sandpit.WithHint(err, advise(ctx, "use an image that has it, or install it with shell_exec", "use an image that has it"))
+		err = sandpit.WithHint(err, firstAllowed(ctx, "use an image that has it, or install it with shell_exec", "use an image that has it"))
 	}
-	result := out.result()
+	result := out.toResult()
 	if err != nil {
 		return Result{Text: result.Text}, err
 	}
@@ -158,7 +158,7 @@ func (k *kernels) run(ctx context.Context, r cellRequest) (Result, error) {
 // checkVersion refuses a version of Python that is not the image's.
 func (k *kernels) checkVersion(ctx context.Context, session, version string) error {
 	r := cellRequest{language: interpreter.Python, session: session, seconds: 60, code: `"%d.%d" % __import__("sys").version_info[:2]`}
-	result, err := k.run(ctx, r)
+	result, err := k.runCell(ctx, r)
 	if err != nil {
 		return err
 	}
@@ -169,16 +169,16 @@ func (k *kernels) checkVersion(ctx context.Context, session, version string) err
 	return nil
 }
 
-// kernelRest is how long a kernel other than the main ones lives without a call.
-const kernelRest = 30 * time.Minute
+// kernelIdleTimeout is how long a kernel other than the main ones lives without a call.
+const kernelIdleTimeout = 30 * time.Minute
 
-// prepare ends kernels that no call has used for long.
-func (k *kernels) prepare(ctx context.Context, name string) error {
+// endIdle ends kernels that no call has used for long.
+func (k *kernels) endIdle(ctx context.Context, name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
 	for other, at := range k.used {
-		if now.Sub(at) < k.rest || other == name || strings.HasSuffix(other, "/"+mainKernel) {
+		if now.Sub(at) < k.idleTimeout || other == name || strings.HasSuffix(other, "/"+mainKernel) {
 			continue
 		}
 		if err := k.remote.Remove(ctx, other); err != nil {

@@ -18,29 +18,29 @@ func compoundTools() []Tool {
 	run := Hints{Destructive: true, OpenWorld: true}
 	return []Tool{
 		{
-			Name: "bash", Title: "Run a command in bash", Category: Compound, Hints: run, Timeout: stopTime, command: bashTime,
+			Name: "bash", Title: "Run a command in bash", Category: Compound, Hints: run, Timeout: stopTimeout, commandTimeout: bashTimeout,
 			Description: "Run a command in the session's shell. What takes longer than two minutes is stopped: sandbox_shell can run it in the background. " +
 				"An empty command shows what the newest program in the background has put out, ctrl+c ends it.",
-			body: does(bashTool),
+			function: newFunction(bashTool),
 		},
 		{
-			Name: "sandbox_shell", Title: "Run commands and look after them", Category: Compound, Hints: run, Timeout: stopTime, command: shellTime,
+			Name: "sandbox_shell", Title: "Run commands and look after them", Category: Compound, Hints: run, Timeout: stopTimeout, commandTimeout: shellTimeout,
 			Description: "Run commands in shells: execute_command starts one in the background, or waits for its end if it is to block; " +
 				"check_command_output, terminate_command and list_commands deal with those in the background.",
-			body: does(sandboxShell), synonyms: map[string]string{"session_id": "session_name"},
+			function: newFunction(sandboxShell), synonyms: map[string]string{"session_id": "session_name"},
 		},
 		{
 			Name: "sandbox_files", Title: "Make and change files", Category: Compound, Hints: Hints{Destructive: true},
 			Description: "Make, rewrite, edit, delete, read and list files: create_file makes one that is not there yet, full_file_rewrite replaces one that is, " +
 				"str_replace replaces a text that occurs exactly once.",
-			body: does(sandboxFiles), synonyms: map[string]string{"path": "file_path", "content": "file_contents"},
+			function: newFunction(sandboxFiles), synonyms: map[string]string{"path": "file_path", "content": "file_contents"},
 		},
 		editorTool(),
 	}
 }
 
-// missing is a field that an action needs.
-func missing(field, action string) error {
+// errMissing is a field that an action needs.
+func errMissing(field, action string) error {
 	return sandpit.Errorf(sandpit.Invalid, "%s is required for %s", field, action)
 }
 
@@ -49,12 +49,12 @@ type bashInput struct {
 	Restart bool   `json:"restart,omitempty" jsonschema:"give the session a new shell, which remembers nothing" default:"false"`
 }
 
-// bashTime is how long a command of the tool bash may take.
-const bashTime = 2 * time.Minute
+// bashTimeout is how long a command of the tool bash may take.
+const bashTimeout = 2 * time.Minute
 
 func bashTool(ctx context.Context, s *Session, in bashInput) (Result, error) {
 	if in.Restart {
-		sh, err := s.shell(ctx, mainShell)
+		sh, err := s.openShell(ctx, mainShell)
 		if err == nil {
 			err = sh.Restart(ctx)
 		}
@@ -87,7 +87,7 @@ func sandboxShell(ctx context.Context, s *Session, in shellInput) (Result, error
 	}
 	if in.Action == "execute_command" {
 		if strings.TrimSpace(in.Command) == "" {
-			return Result{}, missing("command", in.Action)
+			return Result{}, errMissing("command", in.Action)
 		}
 		exec := execInput{Command: in.Command, Background: !in.Blocking, Dir: in.Folder, Session: in.Session}
 		if in.Blocking {
@@ -99,7 +99,7 @@ func sandboxShell(ctx context.Context, s *Session, in shellInput) (Result, error
 		return shellExec(ctx, s, exec)
 	}
 	if in.Session == "" {
-		return Result{}, missing("session_name", in.Action)
+		return Result{}, errMissing("session_name", in.Action)
 	}
 	if in.Action == "terminate_command" {
 		return shellKill(ctx, s, sessionInput{in.Session})
@@ -132,27 +132,27 @@ func sandboxFiles(ctx context.Context, s *Session, in filesInput) (Result, error
 		return listFiles(ctx, s, listInput{Path: in.Path, Depth: 1, Sort: "name"})
 	}
 	if in.Path == "" {
-		return Result{}, missing("file_path", in.Action)
+		return Result{}, errMissing("file_path", in.Action)
 	}
 	switch in.Action {
 	case "read_file":
 		return readFile(ctx, s, readInput{File: in.Path, Start: in.Start, End: in.End})
 	case "str_replace":
 		if in.Old == "" || in.New == nil {
-			return Result{}, missing("old_str and new_str", in.Action)
+			return Result{}, errMissing("old_str and new_str", in.Action)
 		}
 		return editFile(ctx, s, editInput{File: in.Path, Old: in.Old, New: *in.New})
 	case "delete_file":
 		return deleteFile(ctx, s, deleteInput{Path: in.Path})
 	}
 	if in.Contents == nil {
-		return Result{}, missing("file_contents", in.Action)
+		return Result{}, errMissing("file_contents", in.Action)
 	}
-	return s.put(ctx, in)
+	return s.writeOrCreate(ctx, in)
 }
 
-// put makes a file that is not there yet, or rewrites one that is.
-func (s *Session) put(ctx context.Context, in filesInput) (Result, error) {
+// writeOrCreate makes a file that is not there yet, or rewrites one that is.
+func (s *Session) writeOrCreate(ctx context.Context, in filesInput) (Result, error) {
 	o := sandpit.WriteOptions{}
 	if in.Permissions != "" {
 		mode, err := strconv.ParseUint(in.Permissions, 8, 32)
@@ -176,7 +176,7 @@ func (s *Session) put(ctx context.Context, in filesInput) (Result, error) {
 		return Result{}, err
 	}
 	return Result{
-		Text: fmt.Sprintf("%s holds %d bytes now", path.Clean(in.Path), len(*in.Contents)) + s.page(ctx, in.Path),
-		Data: writeData{File: s.path(in.Path), Bytes: len(*in.Contents)},
+		Text: fmt.Sprintf("%s holds %d bytes now", path.Clean(in.Path), len(*in.Contents)) + s.showPage(ctx, in.Path),
+		Data: writeData{File: s.absPath(in.Path), Bytes: len(*in.Contents)},
 	}, nil
 }

@@ -17,9 +17,9 @@ const (
 	maxShownText = 16_000
 	// aroundEdit is how many lines are shown on each side of an edit.
 	aroundEdit = 4
-	// mostEdits and maxEdits bound what can be undone, the latter in bytes.
-	mostEdits = 100
-	maxEdits  = 16 << 20
+	// maxEditCount and maxEditBytes bound what can be undone, the latter in bytes.
+	maxEditCount = 100
+	maxEditBytes = 16 << 20
 )
 
 // editorTool is the editor that agents of several makers know, with lines counted from 1.
@@ -28,7 +28,7 @@ func editorTool() Tool {
 		Name: "str_replace_editor", Title: "View and edit files", Category: Compound, Hints: Hints{Destructive: true},
 		Description: "View files with numbered lines, and directories; create files, replace a text that occurs exactly once, insert lines, " +
 			"and undo the last edit of a file. Paths are absolute. What is longer than 16000 characters is clipped.",
-		body: does(strReplaceEditor),
+		function: newFunction(strReplaceEditor),
 	}
 }
 
@@ -44,32 +44,32 @@ type editorInput struct {
 
 func strReplaceEditor(ctx context.Context, s *Session, in editorInput) (Result, error) {
 	if !path.IsAbs(in.Path) {
-		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%.200q is no absolute path", in.Path), "did you mean "+s.path(in.Path)+"?")
+		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%.200q is no absolute path", in.Path), "did you mean "+s.absPath(in.Path)+"?")
 	}
 	in.Path = path.Clean(in.Path)
 	if in.Command == "view" {
-		return s.view(ctx, in)
+		return s.viewFile(ctx, in)
 	}
 	s.editing.Lock()
 	defer s.editing.Unlock()
 	switch in.Command {
 	case "create":
 		if in.Text == nil {
-			return Result{}, missing("file_text", in.Command)
+			return Result{}, errMissing("file_text", in.Command)
 		}
 		return s.createFile(ctx, in)
 	case "undo_edit":
-		return s.undo(ctx, in.Path)
+		return s.undoEdit(ctx, in.Path)
 	}
 	before, err := s.files.ReadText(ctx, in.Path)
 	if err != nil {
 		return Result{}, err
 	}
-	after, first, err := in.edit(before)
+	after, first, err := in.applyEdit(before)
 	if err != nil {
 		return Result{}, err
 	}
-	if err := s.save(ctx, in.Path, &before, after); err != nil {
+	if err := s.saveEdit(ctx, in.Path, &before, after); err != nil {
 		return Result{}, err
 	}
 	lines := splitLines(after)
@@ -79,16 +79,16 @@ func strReplaceEditor(ctx context.Context, s *Session, in editorInput) (Result, 
 	}
 	first, last = max(0, first), min(last, len(lines))
 	return Result{
-		Text: fmt.Sprintf("%s is edited. What it holds there now:\n%s", in.Path, clipped(numbered(lines[first:last], first+1))),
+		Text: fmt.Sprintf("%s is edited. What it holds there now:\n%s", in.Path, clipText(numberLines(lines[first:last], first+1))),
 		Data: editData{File: in.Path, Replaced: 1},
 	}, nil
 }
 
-// edit is what a text becomes, and the first line, counted from 0, that shows it.
-func (in editorInput) edit(text string) (after string, first int, err error) {
+// applyEdit is what a text becomes, and the first line, counted from 0, that shows it.
+func (in editorInput) applyEdit(text string) (after string, first int, err error) {
 	if in.Command == "insert" {
 		if in.Line == nil || in.New == nil {
-			return "", 0, missing("insert_line and new_str", in.Command)
+			return "", 0, errMissing("insert_line and new_str", in.Command)
 		}
 		lines := splitLines(text)
 		at := *in.Line
@@ -106,7 +106,7 @@ func (in editorInput) edit(text string) (after string, first int, err error) {
 		return head + added + strings.Join(lines[at:], ""), at - aroundEdit, nil
 	}
 	if in.Old == "" {
-		return "", 0, missing("old_str", in.Command)
+		return "", 0, errMissing("old_str", in.Command)
 	}
 	switch count := strings.Count(text, in.Old); {
 	case count == 0:
@@ -131,14 +131,14 @@ func (s *Session) createFile(ctx context.Context, in editorInput) (Result, error
 	if exists {
 		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "%s is there already", in.Path), "str_replace and insert change it")
 	}
-	if err := s.save(ctx, in.Path, nil, *in.Text); err != nil {
+	if err := s.saveEdit(ctx, in.Path, nil, *in.Text); err != nil {
 		return Result{}, err
 	}
 	return Result{Text: in.Path + " is created", Data: writeData{File: in.Path, Bytes: len(*in.Text)}}, nil
 }
 
-// view shows a file, or what is in a directory and in those below it.
-func (s *Session) view(ctx context.Context, in editorInput) (Result, error) {
+// viewFile shows a file, or what is in a directory and in those below it.
+func (s *Session) viewFile(ctx context.Context, in editorInput) (Result, error) {
 	f, err := s.files.Stat(ctx, in.Path)
 	if err != nil {
 		return Result{}, err
@@ -148,7 +148,7 @@ func (s *Session) view(ctx context.Context, in editorInput) (Result, error) {
 			return Result{}, sandpit.Errorf(sandpit.Invalid, "view_range is for files, and %s is a directory", in.Path)
 		}
 		r, err := listFiles(ctx, s, listInput{Path: in.Path, Recursive: true, Depth: 2, Sort: "name"})
-		r.Text = clipped(r.Text)
+		r.Text = clipText(r.Text)
 		return r, err
 	}
 	text, err := s.files.ReadText(ctx, in.Path)
@@ -171,7 +171,7 @@ func (s *Session) view(ctx context.Context, in editorInput) (Result, error) {
 	}
 	shown := "(empty)"
 	if len(lines) > 0 {
-		shown = clipped(numbered(lines[first-1:last], first))
+		shown = clipText(numberLines(lines[first-1:last], first))
 	}
 	return Result{Text: shown, Data: readData{File: in.Path, Lines: len(lines), Start: first, End: last}}, nil
 }
@@ -185,8 +185,8 @@ func splitLines(text string) []string {
 	return lines
 }
 
-// numbered are lines as cat -n shows them.
-func numbered(lines []string, first int) string {
+// numberLines are lines as cat -n shows them.
+func numberLines(lines []string, first int) string {
 	var b strings.Builder
 	for i, line := range lines {
 		fmt.Fprintf(&b, "%6d\t%s", first+i, line)
@@ -194,8 +194,8 @@ func numbered(lines []string, first int) string {
 	return b.String()
 }
 
-// clipped is as much of a text as the editor shows.
-func clipped(text string) string {
+// clipText is as much of a text as the editor shows.
+func clipText(text string) string {
 	if utf8.RuneCountInString(text) <= maxShownText {
 		return text
 	}
@@ -216,22 +216,22 @@ func (e fileEdit) size() int {
 	return len(*e.before)
 }
 
-// save writes a file and remembers what it held. The caller holds s.editing.
-func (s *Session) save(ctx context.Context, name string, before *string, after string) error {
+// saveEdit writes a file and remembers what it held. The caller holds s.editing.
+func (s *Session) saveEdit(ctx context.Context, name string, before *string, after string) error {
 	if err := s.files.WriteFile(ctx, name, strings.NewReader(after)); err != nil {
 		return err
 	}
-	s.remember(fileEdit{name, before, sha256.Sum256([]byte(after))})
+	s.recordEdit(fileEdit{name, before, sha256.Sum256([]byte(after))})
 	return nil
 }
 
-// remember keeps an edit, in place of older ones if it must. The caller holds s.editing.
-func (s *Session) remember(e fileEdit) {
+// recordEdit keeps an edit, in place of older ones if it must. The caller holds s.editing.
+func (s *Session) recordEdit(e fileEdit) {
 	size := e.size()
 	for _, older := range s.edits {
 		size += older.size()
 	}
-	for len(s.edits) >= mostEdits || len(s.edits) > 0 && size > maxEdits {
+	for len(s.edits) >= maxEditCount || len(s.edits) > 0 && size > maxEditBytes {
 		size -= s.edits[0].size()
 		s.forgetEdit(0)
 	}
@@ -250,8 +250,8 @@ func (s *Session) forgetEdit(i int) {
 	s.edits = slices.Delete(s.edits, i, i+1)
 }
 
-// undo takes the last edit of a file back, unless somebody else has changed the file since.
-func (s *Session) undo(ctx context.Context, name string) (Result, error) {
+// undoEdit takes the last edit of a file back, unless somebody else has changed the file since.
+func (s *Session) undoEdit(ctx context.Context, name string) (Result, error) {
 	last := len(s.edits) - 1
 	for last >= 0 && s.edits[last].path != name {
 		last--
@@ -272,7 +272,7 @@ func (s *Session) undo(ctx context.Context, name string) (Result, error) {
 		err = s.files.Remove(ctx, name)
 	} else {
 		err = s.files.WriteFile(ctx, name, strings.NewReader(*e.before))
-		text = "The last edit of " + name + " is undone. It holds now:\n" + clipped(numbered(splitLines(*e.before), 1))
+		text = "The last edit of " + name + " is undone. It holds now:\n" + clipText(numberLines(splitLines(*e.before), 1))
 	}
 	if err != nil {
 		return Result{}, err

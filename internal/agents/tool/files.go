@@ -20,31 +20,31 @@ func fileTools() []Tool {
 		{
 			Name: "file_read", Title: "Read a file", Category: File, Hints: Hints{ReadOnly: true, Idempotent: true},
 			Description: "Read a text file of the sandbox, all of it or some lines.",
-			body:        does(readFile), synonyms: file,
+			function:    newFunction(readFile), synonyms: file,
 		}, {
 			Name: "file_write", Title: "Write a file", Category: File, Hints: Hints{Destructive: true, Idempotent: true},
 			Description: "Write a file, replacing what it held or adding to it. Missing directories are made.",
-			body:        does(writeFile), synonyms: file,
+			function:    newFunction(writeFile), synonyms: file,
 		}, {
 			Name: "file_edit", Title: "Edit a file", Category: File, Hints: Hints{Destructive: true},
 			Description: "Replace a piece of text in a file. It must occur exactly once, unless all occurrences shall be replaced.",
-			body:        does(editFile), synonyms: file,
+			function:    newFunction(editFile), synonyms: file,
 		}, {
 			Name: "file_delete", Title: "Delete a file", Category: File, Hints: Hints{Destructive: true, Idempotent: true},
 			Description: "Delete a file, or a directory with all that is in it.",
-			body:        does(deleteFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
+			function:    newFunction(deleteFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
 		}, {
 			Name: "file_list", Title: "List a directory", Category: File, Hints: Hints{ReadOnly: true, Idempotent: true},
 			Description: "List what is in a directory, with types and sizes.",
-			body:        does(listFiles), synonyms: map[string]string{"directory": "path", "dir": "path"},
+			function:    newFunction(listFiles), synonyms: map[string]string{"directory": "path", "dir": "path"},
 		}, {
 			Name: "file_download", Title: "Get a file", Category: File, Hints: Hints{ReadOnly: true, Idempotent: true},
 			Description: "Get what a file holds: as text, or in Base64 after the mark [BASE64] if it is not text.",
-			body:        does(downloadFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
+			function:    newFunction(downloadFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
 		}, {
 			Name: "file_upload", Title: "Put a file", Category: File, Hints: Hints{Destructive: true, Idempotent: true},
 			Description: "Put a file into the sandbox whose contents are given in Base64, or as text.",
-			body:        does(uploadFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
+			function:    newFunction(uploadFile), synonyms: map[string]string{"file": "path", "file_path": "path"},
 		},
 	}
 }
@@ -64,7 +64,7 @@ type readData struct {
 }
 
 func readFile(ctx context.Context, s *Session, in readInput) (Result, error) {
-	files, err := s.as(in.Sudo)
+	files, err := s.filesAs(in.Sudo)
 	if err != nil {
 		return Result{}, err
 	}
@@ -74,7 +74,7 @@ func readFile(ctx context.Context, s *Session, in readInput) (Result, error) {
 	}
 	if !isText(data) {
 		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not a text file", in.File),
-			advise(ctx, "file_download gives it in Base64", "a command can show it: base64, file, strings"))
+			firstAllowed(ctx, "file_download gives it in Base64", "a command can show it: base64, file, strings"))
 	}
 	lines := splitLines(string(data))
 	start, end := 0, len(lines)
@@ -91,7 +91,7 @@ func readFile(ctx context.Context, s *Session, in readInput) (Result, error) {
 	if text == "" {
 		text = "(empty)"
 	}
-	return Result{Text: text, Data: readData{File: s.path(in.File), Lines: len(lines), Start: start, End: end}}, nil
+	return Result{Text: text, Data: readData{File: s.absPath(in.File), Lines: len(lines), Start: start, End: end}}, nil
 }
 
 func isText(data []byte) bool { return utf8.Valid(data) && bytes.IndexByte(data, 0) < 0 }
@@ -110,11 +110,11 @@ type writeData struct {
 }
 
 func writeFile(ctx context.Context, s *Session, in writeInput) (Result, error) {
-	content, err := decoded(in.Content, in.Encoding == "base64")
+	content, err := decodeContent(in.Content, in.Encoding == "base64")
 	if err != nil {
 		return Result{}, err
 	}
-	files, err := s.as(in.Sudo)
+	files, err := s.filesAs(in.Sudo)
 	if err != nil {
 		return Result{}, err
 	}
@@ -133,11 +133,11 @@ func writeFile(ctx context.Context, s *Session, in writeInput) (Result, error) {
 	}
 	return Result{
 		Text: fmt.Sprintf("Successfully wrote %d bytes to %s", len(content), in.File),
-		Data: writeData{File: s.path(in.File), Bytes: len(content)},
+		Data: writeData{File: s.absPath(in.File), Bytes: len(content)},
 	}, nil
 }
 
-func decoded(content string, base bool) ([]byte, error) {
+func decodeContent(content string, base bool) ([]byte, error) {
 	if !base {
 		return []byte(content), nil
 	}
@@ -165,7 +165,7 @@ func editFile(ctx context.Context, s *Session, in editInput) (Result, error) {
 	if in.Old == "" {
 		return Result{}, sandpit.Errorf(sandpit.Invalid, "old_str is empty")
 	}
-	files, err := s.as(in.Sudo)
+	files, err := s.filesAs(in.Sudo)
 	if err != nil {
 		return Result{}, err
 	}
@@ -190,7 +190,7 @@ func editFile(ctx context.Context, s *Session, in editInput) (Result, error) {
 	}
 	return Result{
 		Text: fmt.Sprintf("Replaced %d in %s", count, in.File),
-		Data: editData{File: s.path(in.File), Replaced: count},
+		Data: editData{File: s.absPath(in.File), Replaced: count},
 	}, nil
 }
 
@@ -217,7 +217,7 @@ type deleteInput struct {
 }
 
 func deleteFile(ctx context.Context, s *Session, in deleteInput) (Result, error) {
-	p := s.path(in.Path)
+	p := s.absPath(in.Path)
 	if p == "/" || p == s.o.Dir || strings.HasPrefix(s.o.Dir, p+"/") {
 		return Result{}, sandpit.Errorf(sandpit.PermissionDenied, "%s is the working directory, or holds it", in.Path)
 	}
@@ -255,15 +255,15 @@ type fileEntry struct {
 	Modified string `json:"modified"`
 }
 
-// mostEntries bounds what a list tells.
-const mostEntries = 2000
+// maxEntries bounds what a list tells.
+const maxEntries = 2000
 
 func listFiles(ctx context.Context, s *Session, in listInput) (Result, error) {
 	depth := 1
 	if in.Recursive {
 		depth = in.Depth
 	}
-	dir := s.path(in.Path)
+	dir := s.absPath(in.Path)
 	found, err := s.files.ListDir(ctx, dir, depth)
 	if err != nil {
 		return Result{}, err
@@ -278,8 +278,8 @@ func listFiles(ctx context.Context, s *Session, in listInput) (Result, error) {
 		data.Files = append(data.Files, fileEntry{name, typeOf(f), f.Size, f.ModifiedAt.UTC().Format("2006-01-02T15:04:05Z")})
 	}
 	sortEntries(data.Files, in.Sort)
-	data.Files = data.Files[:min(len(data.Files), mostEntries)]
-	return Result{Text: data.text(), Data: data}, nil
+	data.Files = data.Files[:min(len(data.Files), maxEntries)]
+	return Result{Text: data.toText(), Data: data}, nil
 }
 
 func typeOf(f sandpit.File) string {
@@ -312,7 +312,7 @@ func sortEntries(entries []fileEntry, by string) {
 	})
 }
 
-func (d listData) text() string {
+func (d listData) toText() string {
 	var b strings.Builder
 	for _, f := range d.Files {
 		switch f.Type {
@@ -346,7 +346,7 @@ func downloadFile(ctx context.Context, s *Session, in pathInput) (Result, error)
 	if err != nil {
 		return Result{}, err
 	}
-	told := downloadData{Path: s.path(in.Path), Bytes: len(data), Encoding: "utf-8"}
+	told := downloadData{Path: s.absPath(in.Path), Bytes: len(data), Encoding: "utf-8"}
 	if isText(data) {
 		return Result{Text: string(data), Data: told}, nil
 	}

@@ -15,7 +15,7 @@ func FuzzParseStatus(f *testing.F) {
 		if records := strings.Count(out, "\x00") + 1; files > 2*records || status.Clean != (files == 0) {
 			t.Errorf("%q: %d files in %d records, clean: %t", out, files, records, status.Clean)
 		}
-		if text := status.text(); !strings.HasPrefix(text, "On "+status.Branch) || status.Clean != strings.HasSuffix(text, "\nnothing to commit") && files == 0 {
+		if text := status.toText(); !strings.HasPrefix(text, "On "+status.Branch) || status.Clean != strings.HasSuffix(text, "\nnothing to commit") && files == 0 {
 			t.Errorf("%q: %q", out, text)
 		}
 	})
@@ -30,7 +30,7 @@ func FuzzQuote(f *testing.F) {
 		if strings.IndexByte(word, 0) >= 0 {
 			return
 		}
-		out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "printf %s "+quote(word)).Output()
+		out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", "printf %s "+quoteWord(word)).Output()
 		if err != nil || string(out) != word {
 			t.Errorf("%q: %q, %v", word, out, err)
 		}

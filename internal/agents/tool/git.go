@@ -18,19 +18,19 @@ func gitTools() []Tool {
 		{
 			Name: "git_clone", Title: "Clone a repository", Category: Git, Hints: Hints{OpenWorld: true}, Timeout: 10 * time.Minute,
 			Description: "Clone a git repository into the sandbox. Credentials are used for this call alone and are written nowhere.",
-			body:        does(gitClone), synonyms: map[string]string{"repo_url": "url", "target_path": "destination", "path": "destination"},
+			function:    newFunction(gitClone), synonyms: map[string]string{"repo_url": "url", "target_path": "destination", "path": "destination"},
 		}, {
 			Name: "git_status", Title: "See the state of a repository", Category: Git, Hints: Hints{ReadOnly: true, Idempotent: true},
 			Description: "The branch, how far it is ahead or behind, and what is staged, changed and untracked.",
-			body:        does(gitStatus), synonyms: repo,
+			function:    newFunction(gitStatus), synonyms: repo,
 		}, {
 			Name: "git_commit", Title: "Commit", Category: Git, Hints: Hints{},
 			Description: "Commit files, by default all that have changed.",
-			body:        does(gitCommit), synonyms: repo,
+			function:    newFunction(gitCommit), synonyms: repo,
 		}, {
 			Name: "git_push", Title: "Push", Category: Git, Hints: Hints{OpenWorld: true}, Timeout: 10 * time.Minute,
 			Description: "Push a branch to a remote, never by force. Credentials are used for this call alone and are written nowhere.",
-			body:        does(gitPush), synonyms: repo,
+			function:    newFunction(gitPush), synonyms: repo,
 		},
 	}
 }
@@ -40,14 +40,14 @@ type credentials struct {
 	Password string `json:"password,omitempty" jsonschema:"password or token"`
 }
 
-// gitTime is how long one command of git may take.
-const gitTime = 9 * time.Minute
+// gitTimeout is how long one command of git may take.
+const gitTimeout = 9 * time.Minute
 
-// git runs git in a directory with the environment of the session.
-func (s *Session) git(ctx context.Context, dir string, env map[string]string, args ...string) (workspace.Result, error) {
+// runGit runs git in a directory with the environment of the session.
+func (s *Session) runGit(ctx context.Context, dir string, env map[string]string, args ...string) (workspace.Result, error) {
 	all := s.environment()
 	maps.Copy(all, env)
-	return s.gits.Git(ctx, dir, all, args...)
+	return s.gitFiles.Git(ctx, dir, all, args...)
 }
 
 // credentialEnv hands git credentials, which no answer shows from then on.
@@ -56,9 +56,9 @@ func (s *Session) credentialEnv(remote string, c *credentials) (map[string]strin
 		return map[string]string{}, nil
 	}
 	env, err := workspace.GitCredentials(remote, c.Username, c.Password)
-	s.hide(c.Password)
+	s.hideSecret(c.Password)
 	_, encoded, _ := strings.Cut(env["GIT_CONFIG_VALUE_0"], "Basic ")
-	s.hide(encoded)
+	s.hideSecret(encoded)
 	return env, err
 }
 
@@ -89,20 +89,20 @@ func gitClone(ctx context.Context, s *Session, in cloneInput) (Result, error) {
 			return Result{}, err
 		}
 	}
-	dir, err := s.gits.Clone(ctx, r)
+	dir, err := s.gitFiles.Clone(ctx, r)
 	if err != nil {
 		return Result{}, err
 	}
-	return s.cloned(ctx, dir)
+	return s.cloneResult(ctx, dir)
 }
 
-func (s *Session) cloned(ctx context.Context, dir string) (Result, error) {
+func (s *Session) cloneResult(ctx context.Context, dir string) (Result, error) {
 	data := cloneData{Path: dir}
 	for _, ask := range []struct {
 		into *string
 		args []string
 	}{{&data.Commit, []string{"rev-parse", "HEAD"}}, {&data.Branch, []string{"rev-parse", "--abbrev-ref", "HEAD"}}} {
-		r, err := s.git(ctx, dir, nil, ask.args...)
+		r, err := s.runGit(ctx, dir, nil, ask.args...)
 		if err != nil {
 			return Result{}, err
 		}
@@ -110,7 +110,7 @@ func (s *Session) cloned(ctx context.Context, dir string) (Result, error) {
 			*ask.into = strings.TrimSpace(r.Stdout)
 		}
 	}
-	r, err := s.git(ctx, dir, nil, "ls-files", "-z")
+	r, err := s.runGit(ctx, dir, nil, "ls-files", "-z")
 	if err != nil {
 		return Result{}, err
 	}
@@ -135,7 +135,7 @@ type statusData struct {
 }
 
 func gitStatus(ctx context.Context, s *Session, in repoInput) (Result, error) {
-	r, err := s.git(ctx, s.path(in.Repo), nil, "status", "--porcelain=v2", "--branch", "-z")
+	r, err := s.runGit(ctx, s.absPath(in.Repo), nil, "status", "--porcelain=v2", "--branch", "-z")
 	if err != nil {
 		return Result{}, err
 	}
@@ -143,7 +143,7 @@ func gitStatus(ctx context.Context, s *Session, in repoInput) (Result, error) {
 		return Result{}, workspace.GitError("status", r)
 	}
 	data := parseStatus(r.Stdout)
-	return Result{Text: data.text(), Data: data}, nil
+	return Result{Text: data.toText(), Data: data}, nil
 }
 
 // parseStatus reads what git writes with --porcelain=v2 --branch -z.
@@ -154,15 +154,15 @@ func parseStatus(out string) statusData {
 		kind, rest, _ := strings.Cut(records[i], " ")
 		switch kind {
 		case "#":
-			data.header(rest)
+			data.addHeader(rest)
 		case "?":
 			data.Untracked = append(data.Untracked, rest)
 		case "u":
-			data.Conflicts = append(data.Conflicts, field(rest, 9))
+			data.Conflicts = append(data.Conflicts, fieldAfter(rest, 9))
 		case "1":
-			data.changed(rest, field(rest, 7))
+			data.addChanged(rest, fieldAfter(rest, 7))
 		case "2": // renamed: the old name is the next record
-			data.changed(rest, field(rest, 8))
+			data.addChanged(rest, fieldAfter(rest, 8))
 			i++
 		}
 	}
@@ -170,8 +170,8 @@ func parseStatus(out string) statusData {
 	return data
 }
 
-// field is what follows after n words.
-func field(rest string, n int) string {
+// fieldAfter is what follows after n words.
+func fieldAfter(rest string, n int) string {
 	for range n {
 		_, after, found := strings.Cut(rest, " ")
 		if !found {
@@ -182,7 +182,7 @@ func field(rest string, n int) string {
 	return rest
 }
 
-func (d *statusData) header(line string) {
+func (d *statusData) addHeader(line string) {
 	name, value, _ := strings.Cut(line, " ")
 	switch name {
 	case "branch.head":
@@ -194,7 +194,7 @@ func (d *statusData) header(line string) {
 	}
 }
 
-func (d *statusData) changed(rest, name string) {
+func (d *statusData) addChanged(rest, name string) {
 	if len(rest) < 2 {
 		return
 	}
@@ -206,7 +206,7 @@ func (d *statusData) changed(rest, name string) {
 	}
 }
 
-func (d statusData) text() string {
+func (d statusData) toText() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "On %s", d.Branch)
 	if d.Upstream != "" {
@@ -242,45 +242,45 @@ func gitCommit(ctx context.Context, s *Session, in commitInput) (Result, error) 
 	if strings.TrimSpace(in.Message) == "" {
 		return Result{}, sandpit.Errorf(sandpit.Invalid, "the message is empty")
 	}
-	dir := s.path(in.Repo)
+	dir := s.absPath(in.Repo)
 	add := []string{"add", "--all", "--"}
 	if len(in.Files) > 0 {
 		add = append(add, in.Files...)
 	}
-	if r, err := s.git(ctx, dir, nil, add...); err != nil || r.ExitCode != 0 {
-		return Result{}, orGit(err, "add", r)
+	if r, err := s.runGit(ctx, dir, nil, add...); err != nil || r.ExitCode != 0 {
+		return Result{}, gitError(err, "add", r)
 	}
-	r, err := s.git(ctx, dir, nil, "diff", "--cached", "--quiet")
+	r, err := s.runGit(ctx, dir, nil, "diff", "--cached", "--quiet")
 	if err != nil {
 		return Result{}, err
 	}
 	if r.ExitCode == 0 {
 		return Result{Text: "Nothing to commit", Data: commitData{}}, nil
 	}
-	env, err := s.identity(ctx, dir, in.Author)
+	env, err := s.authorEnv(ctx, dir, in.Author)
 	if err != nil {
 		return Result{}, err
 	}
-	if r, err := s.git(ctx, dir, env, "commit", "--quiet", "--message="+in.Message); err != nil || r.ExitCode != 0 {
-		return Result{}, orGit(err, "commit", r)
+	if r, err := s.runGit(ctx, dir, env, "commit", "--quiet", "--message="+in.Message); err != nil || r.ExitCode != 0 {
+		return Result{}, gitError(err, "commit", r)
 	}
-	r, err = s.git(ctx, dir, nil, "rev-parse", "HEAD")
+	r, err = s.runGit(ctx, dir, nil, "rev-parse", "HEAD")
 	if err != nil || r.ExitCode != 0 {
-		return Result{}, orGit(err, "commit", r)
+		return Result{}, gitError(err, "commit", r)
 	}
 	hash := strings.TrimSpace(r.Stdout)
 	return Result{Text: "Committed " + hash, Data: commitData{Committed: true, Commit: hash}}, nil
 }
 
-func orGit(err error, what string, r workspace.Result) error {
+func gitError(err error, what string, r workspace.Result) error {
 	if err != nil {
 		return err
 	}
 	return workspace.GitError(what, r)
 }
 
-// identity says who commits, if the repository does not.
-func (s *Session) identity(ctx context.Context, dir, author string) (map[string]string, error) {
+// authorEnv says who commits, if the repository does not.
+func (s *Session) authorEnv(ctx context.Context, dir, author string) (map[string]string, error) {
 	name, address := "Agent", "agent@localhost"
 	if author != "" {
 		before, after, found := strings.Cut(author, "<")
@@ -289,7 +289,7 @@ func (s *Session) identity(ctx context.Context, dir, author string) (map[string]
 			return nil, sandpit.Errorf(sandpit.Invalid, "author %.200q: want Name <address>", author)
 		}
 	} else {
-		r, err := s.git(ctx, dir, nil, "config", "user.email")
+		r, err := s.runGit(ctx, dir, nil, "config", "user.email")
 		if err != nil || r.ExitCode == 0 {
 			return nil, err
 		}
@@ -315,10 +315,10 @@ func gitPush(ctx context.Context, s *Session, in pushInput) (Result, error) {
 	if strings.HasPrefix(in.Remote, "-") || strings.ContainsAny(in.Branch, ":+ ") || strings.HasPrefix(in.Branch, "-") {
 		return Result{}, sandpit.Errorf(sandpit.Invalid, "remote or branch cannot be a name")
 	}
-	dir := s.path(in.Repo)
-	r, err := s.git(ctx, dir, nil, "remote", "get-url", "--push", "--", in.Remote)
+	dir := s.absPath(in.Repo)
+	r, err := s.runGit(ctx, dir, nil, "remote", "get-url", "--push", "--", in.Remote)
 	if err != nil || r.ExitCode != 0 {
-		return Result{}, orGit(err, "push", r)
+		return Result{}, gitError(err, "push", r)
 	}
 	env, err := s.credentialEnv(strings.TrimSpace(r.Stdout), in.Credentials)
 	if err != nil {
@@ -328,9 +328,9 @@ func gitPush(ctx context.Context, s *Session, in pushInput) (Result, error) {
 	if branch == "" {
 		branch = "HEAD"
 	}
-	r, err = s.git(ctx, dir, env, "push", "--porcelain", "--", in.Remote, branch)
+	r, err = s.runGit(ctx, dir, env, "push", "--porcelain", "--", in.Remote, branch)
 	if err != nil || r.ExitCode != 0 {
-		return Result{}, orGit(err, "push", r)
+		return Result{}, gitError(err, "push", r)
 	}
 	data := pushData{Remote: in.Remote, Refs: []string{}}
 	for line := range strings.Lines(r.Stdout) {

@@ -19,9 +19,9 @@ import (
 
 // kernels keep the variables of a session's code, in programs of the session's user.
 type kernels struct {
-	session *Session
-	remote  *interpreter.Remote
-	rest    time.Duration
+	session     *Session
+	remote      *interpreter.Remote
+	idleTimeout time.Duration
 
 	mu   sync.Mutex
 	used map[string]time.Time // when which context was used last
@@ -29,20 +29,20 @@ type kernels struct {
 
 func newKernels(s *Session) *kernels {
 	o := interpreter.RemoteOptions{User: s.o.User, Dir: s.o.Dir, Environ: s.environment}
-	return &kernels{session: s, remote: interpreter.NewRemote(s.guest, o), rest: kernelRest, used: map[string]time.Time{}}
+	return &kernels{session: s, remote: interpreter.NewRemote(s.guest, o), idleTimeout: kernelIdleTimeout, used: map[string]time.Time{}}
 }
 
 func (k *kernels) close() error { return k.remote.Close() }
 
 // Bounds of what code may show.
 const (
-	mostResults = 50
+	maxResultCount = 50
 	// maxResults bounds all representations of results that are told together, in bytes.
-	maxResults = 4 * maxText
-	mostImages = 8
-	maxImage   = 10 << 20 // bytes
-	maxImages  = 20 << 20 // bytes, all together
-	maxSide    = 8192     // pixels
+	maxResults    = 4 * maxText
+	maxImageCount = 8
+	maxImage      = 10 << 20 // bytes
+	maxImages     = 20 << 20 // bytes, all together
+	maxSide       = 8192     // pixels
 )
 
 type cellData struct {
@@ -96,13 +96,13 @@ func newCellOutput(ctx context.Context, s *Session, r cellRequest) *cellOutput {
 	}
 }
 
-// line shows a line, or several.
-func (o *cellOutput) line(text string) {
+// addLine shows a line, or several.
+func (o *cellOutput) addLine(text string) {
 	_, _ = o.shown.Write([]byte(strings.TrimRight(text, "\n") + "\n")) // never fails
 }
 
-// take takes one event.
-func (o *cellOutput) take(e interpreter.Event) error {
+// handleEvent takes one event.
+func (o *cellOutput) handleEvent(e interpreter.Event) error {
 	switch e := e.(type) {
 	case interpreter.Output:
 		stream := o.stdout
@@ -112,16 +112,16 @@ func (o *cellOutput) take(e interpreter.Event) error {
 		_, _ = stream.Write([]byte(e.Text)) // never fails
 		_, _ = o.printed.Write([]byte(e.Text))
 	case interpreter.Result:
-		o.takeResult(e)
+		o.addResult(e)
 	case interpreter.Failure:
-		o.data.Error = &cellError{Name: o.session.tail(e.Name), Value: o.session.tail(e.Value), Traceback: o.session.tail(e.Traceback)}
+		o.data.Error = &cellError{Name: o.session.tailText(e.Name), Value: o.session.tailText(e.Value), Traceback: o.session.tailText(e.Traceback)}
 	case interpreter.Count:
 		o.data.Count = e.Number
 	}
 	return nil
 }
 
-func (o *cellOutput) takeResult(e interpreter.Result) {
+func (o *cellOutput) addResult(e interpreter.Result) {
 	r := cellResult{
 		Text: textOf(e.Text), HTML: textOf(e.HTML), Markdown: textOf(e.Markdown), LaTeX: textOf(e.LaTeX), SVG: textOf(e.SVG), JSON: e.JSON, Main: e.Main,
 	}
@@ -130,15 +130,15 @@ func (o *cellOutput) takeResult(e interpreter.Result) {
 		shown = r.Markdown
 	}
 	if shown == "" {
-		shown = r.described()
+		shown = r.description()
 	}
 	if shown != "" {
-		o.line(shown)
+		o.addLine(shown)
 	}
-	o.takeImage("image/png", e.PNG)
-	o.takeImage("image/jpeg", e.JPEG)
+	o.addImage("image/png", e.PNG)
+	o.addImage("image/jpeg", e.JPEG)
 	size := len(r.Text) + len(r.HTML) + len(r.Markdown) + len(r.LaTeX) + len(r.SVG) + len(r.JSON)
-	if len(o.data.Results) == mostResults || o.results+size > maxResults {
+	if len(o.data.Results) == maxResultCount || o.results+size > maxResults {
 		o.omitted++
 		return
 	}
@@ -155,8 +155,8 @@ func textOf(raw json.RawMessage) string {
 	return text
 }
 
-// described says what there is of a result that has no text.
-func (r cellResult) described() string {
+// description says what there is of a result that has no text.
+func (r cellResult) description() string {
 	for _, kind := range []struct {
 		name string
 		size int
@@ -168,8 +168,8 @@ func (r cellResult) described() string {
 	return ""
 }
 
-// takeImage takes a picture, if it is one and there is room for it.
-func (o *cellOutput) takeImage(mime string, raw json.RawMessage) {
+// addImage takes a picture, if it is one and there is room for it.
+func (o *cellOutput) addImage(mime string, raw json.RawMessage) {
 	if len(raw) == 0 {
 		return
 	}
@@ -179,11 +179,11 @@ func (o *cellOutput) takeImage(mime string, raw json.RawMessage) {
 	}
 	switch {
 	case err != nil:
-		o.line(fmt.Sprintf("[a picture is left out: %v]", err))
-	case len(o.images) == mostImages || o.imageBytes+len(data) > maxImages:
-		o.line(fmt.Sprintf("[a picture is left out: there may be %d of %d MiB together]", mostImages, maxImages>>20))
+		o.addLine(fmt.Sprintf("[a picture is left out: %v]", err))
+	case len(o.images) == maxImageCount || o.imageBytes+len(data) > maxImages:
+		o.addLine(fmt.Sprintf("[a picture is left out: there may be %d of %d MiB together]", maxImageCount, maxImages>>20))
 	default:
-		o.line(fmt.Sprintf("[picture %d]", len(o.images)+1))
+		o.addLine(fmt.Sprintf("[picture %d]", len(o.images)+1))
 		o.imageBytes += len(data)
 		o.images = append(o.images, Image{MIME: mime, Data: data})
 	}
@@ -204,19 +204,19 @@ func checkImage(mime string, data []byte) error {
 	return nil
 }
 
-// result is what came of the run.
-func (o *cellOutput) result() Result {
+// toResult is what came of the run.
+func (o *cellOutput) toResult() Result {
 	if o.omitted > 0 {
-		o.line(fmt.Sprintf("(%d more results are not in the data)", o.omitted))
+		o.addLine(fmt.Sprintf("(%d more results are not in the data)", o.omitted))
 	}
-	o.data.Stdout, o.data.Stderr = o.session.ends(o.stdout.String()), o.session.ends(o.stderr.String())
+	o.data.Stdout, o.data.Stderr = o.session.shortenMiddle(o.stdout.String()), o.session.shortenMiddle(o.stderr.String())
 	e := o.data.Error
 	if e != nil {
 		said := e.Traceback
 		if !strings.Contains(said, e.Name) {
 			said += "\n" + strings.TrimSuffix(e.Name+": "+e.Value, ": ")
 		}
-		o.line(strings.Trim(said, "\n"))
+		o.addLine(strings.Trim(said, "\n"))
 	}
 	text := o.printed.String()
 	if shown := o.shown.String(); shown != "" {

@@ -33,8 +33,8 @@ func WithLive(ctx context.Context) (context.Context, *Live) {
 	return context.WithValue(ctx, liveKey{}, l), l
 }
 
-// live returns what takes the output of a command of the session; nil if nobody looks.
-func (s *Session) live(ctx context.Context) func([]byte) {
+// liveOutput returns what takes the output of a command of the session; nil if nobody looks.
+func (s *Session) liveOutput(ctx context.Context) func([]byte) {
 	l, ok := ctx.Value(liveKey{}).(*Live)
 	if !ok {
 		return nil
@@ -42,10 +42,10 @@ func (s *Session) live(ctx context.Context) func([]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.session, l.text, l.cut = s, nil, false
-	return l.write
+	return l.writeOutput
 }
 
-func (l *Live) write(p []byte) {
+func (l *Live) writeOutput(p []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text = append(l.text, p...)
@@ -67,7 +67,7 @@ func (l *Live) Lines() string {
 	if cut { // what is before the first end of a line may be the rest of a secret
 		_, text, _ = strings.Cut(text, "\n")
 	}
-	lines := strings.Split(strings.TrimRight(session.maskedLines(text), "\n"), "\n")
+	lines := strings.Split(strings.TrimRight(session.maskLines(text), "\n"), "\n")
 	text = strings.Join(lines[max(0, len(lines)-maxLines):], "\n")
 	return strings.ToValidUTF8(text[max(0, len(text)-maxLinesText):], "")
 }

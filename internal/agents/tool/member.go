@@ -11,32 +11,32 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// member is the guest of a sandbox as one of several sessions has it: whatever is started
+// sessionGuest is the guest of a sandbox as one of several sessions has it: whatever is started
 // or done with files is its own user's doing, and finds that user's directories in its
 // environment.
-type member struct {
+type sessionGuest struct {
 	sandpit.Guest
 
 	user applet.SessionUser
 }
 
-// memberVariable is environment that says which session has started a program. The guest
+// sessionVariable is environment that says which session has started a program. The guest
 // remembers what each was started with.
-const memberVariable = "SANDPIT_SESSION"
+const sessionVariable = "SANDPIT_SESSION"
 
-// name is the user's, as the guest understands it: there is no list with it.
-func (m member) name() string { return fmt.Sprintf("%d:%d", m.user.UID, m.user.UID) }
+// userName is the user's, as the guest understands it: there is no list with it.
+func (m sessionGuest) userName() string { return fmt.Sprintf("%d:%d", m.user.UID, m.user.UID) }
 
 // Start starts a command as the session's user, whoever it names.
-func (m member) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
+func (m sessionGuest) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
 	temp := applet.SessionTemp(m.user.Dir)
 	env := map[string]string{
 		"HOME": m.user.Dir, "USER": m.user.ID, "LOGNAME": m.user.ID,
 		"TMPDIR": temp, "TMP": temp, "TEMP": temp, "XDG_RUNTIME_DIR": temp,
 	}
 	maps.Copy(env, cmd.Env)
-	env[memberVariable] = m.name() // last: nobody can have started what another has
-	cmd.Env, cmd.User = env, m.name()
+	env[sessionVariable] = m.userName() // last: nobody can have started what another has
+	cmd.Env, cmd.User = env, m.userName()
 	if cmd.Dir == "" {
 		cmd.Dir = m.user.Dir
 	}
@@ -44,16 +44,16 @@ func (m member) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process
 }
 
 // Observer implements sandpit.CallObserver.
-func (m member) Observer() sandpit.GuestObserver { return sandpit.ObserverOf(m.Guest) }
+func (m sessionGuest) Observer() sandpit.GuestObserver { return sandpit.ObserverOf(m.Guest) }
 
 // ListProcesses returns those that the session has started.
-func (m member) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, error) {
+func (m sessionGuest) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, error) {
 	all, err := m.Guest.ListProcesses(ctx)
-	return slices.DeleteFunc(all, func(p sandpit.ProcessInfo) bool { return p.Env[memberVariable] != m.name() }), err
+	return slices.DeleteFunc(all, func(p sandpit.ProcessInfo) bool { return p.Env[sessionVariable] != m.userName() }), err
 }
 
 // Connect follows a process that the session has started. One of others is NotFound.
-func (m member) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandpit.Process, error) {
+func (m sessionGuest) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandpit.Process, error) {
 	own, err := m.ListProcesses(ctx)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (m member) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandpi
 }
 
 // Within makes a member a sandpit.Confiner.
-func (m member) Within(dirs ...string) (sandpit.Files, error) {
+func (m sessionGuest) Within(dirs ...string) (sandpit.Files, error) {
 	confiner, ok := m.Guest.(sandpit.Confiner)
 	if !ok {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "this sandbox cannot confine files to directories")
@@ -73,14 +73,14 @@ func (m member) Within(dirs ...string) (sandpit.Files, error) {
 	return confiner.Within(dirs...)
 }
 
-// join returns the session of an ID in a sandbox that others share, made if it was not
+// openShared returns the session of an ID in a sandbox that others share, made if it was not
 // there before.
-func join(ctx context.Context, g sandpit.Guest, o SessionOptions, r applet.SessionsRequest) (*Session, error) {
+func openShared(ctx context.Context, g sandpit.Guest, o SessionOptions, r applet.SessionsRequest) (*Session, error) {
 	r.Action = applet.SessionMake
-	user, err := manage(ctx, g, r)
+	user, err := manageSession(ctx, g, r)
 	if sandpit.CodeOf(err) == sandpit.AlreadyExists {
 		r.Action = applet.SessionFind
-		user, err = manage(ctx, g, r)
+		user, err = manageSession(ctx, g, r)
 	}
 	if sandpit.CodeOf(err) == sandpit.Conflict {
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "%w", err),
@@ -89,18 +89,18 @@ func join(ctx context.Context, g sandpit.Guest, o SessionOptions, r applet.Sessi
 	if err != nil {
 		return nil, fmt.Errorf("session %s: %w", o.ID, err)
 	}
-	m := member{g, user}
-	o.Dir, o.User, o.Confine, o.CreatedAt = user.Dir, m.name(), true, user.CreatedAt
+	m := sessionGuest{g, user}
+	o.Dir, o.User, o.Confine, o.CreatedAt = user.Dir, m.userName(), true, user.CreatedAt
 	return NewSession(ctx, m, o)
 }
 
-// manage has root of a sandbox do something about the users of sessions.
-func manage(ctx context.Context, g sandpit.Guest, r applet.SessionsRequest) (applet.SessionUser, error) {
+// manageSession has root of a sandbox do something about the users of sessions.
+func manageSession(ctx context.Context, g sandpit.Guest, r applet.SessionsRequest) (applet.SessionUser, error) {
 	root, err := workspace.New(g, workspace.Options{User: "root", Dir: "/", MaxOutput: maxAnswer})
 	if err != nil {
 		return applet.SessionUser{}, err
 	}
-	answer, err := ask[applet.SessionsAnswer](ctx, root, applet.Sessions, r, nil)
+	answer, err := callAppletIn[applet.SessionsAnswer](ctx, root, applet.Sessions, r, nil)
 	if err != nil {
 		return applet.SessionUser{}, err
 	}

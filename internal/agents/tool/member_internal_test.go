@@ -14,8 +14,8 @@ type listing struct{ sandpit.Guest }
 func (listing) ListProcesses(context.Context) ([]sandpit.ProcessInfo, error) {
 	return []sandpit.ProcessInfo{
 		{PID: 1},
-		{PID: 2, Env: map[string]string{memberVariable: "40001:40001"}},
-		{PID: 3, Env: map[string]string{memberVariable: "40002:40002", "HOME": "/sessions/one"}},
+		{PID: 2, Env: map[string]string{sessionVariable: "40001:40001"}},
+		{PID: 3, Env: map[string]string{sessionVariable: "40002:40002", "HOME": "/sessions/one"}},
 	}, nil
 }
 
@@ -26,7 +26,7 @@ func (listing) Connect(context.Context, int, sandpit.Streams) (sandpit.Process, 
 // TestMemberSeesItsOwn has a session look for programs of others.
 func TestMemberSeesItsOwn(t *testing.T) {
 	t.Parallel()
-	m := member{listing{}, applet.SessionUser{ID: "one", UID: 40001, Dir: "/sessions/one"}}
+	m := sessionGuest{listing{}, applet.SessionUser{ID: "one", UID: 40001, Dir: "/sessions/one"}}
 	own, err := m.ListProcesses(t.Context())
 	if err != nil || len(own) != 1 || own[0].PID != 2 {
 		t.Errorf("processes: %+v, %v", own, err)

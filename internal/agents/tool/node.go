@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-const mostNodeFiles = 100
+const maxNodeFiles = 100
 
 type nodeInput struct {
 	Code    string            `json:"code" jsonschema:"the program"`
@@ -36,12 +36,12 @@ func nodeExecute(ctx context.Context, s *Session, in nodeInput) (result Result, 
 	if moduleSyntax.MatchString(in.Code) {
 		program = "program.mjs"
 	}
-	if err := in.check(program); err != nil {
+	if err := in.checkFiles(program); err != nil {
 		return Result{}, err
 	}
-	dir := s.path(path.Join(outputDir, "node-"+rand.Text()[:10]))
+	dir := s.absPath(path.Join(outputDir, "node-"+rand.Text()[:10]))
 	defer func() {
-		cleaning, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+		cleaning, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		if cleanErr := s.files.Remove(cleaning, dir); err == nil {
 			err = cleanErr
@@ -58,18 +58,18 @@ func nodeExecute(ctx context.Context, s *Session, in nodeInput) (result Result, 
 	if err := s.files.WriteFile(ctx, file, strings.NewReader(in.Code)); err != nil {
 		return Result{}, err
 	}
-	cmd := sandpit.Command{Args: []string{"node", file}, Dir: where, Stdin: strings.NewReader(in.Stdin), Timeout: max(duration(in.Timeout), 1)}
-	r, err := s.run(ctx, cmd)
+	cmd := sandpit.Command{Args: []string{"node", file}, Dir: where, Stdin: strings.NewReader(in.Stdin), Timeout: max(toDuration(in.Timeout), 1)}
+	r, err := s.runProgram(ctx, cmd)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this image has no node: %w", err), "use an image that has, such as node:22-slim")
 	}
 	return s.nodeResult(r, err)
 }
 
-// check refuses files that would lie elsewhere.
-func (in nodeInput) check(program string) error {
-	if len(in.Files) > mostNodeFiles {
-		return sandpit.Errorf(sandpit.Invalid, "%d files: want at most %d", len(in.Files), mostNodeFiles)
+// checkFiles refuses files that would lie elsewhere.
+func (in nodeInput) checkFiles(program string) error {
+	if len(in.Files) > maxNodeFiles {
+		return sandpit.Errorf(sandpit.Invalid, "%d files: want at most %d", len(in.Files), maxNodeFiles)
 	}
 	for name := range in.Files {
 		if name == "" || path.IsAbs(name) || path.Clean(name) != name || name == "." || name == ".." || strings.HasPrefix(name, "../") || strings.IndexByte(name, 0) >= 0 {
@@ -91,7 +91,7 @@ func (s *Session) nodeResult(r workspace.Result, err error) (Result, error) {
 	if err != nil && !r.TimedOut {
 		return Result{Text: output}, err
 	}
-	data := nodeData{s.bounded(r.Stdout), s.bounded(r.Stderr), r.ExitCode, r.TimedOut, r.Duration.Seconds()}
+	data := nodeData{s.truncateText(r.Stdout), s.truncateText(r.Stderr), r.ExitCode, r.TimedOut, r.Duration.Seconds()}
 	text := commandText(r.ExitCode, output)
 	if r.TimedOut {
 		text = "[FAILED (timeout; it was stopped)]\n" + output

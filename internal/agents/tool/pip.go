@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	pipTime      = 9 * time.Minute
-	mostPackages = 100
-	maxPackage   = 1000 // bytes of one requirement
+	pipTimeout  = 9 * time.Minute
+	maxPackages = 100
+	maxPackage  = 1000 // bytes of one requirement
 )
 
 type pipInput struct {
@@ -28,13 +28,13 @@ type pipData struct {
 	Output    string        `json:"output"`
 }
 
-// args are pip's. Nothing of the input can become an option.
-func (in pipInput) args(s *Session) ([]string, error) {
+// toArgs are pip's. Nothing of the input can become an option.
+func (in pipInput) toArgs(s *Session) ([]string, error) {
 	if len(in.Packages) == 0 && in.Requirements == "" {
 		return nil, sandpit.Errorf(sandpit.Invalid, "packages or requirements_file: want one at least")
 	}
-	if len(in.Packages) > mostPackages {
-		return nil, sandpit.Errorf(sandpit.Invalid, "%d packages: want at most %d", len(in.Packages), mostPackages)
+	if len(in.Packages) > maxPackages {
+		return nil, sandpit.Errorf(sandpit.Invalid, "%d packages: want at most %d", len(in.Packages), maxPackages)
 	}
 	args := []string{
 		"python3", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--no-color", "--progress-bar=off", "--retries=2", "--timeout=20",
@@ -48,12 +48,12 @@ func (in pipInput) args(s *Session) ([]string, error) {
 			return nil, sandpit.Errorf(sandpit.Invalid, "index_url: want an address that begins with http:// or https://")
 		}
 		if password, given := u.User.Password(); given {
-			s.hide(password)
+			s.hideSecret(password)
 		}
 		args = append(args, "--index-url="+in.Index)
 	}
 	if in.Requirements != "" {
-		args = append(args, "--requirement="+s.path(in.Requirements))
+		args = append(args, "--requirement="+s.absPath(in.Requirements))
 	}
 	for _, name := range in.Packages {
 		if name == "" || strings.HasPrefix(name, "-") || strings.ContainsAny(name, "\n\r\x00") || len(name) > maxPackage {
@@ -64,13 +64,13 @@ func (in pipInput) args(s *Session) ([]string, error) {
 }
 
 func pipInstall(ctx context.Context, s *Session, in pipInput) (Result, error) {
-	args, err := in.args(s)
+	args, err := in.toArgs(s)
 	if err != nil {
 		return Result{}, err
 	}
 	// A sandbox's Python is nobody else's to be kept as the distribution has it.
 	env := map[string]string{"PIP_BREAK_SYSTEM_PACKAGES": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_NO_PYTHON_VERSION_WARNING": "1"}
-	r, err := s.run(ctx, sandpit.Command{Args: args, Env: env, Timeout: pipTime})
+	r, err := s.runProgram(ctx, sandpit.Command{Args: args, Env: env, Timeout: pipTimeout})
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return Result{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this image has no Python: %w", err), "use an image that has, such as python:3.12-slim")
 	}
@@ -81,7 +81,7 @@ func pipInstall(ctx context.Context, s *Session, in pipInput) (Result, error) {
 	if r.ExitCode != 0 {
 		return Result{Text: said}, pipError(r)
 	}
-	data := pipData{Installed: installed(r.Stdout), Output: s.tail(said)}
+	data := pipData{Installed: parseInstalled(r.Stdout), Output: s.tailText(said)}
 	text := "Nothing to install: all of it is there"
 	if len(data.Installed) > 0 {
 		var names []string
@@ -93,8 +93,8 @@ func pipInstall(ctx context.Context, s *Session, in pipInput) (Result, error) {
 	return Result{Text: text + "\n" + said, Data: data}, nil
 }
 
-// installed reads the line in which pip tells what it has done: names and versions with a dash between.
-func installed(output string) []packageInfo {
+// parseInstalled reads the line in which pip tells what it has done: names and versions with a dash between.
+func parseInstalled(output string) []packageInfo {
 	found := []packageInfo{}
 	for line := range strings.Lines(output) {
 		list, ok := strings.CutPrefix(strings.TrimSpace(line), "Successfully installed ")

@@ -36,8 +36,8 @@ type Registry struct {
 	names  map[string]Tool // aliases too
 	hidden *regexp.Regexp  // names of tools that are not offered
 	audit  func(Call)
-	// commandTime is as WithCommandTimeout says.
-	commandTime time.Duration
+	// commandTimeout is as WithCommandTimeout says.
+	commandTimeout time.Duration
 }
 
 // New returns a registry of all tools, or of those in the categories. Audit is told of
@@ -56,11 +56,11 @@ func New(audit func(Call), categories ...Category) (*Registry, error) {
 // newRegistry returns a registry of the tools that offered accepts.
 func newRegistry(audit func(Call), offered func(Tool) bool) (*Registry, error) {
 	r := &Registry{names: map[string]Tool{}, hidden: hiddenNames(offered), audit: audit}
-	for _, t := range all() {
+	for _, t := range allTools() {
 		if !offered(t) {
 			continue
 		}
-		t, err := t.resolve()
+		t, err := t.withSchema()
 		if err != nil {
 			return nil, err
 		}
@@ -76,8 +76,8 @@ func newRegistry(audit func(Call), offered func(Tool) bool) (*Registry, error) {
 	return r, nil
 }
 
-// all are the definitions, in the order of categories.
-func all() []Tool {
+// allTools are the definitions, in the order of categories.
+func allTools() []Tool {
 	return slices.Concat(fileTools(), searchTools(), shellTools(), gitTools(), webTools(), systemTools(), pythonTools(), codeTools(), browserTools(), mcpTools(), compoundTools())
 }
 
@@ -124,11 +124,11 @@ func (r *Registry) Invoke(ctx context.Context, s *Session, name string, input []
 	if t, known := r.names[name]; known {
 		name = t.Name // what is kept and reported has one name
 	}
-	result, err := r.invoke(context.WithValue(ctx, registryKey{}, r), s, name, input)
+	result, err := r.invokeTool(context.WithValue(ctx, registryKey{}, r), s, name, input)
 	if err != nil {
-		result = s.problem(result, err, advise(context.WithValue(ctx, registryKey{}, r), sandpit.HintOf(err)))
+		result = s.withProblem(result, err, firstAllowed(context.WithValue(ctx, registryKey{}, r), sandpit.HintOf(err)))
 	}
-	result = s.bound(ctx, name, result)
+	result = s.boundResult(ctx, name, result)
 	if r.audit != nil {
 		call := Call{Tool: name, Session: s.ID(), Took: time.Since(begun), Failed: result.Failed, Input: len(input), Output: len(result.Text)}
 		if result.Problem != nil {
@@ -139,7 +139,7 @@ func (r *Registry) Invoke(ctx context.Context, s *Session, name string, input []
 	return result
 }
 
-func (r *Registry) invoke(ctx context.Context, s *Session, name string, input []byte) (result Result, err error) {
+func (r *Registry) invokeTool(ctx context.Context, s *Session, name string, input []byte) (result Result, err error) {
 	t, err := r.Tool(name)
 	if err != nil {
 		return Result{}, err
@@ -152,14 +152,14 @@ func (r *Registry) invoke(ctx context.Context, s *Session, name string, input []
 	if len(input) > maxInput {
 		return Result{}, sandpit.Errorf(sandpit.Invalid, "the input of a tool has at most %d bytes", maxInput)
 	}
-	decoded, err := t.decode(input)
+	decoded, err := t.decodeInput(input)
 	if err != nil {
 		return Result{}, err
 	}
-	usual := r.usualTime(t)
-	limited, cancel := context.WithTimeout(context.WithValue(ctx, usualTimeKey{}, usual), t.Timeout+cmp.Or(asked(decoded), usual))
+	usual := r.defaultCommandTimeout(t)
+	limited, cancel := context.WithTimeout(context.WithValue(ctx, commandTimeoutKey{}, usual), t.Timeout+cmp.Or(requestedTime(decoded), usual))
 	defer cancel()
-	result, err = t.body.call(limited, s, decoded)
+	result, err = t.function.invoke(limited, s, decoded)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = sandpit.Errorf(sandpit.Timeout, "the tool %s took too long and was stopped: %w", t.Name, err)
 	}
@@ -170,31 +170,31 @@ func (r *Registry) invoke(ctx context.Context, s *Session, name string, input []
 // their input names no time. Zero leaves each tool its own default.
 func (r *Registry) WithCommandTimeout(limit time.Duration) *Registry {
 	limited := *r
-	limited.commandTime = limit
+	limited.commandTimeout = limit
 	return &limited
 }
 
-// usualTime is how long a command of a tool may take for which its input names no time.
-func (r *Registry) usualTime(t Tool) time.Duration {
-	if t.command > 0 && r.commandTime > 0 {
-		return r.commandTime
+// defaultCommandTimeout is how long a command of a tool may take for which its input names no time.
+func (r *Registry) defaultCommandTimeout(t Tool) time.Duration {
+	if t.commandTimeout > 0 && r.commandTimeout > 0 {
+		return r.commandTimeout
 	}
-	return t.command
+	return t.commandTimeout
 }
 
-type usualTimeKey struct{}
+type commandTimeoutKey struct{}
 
-// usualSeconds is what usualTime was for the call of a context.
-func usualSeconds(ctx context.Context) float64 {
-	usual, ok := ctx.Value(usualTimeKey{}).(time.Duration)
+// commandSeconds is what defaultCommandTimeout was for the call of a context.
+func commandSeconds(ctx context.Context) float64 {
+	usual, ok := ctx.Value(commandTimeoutKey{}).(time.Duration)
 	if !ok || usual == 0 {
-		usual = shellTime
+		usual = shellTimeout
 	}
 	return usual.Seconds()
 }
 
-// asked is how long the input itself says that the call may take.
-func asked(input []byte) time.Duration {
+// requestedTime is how long the input itself says that the call may take.
+func requestedTime(input []byte) time.Duration {
 	var in struct {
 		Timeout float64 `json:"timeout"`
 		Seconds float64 `json:"seconds"`

@@ -36,10 +36,10 @@ type Problem struct {
 	Hint    string       `json:"hint,omitempty"`
 }
 
-// problem is a Result for an error, whose message may quote the beginning of what a program has said. What the result
+// withProblem is a Result for an error, whose message may quote the beginning of what a program has said. What the result
 // held so far stays, below.
-func (s *Session) problem(r Result, err error, hint string) Result {
-	p := &Problem{Code: sandpit.CodeOf(err), Message: s.mended(err.Error(), false, true), Hint: hint}
+func (s *Session) withProblem(r Result, err error, hint string) Result {
+	p := &Problem{Code: sandpit.CodeOf(err), Message: s.maskCut(err.Error(), false, true), Hint: hint}
 	text := "ERROR: " + p.Message
 	if p.Hint != "" {
 		text += " (" + p.Hint + ")"

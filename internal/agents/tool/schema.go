@@ -28,14 +28,14 @@ func schemaOf[In any]() (*jsonschema.Schema, error) {
 		if property == nil {
 			return nil, fmt.Errorf("field %s has no name", f.Name)
 		}
-		if err := refine(property, f.Tag); err != nil {
+		if err := applyTags(property, f.Tag); err != nil {
 			return nil, fmt.Errorf("field %s: %w", f.Name, err)
 		}
 	}
 	return schema, nil
 }
 
-func refine(p *jsonschema.Schema, tag reflect.StructTag) error {
+func applyTags(p *jsonschema.Schema, tag reflect.StructTag) error {
 	// A pointer allows null, which no caller needs: it leaves the field out.
 	if len(p.Types) == 2 && p.Types[0] == "null" {
 		p.Type, p.Types = p.Types[1], nil
@@ -57,13 +57,13 @@ func refine(p *jsonschema.Schema, tag reflect.StructTag) error {
 	}
 	low, high, _ := strings.Cut(limits, ",")
 	var err error
-	if p.Minimum, err = number(low); err == nil {
-		p.Maximum, err = number(high)
+	if p.Minimum, err = parseNumber(low); err == nil {
+		p.Maximum, err = parseNumber(high)
 	}
 	return err
 }
 
-func number(s string) (*float64, error) {
+func parseNumber(s string) (*float64, error) {
 	if s == "" {
 		return nil, nil //nolint:nilnil // no limit
 	}

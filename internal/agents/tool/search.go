@@ -14,20 +14,20 @@ func searchTools() []Tool {
 		{
 			Name: "file_search", Title: "Search in a file", Category: Search, Hints: only,
 			Description: "Find the lines of a file, or of all files in a directory, that match a regular expression.",
-			body:        does(searchFiles), synonyms: map[string]string{"path": "file", "pattern": "regex"},
+			function:    newFunction(searchFiles), synonyms: map[string]string{"path": "file", "pattern": "regex"},
 		}, {
 			Name: "file_find", Title: "Find files by name", Category: Search, Hints: only,
 			Description: "Find files whose names match a pattern such as *.py or src/**/test_*.go.",
-			body:        does(findFiles), synonyms: map[string]string{"pattern": "glob"},
+			function:    newFunction(findFiles), synonyms: map[string]string{"pattern": "glob"},
 		}, {
 			Name: "glob", Title: "Find files by pattern", Category: Search, Hints: only,
 			Description: "Find files and directories whose paths match a pattern: * and ? within a name, ** for any directories.",
-			body:        does(globFiles), synonyms: map[string]string{"glob": "pattern"},
+			function:    newFunction(globFiles), synonyms: map[string]string{"glob": "pattern"},
 		}, {
 			Name: "grep", Title: "Search in files", Category: Search, Hints: only,
 			Description: "Search the files of a directory by a regular expression (RE2), with lines around what is found. " +
 				"Files that are not text are passed over, and so are .git, node_modules and the like unless they are named.",
-			body: does(grep),
+			function: newFunction(grepFiles),
 		},
 	}
 }
@@ -55,17 +55,17 @@ func searchFiles(ctx context.Context, s *Session, in searchInput) (Result, error
 	return s.searchLines(ctx, applet.SearchRequest{Path: in.File, Pattern: in.Regex, Hidden: true})
 }
 
-// find runs a search as the user of the session, within its directory if it is confined.
-func (s *Session) find(ctx context.Context, r applet.SearchRequest) (applet.SearchResult, error) {
-	r.Path = s.path(r.Path)
+// runSearch runs a search as the user of the session, within its directory if it is confined.
+func (s *Session) runSearch(ctx context.Context, r applet.SearchRequest) (applet.SearchResult, error) {
+	r.Path = s.absPath(r.Path)
 	if _, err := s.files.Stat(ctx, r.Path); err != nil { // which also keeps a confined session where it belongs
 		return applet.SearchResult{}, err
 	}
-	return apply[applet.SearchResult](ctx, s, applet.Search, r)
+	return callApplet[applet.SearchResult](ctx, s, applet.Search, r)
 }
 
 func (s *Session) searchLines(ctx context.Context, r applet.SearchRequest) (Result, error) {
-	found, err := s.find(ctx, r)
+	found, err := s.runSearch(ctx, r)
 	if err != nil {
 		return Result{}, err
 	}
@@ -73,7 +73,7 @@ func (s *Session) searchLines(ctx context.Context, r applet.SearchRequest) (Resu
 	var b strings.Builder
 	for _, m := range found.Matches {
 		if line, cut := strings.CutSuffix(m.Text, applet.Cut); cut {
-			m.Text = s.mended(line, false, true) + applet.Cut
+			m.Text = s.maskCut(line, false, true) + applet.Cut
 		}
 		data.Matches = append(data.Matches, lineMatch{m.Path, m.Line, m.Text, m.Context})
 		mark := ":"
@@ -85,11 +85,11 @@ func (s *Session) searchLines(ctx context.Context, r applet.SearchRequest) (Resu
 	if len(found.Matches) == 0 {
 		fmt.Fprintf(&b, "No matches in %d files", found.Files)
 	}
-	return Result{Text: b.String() + more(found), Data: data}, nil
+	return Result{Text: b.String() + moreText(found), Data: data}, nil
 }
 
-// more says what a search left out.
-func more(found applet.SearchResult) string {
+// moreText says what a search left out.
+func moreText(found applet.SearchResult) string {
 	var notes []string
 	if found.More {
 		notes = append(notes, "there are more matches: narrow the search")
@@ -133,8 +133,8 @@ type nameData struct {
 }
 
 func (s *Session) findNames(ctx context.Context, dir, pattern string) (Result, error) {
-	found, err := s.find(ctx, applet.SearchRequest{
-		Path: dir, Names: []string{pattern}, Hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."), Limit: mostEntries,
+	found, err := s.runSearch(ctx, applet.SearchRequest{
+		Path: dir, Names: []string{pattern}, Hidden: strings.HasPrefix(pattern, ".") || strings.Contains(pattern, "/."), Limit: maxEntries,
 	})
 	if err != nil {
 		return Result{}, err
@@ -152,7 +152,7 @@ func (s *Session) findNames(ctx context.Context, dir, pattern string) (Result, e
 	if len(found.Matches) == 0 {
 		b.WriteString("No files match")
 	}
-	return Result{Text: b.String() + more(found), Data: data}, nil
+	return Result{Text: b.String() + moreText(found), Data: data}, nil
 }
 
 type grepInput struct {
@@ -169,7 +169,7 @@ type grepInput struct {
 	All        bool   `json:"all,omitempty" jsonschema:"search hidden files, .git, node_modules and the like too" default:"false"`
 }
 
-func grep(ctx context.Context, s *Session, in grepInput) (Result, error) {
+func grepFiles(ctx context.Context, s *Session, in grepInput) (Result, error) {
 	r := applet.SearchRequest{
 		Path: in.Path, Pattern: in.Pattern, IgnoreCase: in.IgnoreCase, Before: max(in.Context, in.Before), After: max(in.Context, in.After),
 		Hidden: in.All, All: in.All, Limit: in.Most,
@@ -184,7 +184,7 @@ func grep(ctx context.Context, s *Session, in grepInput) (Result, error) {
 		return s.searchLines(ctx, r)
 	}
 	r.Before, r.After, r.Count = 0, 0, true
-	found, err := s.find(ctx, r)
+	found, err := s.runSearch(ctx, r)
 	if err != nil {
 		return Result{}, err
 	}
@@ -218,5 +218,5 @@ func countText(found applet.SearchResult, counts bool) Result {
 	if len(data.Files) == 0 {
 		b.WriteString("No matches")
 	}
-	return Result{Text: b.String() + more(found), Data: data}
+	return Result{Text: b.String() + moreText(found), Data: data}
 }

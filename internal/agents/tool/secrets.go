@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	masked = "***"
+	mask = "***"
 	// minSecret is how long a value must be to be looked for in outputs.
 	minSecret = 6
 	// minRest is how much of a secret must be left at the edge of a text that was cut to be looked for.
 	minRest = 3
 )
 
-// hide has a value taken out of all that a model gets from now on.
-func (s *Session) hide(value string) {
+// hideSecret has a value taken out of all that a model gets from now on.
+func (s *Session) hideSecret(value string) {
 	if len(value) < minSecret {
 		return
 	}
@@ -30,8 +30,8 @@ func (s *Session) hide(value string) {
 	s.secrets[value] = true
 }
 
-// hidden are the secrets, the longest first: one can be the beginning of another.
-func (s *Session) hidden() []string {
+// secretValues are the secrets, the longest first: one can be the beginning of another.
+func (s *Session) secretValues() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(s.secrets), func(a, b string) int {
@@ -39,16 +39,16 @@ func (s *Session) hidden() []string {
 	})
 }
 
-func (s *Session) masked(text string) string {
-	for _, value := range s.hidden() {
-		text = strings.ReplaceAll(text, value, masked)
+func (s *Session) maskSecrets(text string) string {
+	for _, value := range s.secretValues() {
+		text = strings.ReplaceAll(text, value, mask)
 	}
 	return text
 }
 
-// maskedData is data without secrets.
-func (s *Session) maskedData(data any) any {
-	secrets := s.hidden()
+// maskData is data without secrets.
+func (s *Session) maskData(data any) any {
+	secrets := s.secretValues()
 	if data == nil || len(secrets) == 0 {
 		return data
 	}
@@ -59,41 +59,41 @@ func (s *Session) maskedData(data any) any {
 	for _, value := range secrets {
 		quoted, err := json.Marshal(value)
 		if err == nil { // a string always can be
-			encoded = bytes.ReplaceAll(encoded, quoted[1:len(quoted)-1], []byte(masked))
+			encoded = bytes.ReplaceAll(encoded, quoted[1:len(quoted)-1], []byte(mask))
 		}
 	}
 	return json.RawMessage(encoded)
 }
 
-// maskedLines is a text without secrets, of which it may hold some lines only.
-func (s *Session) maskedLines(text string) string {
-	text = s.masked(text)
+// maskLines is a text without secrets, of which it may hold some lines only.
+func (s *Session) maskLines(text string) string {
+	text = s.maskSecrets(text)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for value := range s.secrets {
 		for line := range strings.Lines(value) {
 			if line = strings.TrimSpace(line); len(line) >= minSecret {
-				text = strings.ReplaceAll(text, line, masked)
+				text = strings.ReplaceAll(text, line, mask)
 			}
 		}
 	}
 	return text
 }
 
-// mended is masked for a text that was cut already, and takes out what the cuts have left of a secret: at the front
+// maskCut is masked for a text that was cut already, and takes out what the cuts have left of a secret: at the front
 // of the text, at its back or at both.
-func (s *Session) mended(text string, front, back bool) string {
-	text = s.masked(text)
-	for _, value := range s.hidden() {
+func (s *Session) maskCut(text string, front, back bool) string {
+	text = s.maskSecrets(text)
+	for _, value := range s.secretValues() {
 		for n := min(len(value)-1, len(text)); front && n >= minRest; n-- {
 			if strings.HasPrefix(text, value[len(value)-n:]) {
-				text = masked + text[n:]
+				text = mask + text[n:]
 				break
 			}
 		}
 		for n := min(len(value)-1, len(text)); back && n >= minRest; n-- {
 			if strings.HasSuffix(text, value[:n]) {
-				text = text[:len(text)-n] + masked
+				text = text[:len(text)-n] + mask
 				break
 			}
 		}
@@ -101,16 +101,16 @@ func (s *Session) mended(text string, front, back bool) string {
 	return text
 }
 
-// bounded is the beginning of a text for Result.Data, which is as long as Result.Text may be. Secrets are taken out
+// truncateText is the beginning of a text for Result.Data, which is as long as Result.Text may be. Secrets are taken out
 // first: a half of one would not be found.
-func (s *Session) bounded(text string) string {
-	text = s.masked(text)
+func (s *Session) truncateText(text string) string {
+	text = s.maskSecrets(text)
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "?")
 }
 
-// tail is the end of a text, as bounded is its beginning.
-func (s *Session) tail(text string) string {
-	text = s.masked(text)
+// tailText is the end of a text, as bounded is its beginning.
+func (s *Session) tailText(text string) string {
+	text = s.maskSecrets(text)
 	text = text[max(0, len(text)-maxText):]
 	for i := 0; i < utf8.UTFMax && text != "" && !utf8.RuneStart(text[0]); i++ {
 		text = text[1:]
@@ -118,9 +118,9 @@ func (s *Session) tail(text string) string {
 	return strings.ToValidUTF8(text, "?")
 }
 
-// ends are the beginning and the end of a text, as bounded is its beginning.
-func (s *Session) ends(text string) string {
+// shortenMiddle are the beginning and the end of a text, as bounded is its beginning.
+func (s *Session) shortenMiddle(text string) string {
 	window := workspace.NewWindow(maxText)
-	_, _ = window.Write([]byte(s.masked(text))) // never fails
+	_, _ = window.Write([]byte(s.maskSecrets(text))) // never fails
 	return strings.ToValidUTF8(window.String(), "?")
 }

@@ -19,10 +19,10 @@ func TestMended(t *testing.T) {
 		"ord":                            "***",
 		"in the middle: hunter2-hun end": "in the middle: hunter2-hun end",
 	} {
-		if got := s.mended(text, true, true); got != want {
+		if got := s.maskCut(text, true, true); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
-		if got := s.mended(text, false, false); got != s.masked(text) {
+		if got := s.maskCut(text, false, false); got != s.maskSecrets(text) {
 			t.Errorf("%q, which was not cut: %q", text, got)
 		}
 	}
@@ -36,7 +36,7 @@ func TestClaimed(t *testing.T) {
 		sandpit.NotFound: sandpit.NotFound, sandpit.Timeout: sandpit.Timeout, sandpit.Gone: sandpit.Internal,
 		sandpit.Unauthenticated: sandpit.Internal, sandpit.Canceled: sandpit.Internal, "": sandpit.Internal, "own": sandpit.Internal,
 	} {
-		if got := claimed(code); got != want {
+		if got := allowedCode(code); got != want {
 			t.Errorf("%q: %q, want %q", code, got, want)
 		}
 	}

@@ -37,8 +37,8 @@ const (
 	maxReadFile = 32 << 20
 	// outputDir is where whole outputs are kept: see Session.statePath.
 	outputDir = ".tool-output"
-	// cleanTime is how long removing or keeping a file of ours may take.
-	cleanTime = 10 * time.Second
+	// cleanupTimeout is how long removing or keeping a file of ours may take.
+	cleanupTimeout = 10 * time.Second
 )
 
 // SessionOptions are what a session is like.
@@ -67,18 +67,18 @@ type SessionOptions struct {
 // Session is a place in a sandbox in which tools work: a directory, an environment,
 // shells and programs in the background. All methods may be called concurrently.
 type Session struct {
-	o      SessionOptions
-	place  workspace.Place
-	guest  sandpit.Guest
-	files  *workspace.Workspace
-	gits   *workspace.Workspace // for git, which takes longer
-	own    *workspace.Workspace // for the guest's own programs, which have much to say
-	shells *shell.Sessions
+	o           SessionOptions
+	location    workspace.Place
+	guest       sandpit.Guest
+	files       *workspace.Workspace
+	gitFiles    *workspace.Workspace // for git, which takes longer
+	appletFiles *workspace.Workspace // for the guest's own programs, which have much to say
+	shells      *shell.Sessions
 	// servers are those of MCP.
-	servers *mcpclient.Servers
-	web     *browsing
-	code    *kernels
-	memory  *memory.Account // of edits
+	servers  *mcpclient.Servers
+	browsing *browserHolder
+	kernels  *kernels
+	memory   *memory.Account // of edits
 
 	mu      sync.Mutex
 	env     map[string]string
@@ -91,12 +91,12 @@ type Session struct {
 
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
-// beginTime bounds how long the guest may take to say where a session works.
-const beginTime = 30 * time.Second
+// locateTimeout bounds how long the guest may take to say where a session works.
+const locateTimeout = 30 * time.Second
 
-// locate returns where a session works.
-func (o SessionOptions) locate(ctx context.Context, g sandpit.Guest) (workspace.Place, error) {
-	ctx, cancel := context.WithTimeout(ctx, beginTime)
+// locateWorkspace returns where a session works.
+func (o SessionOptions) locateWorkspace(ctx context.Context, g sandpit.Guest) (workspace.Place, error) {
+	ctx, cancel := context.WithTimeout(ctx, locateTimeout)
 	defer cancel()
 	place, err := workspace.Locate(ctx, g, o.User, o.Dir)
 	if err != nil {
@@ -120,7 +120,7 @@ func NewSession(ctx context.Context, g sandpit.Guest, o SessionOptions) (*Sessio
 	if o.CreatedAt.IsZero() {
 		o.CreatedAt = time.Now()
 	}
-	place, err := o.locate(ctx, g)
+	place, err := o.locateWorkspace(ctx, g)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func NewSession(ctx context.Context, g sandpit.Guest, o SessionOptions) (*Sessio
 	if err != nil {
 		return nil, err
 	}
-	places.Timeout = gitTime
+	places.Timeout = gitTimeout
 	gits, err := workspace.New(g, places)
 	if err != nil {
 		return nil, err
@@ -146,14 +146,14 @@ func NewSession(ctx context.Context, g sandpit.Guest, o SessionOptions) (*Sessio
 		o.Memory = func() *memory.Account { return nil }
 	}
 	s := &Session{
-		o: o, place: place, memory: o.Memory(), guest: g, files: files, gits: gits, own: own, shells: shell.NewSessions(g, shell.SetOptions{Memory: o.Memory}),
-		web: newBrowsing(), env: map[string]string{}, secrets: map[string]bool{},
+		o: o, location: place, memory: o.Memory(), guest: g, files: files, gitFiles: gits, appletFiles: own, shells: shell.NewSessions(g, shell.SetOptions{Memory: o.Memory}),
+		browsing: newBrowserHolder(), env: map[string]string{}, secrets: map[string]bool{},
 	}
 	s.servers = mcpclient.New(mcpclient.Options{Guest: g, User: o.User, Dir: o.Dir, Env: s.environment, Config: o.Servers, Version: "1"})
 	for _, value := range o.Servers.Secrets() {
-		s.hide(value)
+		s.hideSecret(value)
 	}
-	s.code = newKernels(s)
+	s.kernels = newKernels(s)
 	return s, nil
 }
 
@@ -174,11 +174,11 @@ func (s *Session) Dir() string { return s.o.Dir }
 func (s *Session) Close() error {
 	defer s.memory.Close()
 	s.servers.Close(context.Background()) // which has limits of its own
-	return errors.Join(s.shells.Close(), s.code.close(), s.closeBrowser())
+	return errors.Join(s.shells.Close(), s.kernels.close(), s.closeBrowser())
 }
 
-// path is an absolute path inside.
-func (s *Session) path(p string) string {
+// absPath is an absolute path inside.
+func (s *Session) absPath(p string) string {
 	if path.IsAbs(p) {
 		return path.Clean(p)
 	}
@@ -187,7 +187,7 @@ func (s *Session) path(p string) string {
 
 // statePath is where files of the session's own are: outputs that were cut, the profile of
 // its browser. The user of an image need not be able to write in the working directory.
-func (s *Session) statePath(name string) string { return path.Join(s.place.State, name) }
+func (s *Session) statePath(name string) string { return path.Join(s.location.State, name) }
 
 // environment is what commands of the session get.
 func (s *Session) environment() map[string]string {
@@ -196,21 +196,21 @@ func (s *Session) environment() map[string]string {
 	return maps.Clone(s.env)
 }
 
-// run runs a program, without a shell. The outputs of a command that fails are no error.
-func (s *Session) run(ctx context.Context, cmd sandpit.Command) (workspace.Result, error) {
+// runProgram runs a program, without a shell. The outputs of a command that fails are no error.
+func (s *Session) runProgram(ctx context.Context, cmd sandpit.Command) (workspace.Result, error) {
 	env := s.environment()
 	maps.Copy(env, cmd.Env)
 	cmd.Env = env
 	return s.files.Run(ctx, cmd)
 }
 
-// apply has the guest's own program do something as the user of the session.
-func apply[Answer any](ctx context.Context, s *Session, name string, request any) (Answer, error) {
-	return ask[Answer](ctx, s.own, name, request, s.environment())
+// callApplet has the guest's own program do something as the user of the session.
+func callApplet[Answer any](ctx context.Context, s *Session, name string, request any) (Answer, error) {
+	return callAppletIn[Answer](ctx, s.appletFiles, name, request, s.environment())
 }
 
-// ask has the guest's own program do something.
-func ask[Answer any](ctx context.Context, w *workspace.Workspace, name string, request any, env map[string]string) (Answer, error) {
+// callAppletIn has the guest's own program do something.
+func callAppletIn[Answer any](ctx context.Context, w *workspace.Workspace, name string, request any, env map[string]string) (Answer, error) {
 	var answer struct {
 		Error *applet.Failure `json:"error"`
 		Value Answer          `json:"value"`
@@ -230,14 +230,14 @@ func ask[Answer any](ctx context.Context, w *workspace.Workspace, name string, r
 		return answer.Value, sandpit.Errorf(sandpit.Internal, "the sandbox's own program has ended with status %d and no answer: %.400s", result.ExitCode, result.Stderr)
 	}
 	if answer.Error != nil {
-		return answer.Value, sandpit.Errorf(claimed(answer.Error.Code), "%s", answer.Error.Message)
+		return answer.Value, sandpit.Errorf(allowedCode(answer.Error.Code), "%s", answer.Error.Message)
 	}
 	return answer.Value, nil
 }
 
-// claimed is the code of a failure as a sandbox may tell it: what is said in one decides about no credential and
+// allowedCode is the code of a failure as a sandbox may tell it: what is said in one decides about no credential and
 // no sandbox.
-func claimed(code sandpit.Code) sandpit.Code {
+func allowedCode(code sandpit.Code) sandpit.Code {
 	switch code {
 	case sandpit.Invalid, sandpit.PermissionDenied, sandpit.NotFound, sandpit.AlreadyExists, sandpit.Conflict, sandpit.Exhausted,
 		sandpit.Unsupported, sandpit.Unavailable, sandpit.Timeout:
@@ -249,19 +249,19 @@ func claimed(code sandpit.Code) sandpit.Code {
 
 // Ended reports whether the sandbox is no more. An error of the code Gone says less: it may be about a program, or
 // a connection that the sandbox has cut.
-func (s *Session) Ended(ctx context.Context) bool { return ended(ctx, s.guest) }
+func (s *Session) Ended(ctx context.Context) bool { return hasEnded(ctx, s.guest) }
 
-func ended(ctx context.Context, g sandpit.Guest) bool {
+func hasEnded(ctx context.Context, g sandpit.Guest) bool {
 	_, err := g.ListProcesses(ctx)
 	return sandpit.CodeOf(err) == sandpit.Gone
 }
 
-// bound cuts what is too long for a model, takes secrets out, and keeps the whole of it
+// boundResult cuts what is too long for a model, takes secrets out, and keeps the whole of it
 // in a file of the sandbox.
-func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
-	r.Text, r.Data = s.masked(strings.ToValidUTF8(r.Text, "?")), s.maskedData(r.Data)
+func (s *Session) boundResult(ctx context.Context, tool string, r Result) Result {
+	r.Text, r.Data = s.maskSecrets(strings.ToValidUTF8(r.Text, "?")), s.maskData(r.Data)
 	if p := r.Problem; p != nil {
-		r.Problem = &Problem{Code: p.Code, Message: s.bounded(p.Message), Hint: s.bounded(p.Hint)}
+		r.Problem = &Problem{Code: p.Code, Message: s.truncateText(p.Message), Hint: s.truncateText(p.Hint)}
 	}
 	if len(r.Text) <= maxText {
 		return r
@@ -270,7 +270,7 @@ func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
 	window := workspace.NewWindow(maxText)
 	_, _ = window.Write([]byte(whole)) // never fails
 	r.Text = strings.ToValidUTF8(window.String(), "")
-	saved, err := s.keep(ctx, tool, whole)
+	saved, err := s.saveOutput(ctx, tool, whole)
 	if err != nil {
 		r.Text += fmt.Sprintf("\n(%d bytes in all; they could not be kept: %v)", len(whole), err)
 		return r
@@ -280,9 +280,9 @@ func (s *Session) bound(ctx context.Context, tool string, r Result) Result {
 	return r
 }
 
-// keep writes an output to a file that version control passes over.
-func (s *Session) keep(ctx context.Context, tool, text string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTime)
+// saveOutput writes an output to a file that version control passes over.
+func (s *Session) saveOutput(ctx context.Context, tool, text string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	s.mu.Lock()
 	s.outputs++
@@ -294,10 +294,10 @@ func (s *Session) keep(ctx context.Context, tool, text string) (string, error) {
 	return file, errors.Join(ignore, s.files.WriteFile(ctx, file, strings.NewReader(text)))
 }
 
-// as is the session's view of files, or that of the sandbox's root.
+// filesAs is the session's view of files, or that of the sandbox's root.
 //
 // PermissionDenied: root of a sandbox that others share.
-func (s *Session) as(root bool) (*workspace.Workspace, error) {
+func (s *Session) filesAs(root bool) (*workspace.Workspace, error) {
 	if !root {
 		return s.files, nil
 	}

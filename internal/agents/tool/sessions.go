@@ -45,8 +45,8 @@ type SessionsOptions struct {
 
 const (
 	defaultSessions = 100
-	// cleanupTime bounds the end of a session that nobody waits for.
-	cleanupTime = time.Minute
+	// endTimeout bounds the end of a session that nobody waits for.
+	endTimeout = time.Minute
 )
 
 // Sessions are sessions by ID, each in a sandbox of its own or in one that several share.
@@ -61,16 +61,16 @@ type Sessions struct {
 	creating sync.WaitGroup
 
 	mu     sync.Mutex
-	byID   map[string]*tenancy
-	shared map[string]*boxUse
-	empty  []*boxUse // to be given back
+	byID   map[string]*sessionEntry
+	shared map[string]*sandboxUse
+	empty  []*sandboxUse // to be given back
 	closed bool
 }
 
-// tenancy is a session and where it is.
-type tenancy struct {
+// sessionEntry is a session and where it is.
+type sessionEntry struct {
 	id      string
-	box     *boxUse
+	sandbox *sandboxUse
 	session *Session // nil while it is made, while it ends, and when only its files are kept
 	busy    bool     // it is being made or ended
 	calls   int
@@ -78,12 +78,12 @@ type tenancy struct {
 	renewed atomic.Int64 // when its claim was renewed, in nanoseconds since 1970
 }
 
-// boxUse is a sandbox and how many tenancies are in it.
-type boxUse struct {
+// sandboxUse is a sandbox and how many tenancies are in it.
+type sandboxUse struct {
 	name    string // "" for one of one session
 	opening sync.Mutex
-	box     *Box // nil until it is open; guarded by opening
-	count   int  // guarded by Sessions.mu
+	sandbox *Box // nil until it is open; guarded by opening
+	tenants int  // guarded by Sessions.mu
 }
 
 // SessionRequest says what session is wanted.
@@ -111,9 +111,9 @@ func NewSessions(o SessionsOptions) *Sessions {
 	if o.Most <= 0 {
 		o.Most = defaultSessions
 	}
-	s := &Sessions{o: o, claim: rand.Text(), stop: make(chan struct{}), byID: map[string]*tenancy{}, shared: map[string]*boxUse{}}
+	s := &Sessions{o: o, claim: rand.Text(), stop: make(chan struct{}), byID: map[string]*sessionEntry{}, shared: map[string]*sandboxUse{}}
 	if o.Idle > 0 {
-		s.wg.Go(s.expire)
+		s.wg.Go(s.runExpiry)
 	}
 	return s
 }
@@ -129,30 +129,30 @@ func (s *Sessions) Create(ctx context.Context, r SessionRequest) (SessionInfo, e
 	if !sessionPattern.MatchString(r.ID) || r.Shared != "" && !sessionPattern.MatchString(r.Shared) {
 		return SessionInfo{}, sandpit.Errorf(sandpit.Invalid, "session %.100q in %.100q: want letters, digits, and inside also - _ and dots, at most 64", r.ID, r.Shared)
 	}
-	t, fresh, err := s.reserve(r)
+	t, fresh, err := s.reserveID(r)
 	if err != nil {
 		return SessionInfo{}, err
 	}
 	defer s.creating.Done()
-	session, err := s.enter(ctx, t)
+	session, err := s.openSession(ctx, t)
 	s.mu.Lock()
 	t.busy, t.session, t.used = false, session, time.Now()
-	info := t.info()
+	info := t.toInfo()
 	if err != nil && fresh {
-		s.drop(t)
+		s.dropEntry(t)
 	}
 	s.mu.Unlock()
 	if err != nil {
-		return SessionInfo{}, errors.Join(err, s.giveBack(ctx))
+		return SessionInfo{}, errors.Join(err, s.closeEmpty(ctx))
 	}
 	return info, nil
 }
 
-// reserve takes an ID, and a place in a sandbox that need not be open.
+// reserveID takes an ID, and a place in a sandbox that need not be open.
 //
 // If it succeeds, creating is to be told when the session is made or not. Fresh is false
 // for a session whose files were kept.
-func (s *Sessions) reserve(r SessionRequest) (t *tenancy, fresh bool, err error) {
+func (s *Sessions) reserveID(r SessionRequest) (t *sessionEntry, fresh bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -162,7 +162,7 @@ func (s *Sessions) reserve(r SessionRequest) (t *tenancy, fresh bool, err error)
 		if t.busy || t.session != nil {
 			return nil, false, sandpit.Errorf(sandpit.AlreadyExists, "there is a session %s already", r.ID)
 		}
-		if t.box.name != r.Shared {
+		if t.sandbox.name != r.Shared {
 			return nil, false, sandpit.Errorf(sandpit.Conflict, "the files of session %s are in another sandbox", r.ID)
 		}
 		t.busy = true
@@ -174,68 +174,68 @@ func (s *Sessions) reserve(r SessionRequest) (t *tenancy, fresh bool, err error)
 	}
 	box := s.shared[r.Shared]
 	if r.Shared == "" || box == nil {
-		box = &boxUse{name: r.Shared}
+		box = &sandboxUse{name: r.Shared}
 	}
 	if r.Shared != "" {
 		s.shared[r.Shared] = box
 	}
-	box.count++
-	t = &tenancy{id: r.ID, box: box, busy: true}
+	box.tenants++
+	t = &sessionEntry{id: r.ID, sandbox: box, busy: true}
 	s.byID[r.ID] = t
 	s.creating.Add(1)
 	return t, true, nil
 }
 
-// enter opens the sandbox, if nobody has, and begins the session in it.
-func (s *Sessions) enter(ctx context.Context, t *tenancy) (*Session, error) {
-	b := t.box
+// openSession opens the sandbox, if nobody has, and begins the session in it.
+func (s *Sessions) openSession(ctx context.Context, t *sessionEntry) (*Session, error) {
+	b := t.sandbox
 	b.opening.Lock()
 	defer b.opening.Unlock()
-	if b.box == nil {
+	if b.sandbox == nil {
 		box, err := s.o.Open(ctx, b.name)
 		if err != nil {
 			return nil, err
 		}
-		b.box = &box
+		b.sandbox = &box
 	}
-	o := SessionOptions{ID: t.id, Dir: b.box.Dir, User: b.box.User, Servers: s.o.Servers}
+	o := SessionOptions{ID: t.id, Dir: b.sandbox.Dir, User: b.sandbox.User, Servers: s.o.Servers}
 	if b.name == "" {
-		return NewSession(ctx, b.box.Guest, o)
+		return NewSession(ctx, b.sandbox.Guest, o)
 	}
-	session, err := join(ctx, b.box.Guest, o, s.request("", t.id))
+	session, err := openShared(ctx, b.sandbox.Guest, o, s.newRequest("", t.id))
 	if err == nil {
 		t.renewed.Store(time.Now().UnixNano())
 	}
 	return session, err
 }
 
-// drop forgets a session, and its sandbox if nobody else is in it. The caller holds the
+// dropEntry forgets a session, and its sandbox if nobody else is in it. The caller holds the
 // lock, which is not held while the sandbox is given back.
-func (s *Sessions) drop(t *tenancy) {
+func (s *Sessions) dropEntry(t *sessionEntry) {
 	delete(s.byID, t.id)
-	t.box.count--
-	if t.box.count > 0 {
+	t.sandbox.tenants--
+	if t.sandbox.tenants > 0 {
 		return
 	}
-	if t.box.name != "" {
-		delete(s.shared, t.box.name)
+	if t.sandbox.name != "" {
+		delete(s.shared, t.sandbox.name)
 	}
-	s.empty = append(s.empty, t.box)
+	s.empty = append(s.empty, t.sandbox)
 }
 
-// giveBack gives back sandboxes in which nobody is any more.
-func (s *Sessions) giveBack(ctx context.Context) error {
+// closeEmpty gives back sandboxes in which nobody is any more.
+func (s *Sessions) closeEmpty(ctx context.Context) error {
 	s.mu.Lock()
 	empty := s.empty
 	s.empty = nil
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	var errs []error
 	for _, b := range empty {
 		b.opening.Lock()
-		if b.box != nil {
-			errs = append(errs, b.box.Close(ctx))
+		if b.sandbox != nil {
+			errs = append(errs, b.sandbox.Close(ctx))
 		}
 		b.opening.Unlock()
 	}
@@ -248,7 +248,7 @@ func (s *Sessions) Use(id string, f func(*Session) error) error {
 	t, there := s.byID[id]
 	if !there || t.session == nil || t.busy {
 		s.mu.Unlock()
-		return missingSession(id, there)
+		return errNoSession(id, there)
 	}
 	t.calls++
 	session := t.session
@@ -269,8 +269,8 @@ const (
 	claimRenewal = claimLease / 4
 )
 
-// request asks for something about a session in a shared sandbox, as this process.
-func (s *Sessions) request(action applet.SessionsAction, id string) applet.SessionsRequest {
+// newRequest asks for something about a session in a shared sandbox, as this process.
+func (s *Sessions) newRequest(action applet.SessionsAction, id string) applet.SessionsRequest {
 	return applet.SessionsRequest{Action: action, ID: id, Most: s.o.Most, Claim: s.claim, Lease: claimLease.Seconds()}
 }
 
@@ -284,7 +284,7 @@ func (s *Sessions) Hold(ctx context.Context, id string) (release func(), err err
 	t, there := s.byID[id]
 	if !there || t.session == nil || t.busy {
 		s.mu.Unlock()
-		return nil, missingSession(id, there)
+		return nil, errNoSession(id, there)
 	}
 	t.calls++
 	s.mu.Unlock()
@@ -294,10 +294,10 @@ func (s *Sessions) Hold(ctx context.Context, id string) (release func(), err err
 		t.calls--
 		t.used = time.Now()
 	}
-	if t.box.name == "" {
+	if t.sandbox.name == "" {
 		return leave, nil
 	}
-	if err := s.renew(ctx, t); err != nil {
+	if err := s.renewClaim(ctx, t); err != nil {
 		leave()
 		return nil, err
 	}
@@ -312,7 +312,7 @@ func (s *Sessions) Hold(ctx context.Context, id string) (release func(), err err
 				return
 			case <-ticker.C:
 			}
-			_ = s.renew(ctx, t) // the next call reports what is wrong
+			_ = s.renewClaim(ctx, t) // the next call reports what is wrong
 		}
 	})
 	return func() {
@@ -322,12 +322,12 @@ func (s *Sessions) Hold(ctx context.Context, id string) (release func(), err err
 	}, nil
 }
 
-// renew renews the claim of a session, unless that was done a short while ago.
-func (s *Sessions) renew(ctx context.Context, t *tenancy) error {
+// renewClaim renews the claim of a session, unless that was done a short while ago.
+func (s *Sessions) renewClaim(ctx context.Context, t *sessionEntry) error {
 	if time.Since(time.Unix(0, t.renewed.Load())) < claimRenewal/2 {
 		return nil
 	}
-	_, err := manage(ctx, t.box.box.Guest, s.request(applet.SessionRenew, t.id))
+	_, err := manageSession(ctx, t.sandbox.sandbox.Guest, s.newRequest(applet.SessionRenew, t.id))
 	if sandpit.CodeOf(err) == sandpit.Conflict {
 		return sandpit.WithHint(err, "this connection made no call for too long; choose another name for one of the two")
 	}
@@ -338,8 +338,8 @@ func (s *Sessions) renew(ctx context.Context, t *tenancy) error {
 	return nil
 }
 
-// missingSession is why a session cannot be used.
-func missingSession(id string, there bool) error {
+// errNoSession is why a session cannot be used.
+func errNoSession(id string, there bool) error {
 	if there {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "session %.100s has ended", id), "create it again to have its files")
 	}
@@ -352,14 +352,14 @@ func (s *Sessions) List() []SessionInfo {
 	defer s.mu.Unlock()
 	list := []SessionInfo{}
 	for _, t := range s.byID {
-		list = append(list, t.info())
+		list = append(list, t.toInfo())
 	}
 	slices.SortFunc(list, func(a, b SessionInfo) int { return strings.Compare(a.ID, b.ID) })
 	return list
 }
 
-func (t *tenancy) info() SessionInfo {
-	info := SessionInfo{ID: t.id, Shared: t.box.name}
+func (t *sessionEntry) toInfo() SessionInfo {
+	info := SessionInfo{ID: t.id, Shared: t.sandbox.name}
 	if t.session != nil {
 		info.Active, info.Dir, info.CreatedAt = true, t.session.Dir(), t.session.o.CreatedAt
 	}
@@ -380,35 +380,35 @@ func (s *Sessions) Cleanup(ctx context.Context, id string, files bool) error {
 	t.session, t.busy = nil, true
 	s.mu.Unlock()
 
-	err := s.end(ctx, t, session, files)
-	gone := sandpit.CodeOf(err) == sandpit.Gone && ended(ctx, t.box.box.Guest)
+	err := s.endSession(ctx, t, session, files)
+	gone := sandpit.CodeOf(err) == sandpit.Gone && hasEnded(ctx, t.sandbox.sandbox.Guest)
 	s.mu.Lock()
 	t.busy = false
 	if gone { // the sandbox, and so all of it
 		files, err = true, nil
 	}
 	if files && err == nil {
-		s.drop(t)
+		s.dropEntry(t)
 	}
 	s.mu.Unlock()
-	return errors.Join(err, s.giveBack(ctx))
+	return errors.Join(err, s.closeEmpty(ctx))
 }
 
-// end ends what a session runs. One that has its sandbox alone takes it along with its
+// endSession ends what a session runs. One that has its sandbox alone takes it along with its
 // files.
-func (s *Sessions) end(ctx context.Context, t *tenancy, session *Session, files bool) error {
+func (s *Sessions) endSession(ctx context.Context, t *sessionEntry, session *Session, files bool) error {
 	var err error
 	if session != nil {
 		err = session.Close()
 	}
-	if t.box.name == "" {
+	if t.sandbox.name == "" {
 		return err
 	}
 	action := applet.SessionEnd
 	if files {
 		action = applet.SessionRemove
 	}
-	_, manageErr := manage(ctx, t.box.box.Guest, s.request(action, t.id))
+	_, manageErr := manageSession(ctx, t.sandbox.sandbox.Guest, s.newRequest(action, t.id))
 	if sandpit.CodeOf(manageErr) == sandpit.Conflict && !files {
 		return err // another connection has taken the session over, and its programs with it
 	}
@@ -418,8 +418,8 @@ func (s *Sessions) end(ctx context.Context, t *tenancy, session *Session, files 
 	return err
 }
 
-// expire cleans up what nobody uses.
-func (s *Sessions) expire() {
+// runExpiry cleans up what nobody uses.
+func (s *Sessions) runExpiry() {
 	ticker := time.NewTicker(max(s.o.Idle/4, time.Millisecond))
 	defer ticker.Stop()
 	for {
@@ -428,8 +428,8 @@ func (s *Sessions) expire() {
 			return
 		case <-ticker.C:
 		}
-		for _, id := range s.idle() {
-			ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
+		for _, id := range s.idleIDs() {
+			ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 			if err := s.Cleanup(ctx, id, false); err != nil && s.o.Expired != nil {
 				s.o.Expired(id, err)
 			}
@@ -438,7 +438,7 @@ func (s *Sessions) expire() {
 	}
 }
 
-func (s *Sessions) idle() []string {
+func (s *Sessions) idleIDs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []string
@@ -468,8 +468,8 @@ func (s *Sessions) Close(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	for _, t := range s.byID {
-		s.drop(t)
+		s.dropEntry(t)
 	}
 	s.mu.Unlock()
-	return errors.Join(append(errs, s.giveBack(ctx))...)
+	return errors.Join(append(errs, s.closeEmpty(ctx))...)
 }

@@ -17,40 +17,40 @@ func shellTools() []Tool {
 			Name: "shell_exec", Title: "Run a shell command", Category: Shell, Hints: Hints{Destructive: true, OpenWorld: true},
 			Description: "Run a command in a shell that keeps its directory, variables and functions from one call to the next. " +
 				"In the background it goes on after the call; shell_view, shell_wait, shell_write and shell_kill then deal with it.",
-			Timeout: stopTime, command: shellTime,
-			body: does(shellExec), synonyms: map[string]string{"async_mode": "background", "cmd": "command", "id": "session_id", "session_name": "session_id"},
+			Timeout: stopTimeout, commandTimeout: shellTimeout,
+			function: newFunction(shellExec), synonyms: map[string]string{"async_mode": "background", "cmd": "command", "id": "session_id", "session_name": "session_id"},
 		}, {
 			Name: "shell_interactive", Title: "Use an interactive program", Category: Shell, Hints: Hints{Destructive: true, OpenWorld: true},
 			Description: "Start a program at a terminal (an editor, a REPL, an installer that asks), send it keys, read its screen, resize or close it.",
-			body:        does(shellInteractive), synonyms: session,
+			function:    newFunction(shellInteractive), synonyms: session,
 		}, {
 			Name: "shell_view", Title: "See a program's output", Category: Shell, Hints: Hints{ReadOnly: true, Idempotent: true},
 			Description: "What a program in the background has put out, the newest at the end.",
-			body:        does(shellView), synonyms: session,
+			function:    newFunction(shellView), synonyms: session,
 		}, {
 			Name: "shell_write", Title: "Send input", Category: Shell, Hints: Hints{Destructive: true},
 			Description: "Send input to a program in the background, by default with Enter after it.",
-			body:        does(shellWrite), synonyms: map[string]string{"id": "session_id", "session_name": "session_id", "text": "input"},
+			function:    newFunction(shellWrite), synonyms: map[string]string{"id": "session_id", "session_name": "session_id", "text": "input"},
 		}, {
 			Name: "shell_wait", Title: "Wait for a program", Category: Shell, Hints: Hints{ReadOnly: true},
 			Description: "Wait until a program in the background has ended, and return its output.",
-			body:        does(shellWait), synonyms: session,
+			function:    newFunction(shellWait), synonyms: session,
 		}, {
 			Name: "shell_kill", Title: "End a program", Category: Shell, Hints: Hints{Destructive: true, Idempotent: true},
 			Description: "End a program in the background and all that it started.",
-			body:        does(shellKill), synonyms: session,
+			function:    newFunction(shellKill), synonyms: session,
 		}, {
 			Name: "shell_sessions", Title: "List shells and programs", Category: Shell, Hints: Hints{ReadOnly: true, Idempotent: true},
 			Description: "List the shells of this session and the programs that were started in the background.",
-			body:        does(shellSessions),
+			function:    newFunction(shellSessions),
 		},
 	}
 }
 
 const (
 	mainShell = "main"
-	// stopTime is how long the end of a command may take that is stopped.
-	stopTime = 90 * time.Second
+	// stopTimeout is how long the end of a command may take that is stopped.
+	stopTimeout = 90 * time.Second
 )
 
 type execInput struct {
@@ -72,31 +72,31 @@ type execData struct {
 	Duration float64       `json:"duration_seconds"`
 }
 
-// shellTime is how long a command may take whose call names no time.
-const shellTime = 60 * time.Second
+// shellTimeout is how long a command may take whose call names no time.
+const shellTimeout = 60 * time.Second
 
 func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
-	sh, err := s.shell(ctx, in.Session)
+	sh, err := s.openShell(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
 	command := in.Command
 	if in.Dir != "" { // in a subshell, so that the shell stays where it is
-		command = "(cd -- " + quote(s.path(in.Dir)) + " && { " + command + "\n})"
+		command = "(cd -- " + quoteWord(s.absPath(in.Dir)) + " && { " + command + "\n})"
 	}
 	if in.Background {
-		return s.background(ctx, sh, in, command)
+		return s.startBackground(ctx, sh, in, command)
 	}
 	seconds := in.Timeout
 	if seconds == 0 {
-		seconds = usualSeconds(ctx)
+		seconds = commandSeconds(ctx)
 	}
-	r, err := sh.Run(ctx, shell.RunRequest{Command: command, Timeout: duration(seconds), MaxOutput: maxCommandOutput, Output: s.live(ctx)})
+	r, err := sh.Run(ctx, shell.RunRequest{Command: command, Timeout: toDuration(seconds), MaxOutput: maxCommandOutput, Output: s.liveOutput(ctx)})
 	output := string(r.Stdout)
 	if len(r.Late) > 0 {
 		output = "(from earlier commands in the background:)\n" + string(r.Late) + "\n" + output
 	}
-	data := execData{in.Session, r.ExitCode, s.bounded(output), r.Cwd, r.Outcome, r.TimedOut, r.Duration.Seconds()}
+	data := execData{in.Session, r.ExitCode, s.truncateText(output), r.Cwd, r.Outcome, r.TimedOut, r.Duration.Seconds()}
 	if err != nil && !r.TimedOut {
 		return Result{Text: output}, err
 	}
@@ -113,21 +113,21 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	return Result{Text: text, Data: data, Failed: r.ExitCode != 0 || r.TimedOut}, nil
 }
 
-func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+func toDuration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
 
-// noProgram says that no program in the background belongs to a shell; "" stands for any.
-func noProgram(name string) string {
+// noProgramText says that no program in the background belongs to a shell; "" stands for any.
+func noProgramText(name string) string {
 	if name == "" {
 		return "no program runs in the background here"
 	}
 	return fmt.Sprintf("session_id %.80q: no program runs in the background there", name)
 }
 
-// quote is a word of a shell.
-func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+// quoteWord is a word of a shell.
+func quoteWord(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
-// shell is the one of a name, made if there is none.
-func (s *Session) shell(ctx context.Context, name string) (*shell.Session, error) {
+// openShell is the one of a name, made if there is none.
+func (s *Session) openShell(ctx context.Context, name string) (*shell.Session, error) {
 	if name == "" {
 		name = mainShell
 	}
@@ -150,13 +150,13 @@ type jobData struct {
 	Output   string `json:"output,omitempty"`
 }
 
-func (s *Session) background(ctx context.Context, sh *shell.Session, in execInput, command string) (Result, error) {
-	job, err := sh.Start(ctx, shell.JobRequest{Command: command, Timeout: duration(in.Timeout), Stdin: true})
+func (s *Session) startBackground(ctx context.Context, sh *shell.Session, in execInput, command string) (Result, error) {
+	job, err := sh.Start(ctx, shell.JobRequest{Command: command, Timeout: toDuration(in.Timeout), Stdin: true})
 	if err != nil {
 		return Result{}, err
 	}
 	id := jobName(in.Session, job)
-	look := advise(ctx, fmt.Sprintf("; look at it with shell_view, session_id %q", id),
+	look := firstAllowed(ctx, fmt.Sprintf("; look at it with shell_view, session_id %q", id),
 		fmt.Sprintf("; look at it with sandbox_shell: check_command_output, session_name %q", id))
 	return Result{
 		Text: fmt.Sprintf("[STARTED]\n%s runs in the background (pid %d)%s", id, job.Info().PID, look),
@@ -172,8 +172,8 @@ func jobName(shellName string, job *shell.Job) string {
 	return shellName + "/" + job.ID()
 }
 
-// job finds a job by its name, or the newest one of a shell, or of all.
-func (s *Session) job(ctx context.Context, name string) (*shell.Job, string, error) {
+// findJob finds a job by its name, or the newest one of a shell, or of all.
+func (s *Session) findJob(ctx context.Context, name string) (*shell.Job, string, error) {
 	shellName, id, exact := strings.Cut(name, "/")
 	if exact {
 		sh, err := s.shells.Get(shellName)
@@ -200,8 +200,8 @@ func (s *Session) job(ctx context.Context, name string) (*shell.Job, string, err
 		}
 	}
 	if newest == nil {
-		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s", noProgram(name)),
-			advise(ctx, "shell_exec with background starts one", "execute_command of sandbox_shell starts one"))
+		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s", noProgramText(name)),
+			firstAllowed(ctx, "shell_exec with background starts one", "execute_command of sandbox_shell starts one"))
 	}
 	return newest, found, nil
 }
@@ -211,7 +211,7 @@ type sessionInput struct {
 }
 
 func shellView(ctx context.Context, s *Session, in sessionInput) (Result, error) {
-	job, name, err := s.job(ctx, in.Session)
+	job, name, err := s.findJob(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
@@ -222,8 +222,8 @@ func shellView(ctx context.Context, s *Session, in sessionInput) (Result, error)
 func (s *Session) jobResult(name string, job *shell.Job, running string) Result {
 	info := job.Info()
 	chunk := job.Peek(max(0, info.Output-maxCommandOutput), maxCommandOutput)
-	output := s.mended(string(chunk.Data), chunk.Offset > 0, false)
-	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tail(output)}
+	output := s.maskCut(string(chunk.Data), chunk.Offset > 0, false)
+	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tailText(output)}
 	if info.Running {
 		if running == "" {
 			running = "still running"
@@ -248,17 +248,17 @@ type inputInput struct {
 }
 
 func shellWrite(ctx context.Context, s *Session, in inputInput) (Result, error) {
-	job, _, err := s.job(ctx, in.Session)
+	job, _, err := s.findJob(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
-	if err := job.Write(ctx, keys(in.Input, in.Enter == nil || *in.Enter, job)); err != nil {
+	if err := job.Write(ctx, toKeys(in.Input, in.Enter == nil || *in.Enter, job)); err != nil {
 		return Result{}, err
 	}
 	return Result{Text: "Input sent"}, nil
 }
 
-func keys(input string, enter bool, job *shell.Job) []byte {
+func toKeys(input string, enter bool, job *shell.Job) []byte {
 	switch {
 	case !enter:
 	case job.Info().Terminal:
@@ -275,11 +275,11 @@ type waitInput struct {
 }
 
 func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
-	job, name, err := s.job(ctx, in.Session)
+	job, name, err := s.findJob(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, duration(in.Seconds))
+	waiting, cancel := context.WithTimeout(ctx, toDuration(in.Seconds))
 	defer cancel()
 	// How it ended is in its Info, and a wait that was too short is no error.
 	if _, _ = job.Wait(waiting); ctx.Err() != nil {
@@ -289,7 +289,7 @@ func shellWait(ctx context.Context, s *Session, in waitInput) (Result, error) {
 }
 
 func shellKill(ctx context.Context, s *Session, in sessionInput) (Result, error) {
-	job, name, err := s.job(ctx, in.Session)
+	job, name, err := s.findJob(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
@@ -347,28 +347,28 @@ func shellInteractive(ctx context.Context, s *Session, in interactiveInput) (Res
 	if in.Action == "start" {
 		return s.startInteractive(ctx, in, size)
 	}
-	job, name, err := s.job(ctx, in.Session)
+	job, name, err := s.findJob(ctx, in.Session)
 	if err != nil {
 		return Result{}, err
 	}
 	from := job.Info().Output
 	switch in.Action {
 	case "send":
-		if err := job.Write(ctx, keys(in.Input, in.Enter == nil || *in.Enter, job)); err != nil {
+		if err := job.Write(ctx, toKeys(in.Input, in.Enter == nil || *in.Enter, job)); err != nil {
 			return Result{}, err
 		}
-		return s.screen(ctx, name, job, from, in.Wait)
+		return s.readScreen(ctx, name, job, from, in.Wait)
 	case "resize":
 		return Result{Text: fmt.Sprintf("The terminal has %d columns and %d rows", in.Cols, in.Rows)}, job.Resize(ctx, size)
 	case "close":
 		return Result{Text: "Closed"}, job.Kill(ctx)
 	}
-	return s.screen(ctx, name, job, max(0, from-maxText), in.Wait)
+	return s.readScreen(ctx, name, job, max(0, from-maxText), in.Wait)
 }
 
 func (s *Session) startInteractive(ctx context.Context, in interactiveInput, size sandpit.TerminalSize) (Result, error) {
 	name, _, _ := strings.Cut(in.Session, "/")
-	sh, err := s.shell(ctx, name)
+	sh, err := s.openShell(ctx, name)
 	if err != nil {
 		return Result{}, err
 	}
@@ -376,20 +376,20 @@ func (s *Session) startInteractive(ctx context.Context, in interactiveInput, siz
 	if err != nil {
 		return Result{}, err
 	}
-	return s.screen(ctx, jobName(name, job), job, 0, in.Wait)
+	return s.readScreen(ctx, jobName(name, job), job, 0, in.Wait)
 }
 
-// quiet is how long a program must say nothing before it counts as having answered.
-const quiet = 200 * time.Millisecond
+// settleTime is how long a program must say nothing before it counts as having answered.
+const settleTime = 200 * time.Millisecond
 
-// screen returns what a program has put out since an offset, when it has answered, or
+// readScreen returns what a program has put out since an offset, when it has answered, or
 // after a while.
-func (s *Session) screen(ctx context.Context, name string, job *shell.Job, from int64, seconds float64) (Result, error) {
-	until := time.Now().Add(duration(seconds))
+func (s *Session) readScreen(ctx context.Context, name string, job *shell.Job, from int64, seconds float64) (Result, error) {
+	until := time.Now().Add(toDuration(seconds))
 	for offset := from; time.Now().Before(until); {
 		limit := time.Until(until)
 		if offset > from { // it has begun to answer
-			limit = min(limit, quiet)
+			limit = min(limit, settleTime)
 		}
 		waiting, cancel := context.WithTimeout(ctx, limit)
 		chunk, err := job.Output(waiting, offset, maxText)
@@ -404,8 +404,8 @@ func (s *Session) screen(ctx context.Context, name string, job *shell.Job, from 
 	}
 	info := job.Info()
 	chunk := job.Peek(max(from, info.Output-maxText), maxText)
-	output := s.mended(string(chunk.Data), chunk.Offset > 0, info.Running)
-	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tail(output)}
+	output := s.maskCut(string(chunk.Data), chunk.Offset > 0, info.Running)
+	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tailText(output)}
 	state := "running"
 	if !info.Running {
 		data.ExitCode, state = &info.ExitCode, fmt.Sprintf("ended with exit code %d", info.ExitCode)

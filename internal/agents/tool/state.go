@@ -23,10 +23,10 @@ var (
 )
 
 const (
-	// mostStates is how many files of the workspace are told of, maxState how much of each and maxStates of all, in bytes.
-	mostStates = 200
-	maxState   = 10_000
-	maxStates  = 100_000
+	// maxStateFiles is how many files of the workspace are told of, maxState how much of each and maxStates of all, in bytes.
+	maxStateFiles = 200
+	maxState      = 10_000
+	maxStates     = 100_000
 )
 
 type overviewData struct {
@@ -55,24 +55,24 @@ func workspaceState(ctx context.Context, s *Session, _ nothing) (Result, error) 
 	room := maxStates
 	for _, f := range found {
 		name := path.Base(f.Path)
-		if excluded(name, f.Mode.IsDir()) {
+		if isExcluded(name, f.Mode.IsDir()) {
 			continue
 		}
-		if len(data.Files) == mostStates {
+		if len(data.Files) == maxStateFiles {
 			data.Omitted++
 			continue
 		}
 		state := fileState{IsDir: f.Mode.IsDir(), Size: f.Size, Modified: f.ModifiedAt.UTC().Format("2006-01-02T15:04:05Z")}
 		if f.Mode.IsRegular() {
 			limit := min(maxState, room)
-			if state.Content, err = s.beginning(ctx, f, limit); err != nil {
+			if state.Content, err = s.readBeginning(ctx, f, limit); err != nil {
 				return Result{}, err
 			}
 			room -= len(state.Content)
 			state.Truncated = state.Content != "" && f.Size > int64(limit)
 		}
 		data.Files[name] = state
-		b.WriteString(state.text(name))
+		b.WriteString(state.toText(name))
 	}
 	if len(data.Files) == 0 {
 		b.WriteString(path.Base(s.o.Dir) + " is empty")
@@ -83,14 +83,14 @@ func workspaceState(ctx context.Context, s *Session, _ nothing) (Result, error) 
 	return Result{Text: b.String(), Data: data}, nil
 }
 
-func excluded(name string, dir bool) bool {
+func isExcluded(name string, dir bool) bool {
 	if dir {
 		return slices.Contains(excludedDirs, name)
 	}
 	return slices.Contains(excludedFiles, name) || slices.Contains(excludedKinds, strings.ToLower(path.Ext(name)))
 }
 
-func (f fileState) text(name string) string {
+func (f fileState) toText(name string) string {
 	switch {
 	case f.IsDir:
 		return name + "/\n"
@@ -102,8 +102,8 @@ func (f fileState) text(name string) string {
 	return fmt.Sprintf("%s  %d bytes:\n%s\n", name, f.Size, f.Content)
 }
 
-// beginning is the beginning of a file, "" if that is no text.
-func (s *Session) beginning(ctx context.Context, f sandpit.File, limit int) (string, error) {
+// readBeginning is the beginning of a file, "" if that is no text.
+func (s *Session) readBeginning(ctx context.Context, f sandpit.File, limit int) (string, error) {
 	if limit == 0 || f.Size == 0 {
 		return "", nil
 	}
@@ -120,7 +120,7 @@ func (s *Session) beginning(ctx context.Context, f sandpit.File, limit int) (str
 	if err != nil || !isText(data) {
 		return "", err
 	}
-	text := s.masked(string(data))
+	text := s.maskSecrets(string(data))
 	return strings.ToValidUTF8(text[:min(len(text), limit)], ""), nil
 }
 
@@ -130,9 +130,9 @@ const (
 	pageName = "index.html"
 )
 
-// page tells where people see a page that was written, if it is the first one of the workspace and anybody can see it.
-func (s *Session) page(ctx context.Context, name string) string {
-	if s.o.Preview == nil || s.path(name) != path.Join(s.o.Dir, pageName) {
+// showPage tells where people see a page that was written, if it is the first one of the workspace and anybody can see it.
+func (s *Session) showPage(ctx context.Context, name string) string {
+	if s.o.Preview == nil || s.absPath(name) != path.Join(s.o.Dir, pageName) {
 		return ""
 	}
 	err := workspace.ShowFiles(ctx, s.guest, s.o.Dir, pagePort)

@@ -22,39 +22,39 @@ func systemTools() []Tool {
 		{
 			Name: "env_get", Title: "Get environment variables", Category: System, Hints: only,
 			Description: "The environment variables that env_set has set, or the value of one. Those marked as secret are masked.",
-			body:        does(envGet),
+			function:    newFunction(envGet),
 		}, {
 			Name: "env_set", Title: "Set an environment variable", Category: System, Hints: Hints{Idempotent: true},
 			Description: "Set an environment variable for all later commands of this session, in shells that are open too.",
-			body:        does(envSet),
+			function:    newFunction(envSet),
 		}, {
 			Name: "process_list", Title: "List processes", Category: System, Hints: only,
 			Description: "List the processes of this session's user. It needs no ps in the image.",
-			body:        does(processList),
+			function:    newFunction(processList),
 		}, {
 			Name: "workspace_info", Title: "Describe the workspace", Category: System, Hints: only,
 			Description: "The working directory, the session and when it was made.",
-			body:        does(workspaceInfo),
+			function:    newFunction(workspaceInfo),
 		}, {
 			Name: "workspace_state", Title: "Show the workspace", Category: System, Hints: only, Aliases: []string{"get_workspace_state"},
 			Description: "What lies at the top of the working directory, with the contents of texts, but for what is built, installed or no text.",
-			body:        does(workspaceState),
+			function:    newFunction(workspaceState),
 		}, {
 			Name: "workspace_health", Title: "Check the workspace", Category: System, Hints: only,
 			Description: "Whether commands run and files can be written in the workspace, and how fast.",
-			body:        does(health),
+			function:    newFunction(checkHealth),
 		}, {
 			Name: "sandbox_health", Title: "Check the sandbox", Category: System, Hints: only,
 			Description: "Whether the sandbox answers, and how fast.",
-			body:        does(health),
+			function:    newFunction(checkHealth),
 		}, {
 			Name: "sandbox_context", Title: "Describe the sandbox", Category: System, Hints: only,
 			Description: "Operating system, home directory and the languages that are installed.",
-			body:        does(sandboxContext),
+			function:    newFunction(sandboxContext),
 		}, {
 			Name: "sandbox_packages", Title: "List packages", Category: System, Hints: only,
 			Description: "The packages that are installed for Python or Node.js, the first 50 of them unless more are asked for.",
-			body:        does(sandboxPackages),
+			function:    newFunction(sandboxPackages),
 		},
 	}
 }
@@ -81,7 +81,7 @@ func envGet(_ context.Context, s *Session, in envGetInput) (Result, error) {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		if s.isSecret(env[name]) {
-			env[name] = masked
+			env[name] = mask
 		}
 		fmt.Fprintf(&b, "%s=%s\n", name, env[name])
 	}
@@ -104,8 +104,8 @@ type envSetInput struct {
 }
 
 const (
-	mostVariables = 200
-	maxVariable   = 32 << 10
+	maxVariables = 200
+	maxVariable  = 32 << 10
 )
 
 func envSet(ctx context.Context, s *Session, in envSetInput) (Result, error) {
@@ -119,13 +119,13 @@ func envSet(ctx context.Context, s *Session, in envSetInput) (Result, error) {
 		if len(in.Value) < minSecret {
 			return Result{}, sandpit.Errorf(sandpit.Invalid, "a secret of less than %d characters cannot be masked", minSecret)
 		}
-		s.hide(in.Value)
+		s.hideSecret(in.Value)
 	}
 	s.mu.Lock()
 	_, known := s.env[in.Name]
-	if full := !known && len(s.env) == mostVariables; full {
+	if full := !known && len(s.env) == maxVariables; full {
 		s.mu.Unlock()
-		return Result{}, sandpit.Errorf(sandpit.Exhausted, "%d variables are set, which is all there can be", mostVariables)
+		return Result{}, sandpit.Errorf(sandpit.Exhausted, "%d variables are set, which is all there can be", maxVariables)
 	}
 	s.env[in.Name] = in.Value
 	s.mu.Unlock()
@@ -134,7 +134,7 @@ func envSet(ctx context.Context, s *Session, in envSetInput) (Result, error) {
 		if err != nil {
 			continue // it has just ended
 		}
-		_, err = sh.Run(ctx, shell.RunRequest{Command: "export " + in.Name + "=" + quote(in.Value)})
+		_, err = sh.Run(ctx, shell.RunRequest{Command: "export " + in.Name + "=" + quoteWord(in.Value)})
 		if err != nil {
 			return Result{}, fmt.Errorf("shell %s: %w", info.ID, err)
 		}
@@ -149,20 +149,20 @@ type processInput struct {
 func processList(ctx context.Context, s *Session, in processInput) (Result, error) {
 	request := applet.ProcessesRequest{}
 	if !in.All || s.o.Confine {
-		who, err := apply[applet.IdentityInfo](ctx, s, applet.Identity, struct{}{})
+		who, err := callApplet[applet.IdentityInfo](ctx, s, applet.Identity, struct{}{})
 		if err != nil {
 			return Result{}, err
 		}
 		request.UIDs = []int{who.UID}
 	}
-	list, err := apply[applet.ProcessList](ctx, s, applet.Processes, request)
+	list, err := callApplet[applet.ProcessList](ctx, s, applet.Processes, request)
 	if err != nil {
 		return Result{}, err
 	}
 	var b strings.Builder
 	b.WriteString("PID  PPID  USER  CPU  MEMORY  COMMAND\n")
 	for i, p := range list.Processes {
-		list.Processes[i].Command = s.mended(p.Command, false, len(p.Command) >= applet.MaxCommand)
+		list.Processes[i].Command = s.maskCut(p.Command, false, len(p.Command) >= applet.MaxCommand)
 		fmt.Fprintf(&b, "%d  %d  %d  %.1fs  %d MiB  %s\n", p.PID, p.PPID, p.UID, p.CPU, p.Memory>>20, list.Processes[i].Command)
 	}
 	if list.Omitted > 0 {
@@ -192,12 +192,12 @@ type healthData struct {
 	Write   float64 `json:"write_ms"`
 }
 
-func health(ctx context.Context, s *Session, _ nothing) (Result, error) {
+func checkHealth(ctx context.Context, s *Session, _ nothing) (Result, error) {
 	begun := time.Now()
-	if _, err := apply[applet.IdentityInfo](ctx, s, applet.Identity, struct{}{}); err != nil {
+	if _, err := callApplet[applet.IdentityInfo](ctx, s, applet.Identity, struct{}{}); err != nil {
 		return Result{}, err
 	}
-	data := healthData{Exec: milliseconds(begun)}
+	data := healthData{Exec: millisecondsSince(begun)}
 	begun = time.Now()
 	probe := s.statePath(outputDir + "/.probe")
 	if err := s.files.WriteFile(ctx, probe, strings.NewReader("ok")); err != nil {
@@ -206,11 +206,13 @@ func health(ctx context.Context, s *Session, _ nothing) (Result, error) {
 	if err := s.files.Remove(ctx, probe); err != nil {
 		return Result{}, err
 	}
-	data.Write, data.Healthy = milliseconds(begun), true
+	data.Write, data.Healthy = millisecondsSince(begun), true
 	return Result{Text: fmt.Sprintf("healthy: a command took %.1f ms, a file %.1f ms", data.Exec, data.Write), Data: data}, nil
 }
 
-func milliseconds(since time.Time) float64 { return float64(time.Since(since).Microseconds()) / 1000 }
+func millisecondsSince(since time.Time) float64 {
+	return float64(time.Since(since).Microseconds()) / 1000
+}
 
 type contextData struct {
 	applet.IdentityInfo
@@ -218,7 +220,7 @@ type contextData struct {
 }
 
 func sandboxContext(ctx context.Context, s *Session, _ nothing) (Result, error) {
-	who, err := apply[applet.IdentityInfo](ctx, s, applet.Identity, struct{}{})
+	who, err := callApplet[applet.IdentityInfo](ctx, s, applet.Identity, struct{}{})
 	if err != nil {
 		return Result{}, err
 	}
@@ -226,7 +228,7 @@ func sandboxContext(ctx context.Context, s *Session, _ nothing) (Result, error) 
 	for name, args := range map[string][]string{
 		"python": {"python3", "--version"}, "node": {"node", "--version"}, "git": {"git", "--version"}, "bash": {"bash", "--version"},
 	} {
-		r, err := s.run(ctx, sandpit.Command{Args: args, Timeout: 20 * time.Second})
+		r, err := s.runProgram(ctx, sandpit.Command{Args: args, Timeout: 20 * time.Second})
 		if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
 			continue // the image does not have it, or not for this user
 		}
@@ -270,14 +272,14 @@ func sandboxPackages(ctx context.Context, s *Session, in packagesInput) (Result,
 	if in.Language == "nodejs" {
 		args = []string{"npm", "ls", "--global", "--json", "--depth=0"}
 	}
-	r, err := s.run(ctx, sandpit.Command{Args: args})
+	r, err := s.runProgram(ctx, sandpit.Command{Args: args})
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return Result{}, sandpit.WithHint(err, "this image has no "+in.Language)
 	}
 	if err != nil {
 		return Result{}, err
 	}
-	found, err := packages(in.Language, r.Stdout)
+	found, err := parsePackages(in.Language, r.Stdout)
 	if err != nil {
 		return Result{}, err
 	}
@@ -290,7 +292,7 @@ func sandboxPackages(ctx context.Context, s *Session, in packagesInput) (Result,
 	return Result{Text: b.String(), Data: data}, nil
 }
 
-func packages(language, out string) ([]packageInfo, error) {
+func parsePackages(language, out string) ([]packageInfo, error) {
 	found := []packageInfo{}
 	if language == "python" {
 		var pairs [][2]string

@@ -65,12 +65,12 @@ type Tool struct {
 	// itself asks for.
 	Timeout time.Duration `json:"timeout"`
 
-	// command is how long a command may take that the tool runs and for which the input names
+	// commandTimeout is how long a command may take that the tool runs and for which the input names
 	// no time, in addition. Zero: it runs none.
-	command time.Duration
+	commandTimeout time.Duration
 	// synonyms are other names of fields of the input.
 	synonyms map[string]string
-	body     body
+	function toolFunction
 	schema   *jsonschema.Resolved
 }
 
@@ -94,18 +94,18 @@ func (t Tool) Function() Function {
 	return f
 }
 
-// body is what a tool does with an input of a type.
-type body interface {
-	schema() (*jsonschema.Schema, error)
-	call(ctx context.Context, s *Session, input []byte) (Result, error)
+// toolFunction is what a tool does with an input of a type.
+type toolFunction interface {
+	inputSchema() (*jsonschema.Schema, error)
+	invoke(ctx context.Context, s *Session, input []byte) (Result, error)
 }
 
-// typed is a body whose input is an In.
-type typed[In any] func(ctx context.Context, s *Session, in In) (Result, error)
+// typedFunction is a body whose input is an In.
+type typedFunction[In any] func(ctx context.Context, s *Session, in In) (Result, error)
 
-func (f typed[In]) schema() (*jsonschema.Schema, error) { return schemaOf[In]() }
+func (f typedFunction[In]) inputSchema() (*jsonschema.Schema, error) { return schemaOf[In]() }
 
-func (f typed[In]) call(ctx context.Context, s *Session, input []byte) (Result, error) {
+func (f typedFunction[In]) invoke(ctx context.Context, s *Session, input []byte) (Result, error) {
 	var in In
 	if err := json.Unmarshal(input, &in); err != nil {
 		return Result{}, sandpit.Errorf(sandpit.Invalid, "%w", err)
@@ -113,18 +113,20 @@ func (f typed[In]) call(ctx context.Context, s *Session, input []byte) (Result, 
 	return f(ctx, s, in)
 }
 
-// does is shorter to write for a function, whose type then need not be said.
-func does[In any](f func(context.Context, *Session, In) (Result, error)) body { return typed[In](f) }
+// newFunction is shorter to write for a function, whose type then need not be said.
+func newFunction[In any](f func(context.Context, *Session, In) (Result, error)) toolFunction {
+	return typedFunction[In](f)
+}
 
 // defaultTimeout is for tools that say nothing.
 const defaultTimeout = 60 * time.Second
 
-// resolve completes a tool.
-func (t Tool) resolve() (Tool, error) {
+// withSchema completes a tool.
+func (t Tool) withSchema() (Tool, error) {
 	if t.Timeout == 0 {
 		t.Timeout = defaultTimeout
 	}
-	schema, err := t.body.schema()
+	schema, err := t.function.inputSchema()
 	if err == nil {
 		t.schema, err = schema.Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true})
 	}
@@ -134,8 +136,8 @@ func (t Tool) resolve() (Tool, error) {
 	return t, nil
 }
 
-// decode checks an input and adds what it leaves out.
-func (t Tool) decode(raw []byte) ([]byte, error) {
+// decodeInput checks an input and adds what it leaves out.
+func (t Tool) decodeInput(raw []byte) ([]byte, error) {
 	fields := map[string]any{}
 	if len(raw) > 0 {
 		if err := json.Unmarshal(raw, &fields); err != nil {

@@ -25,7 +25,7 @@ func sandboxVision() Tool {
 	return Tool{
 		Name: "sandbox_vision", Title: "Look at a picture", Hints: Hints{ReadOnly: true, Idempotent: true},
 		Description: "Look at a picture in a file of the sandbox: JPEG, PNG, GIF (its beginning) or WebP of up to 10 MB. It is made smaller if it is larger than 1920 x 1080 pixels.",
-		body:        does(seeImage), synonyms: map[string]string{"path": "file_path", "file": "file_path"},
+		function:    newFunction(seeImage), synonyms: map[string]string{"path": "file_path", "file": "file_path"},
 	}
 }
 
@@ -47,20 +47,20 @@ type visionData struct {
 }
 
 func seeImage(ctx context.Context, s *Session, in visionInput) (Result, error) {
-	file, err := s.ReadFile(ctx, s.path(in.File), maxOriginal)
+	file, err := s.ReadFile(ctx, s.absPath(in.File), maxOriginal)
 	if err != nil {
 		return Result{}, err
 	}
-	p, err := apply[applet.PictureResult](ctx, s, applet.Picture, applet.PictureRequest{Data: file, Width: shownWidth, Height: shownHeight, Bytes: maxShown})
+	p, err := callApplet[applet.PictureResult](ctx, s, applet.Picture, applet.PictureRequest{Data: file, Width: shownWidth, Height: shownHeight, Bytes: maxShown})
 	if err != nil {
 		return Result{}, err
 	}
-	if err := presentable(p); err != nil {
+	if err := checkPicture(p); err != nil {
 		return Result{}, err
 	}
 	data := visionData{
-		File: s.path(in.File), MIME: p.MIME, Width: p.Width, Height: p.Height, Bytes: len(p.Data),
-		Original: s.bounded(p.Format), OriginalWidth: p.OriginalWidth, OriginalHeight: p.OriginalHeight, OriginalBytes: len(file),
+		File: s.absPath(in.File), MIME: p.MIME, Width: p.Width, Height: p.Height, Bytes: len(p.Data),
+		Original: s.truncateText(p.Format), OriginalWidth: p.OriginalWidth, OriginalHeight: p.OriginalHeight, OriginalBytes: len(file),
 	}
 	text := fmt.Sprintf("%s: a picture of %d x %d pixels", in.File, p.OriginalWidth, p.OriginalHeight)
 	if p.Width != p.OriginalWidth || p.Height != p.OriginalHeight {
@@ -69,8 +69,8 @@ func seeImage(ctx context.Context, s *Session, in visionInput) (Result, error) {
 	return Result{Text: text, Data: data, Images: []Image{{MIME: p.MIME, Data: p.Data}}}, nil
 }
 
-// presentable checks what the sandbox has made of a picture.
-func presentable(p applet.PictureResult) error {
+// checkPicture checks what the sandbox has made of a picture.
+func checkPicture(p applet.PictureResult) error {
 	if len(p.Data) > maxShown {
 		return sandpit.Errorf(sandpit.Exhausted, "the picture has %d bytes even when it is made smaller; at most %d are returned", len(p.Data), maxShown)
 	}

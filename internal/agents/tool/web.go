@@ -15,7 +15,7 @@ func webTools() []Tool {
 	return []Tool{{
 		Name: "http_request", Title: "Make an HTTP request", Category: Web, Hints: Hints{Destructive: true, OpenWorld: true},
 		Description: "Make an HTTP request from inside the sandbox, as far as its network policy allows.",
-		body:        does(httpRequest), synonyms: map[string]string{"body": "data"},
+		function:    newFunction(httpRequest), synonyms: map[string]string{"body": "data"},
 	}}
 }
 
@@ -40,7 +40,7 @@ type httpData struct {
 }
 
 func httpRequest(ctx context.Context, s *Session, in httpInput) (Result, error) {
-	answer, err := apply[applet.FetchResult](ctx, s, applet.Fetch, applet.FetchRequest{
+	answer, err := callApplet[applet.FetchResult](ctx, s, applet.Fetch, applet.FetchRequest{
 		URL: in.URL, Method: in.Method, Headers: in.Headers, Params: in.Params, Body: []byte(in.Data), Timeout: in.Timeout,
 	})
 	if err != nil {
@@ -53,7 +53,7 @@ func httpRequest(ctx context.Context, s *Session, in httpInput) (Result, error) 
 	if !answer.Text {
 		data.Encoding, content = "base64", base64.StdEncoding.EncodeToString(answer.Body)
 	}
-	content = s.mended(content, false, answer.More)
+	content = s.maskCut(content, false, answer.More)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s\n", answer.Status, answer.URL)
 	for _, name := range slices.Sorted(maps.Keys(answer.Headers)) {
@@ -66,6 +66,6 @@ func httpRequest(ctx context.Context, s *Session, in httpInput) (Result, error) 
 	if answer.More {
 		b.WriteString("\n(cut)")
 	}
-	data.Content = s.bounded(content)
+	data.Content = s.truncateText(content)
 	return Result{Text: b.String(), Data: data, Failed: !data.Success}, nil
 }

@@ -16,39 +16,43 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// attachment says which of this program's streams a command inside has.
+// attachment says which streams of this program a command in a sandbox uses.
 type attachment struct {
-	interactive bool // standard input
+	// interactive commands read standard input.
+	interactive bool
 	terminal    bool
-	shell       bool // the terminal was not asked for by -t: it is what shell is for
-	signals     bool // those that this program gets are the command's
-	ends        bool // the command ends with this program, which does not wait for long after SIGTERM
+	// shell means that the command shell needs the terminal; it was not requested with -t.
+	shell bool
+	// signals are passed on to the command.
+	signals bool
+	// ends means that the command ends with this program, which waits only briefly after SIGTERM.
+	ends bool
 }
 
-func (t *attachment) add(f *pflag.FlagSet) {
-	f.BoolVarP(&t.interactive, "interactive", "i", false, "pass standard input on")
+func (t *attachment) addFlags(f *pflag.FlagSet) {
+	f.BoolVarP(&t.interactive, "interactive", "i", false, "pass standard input to the command")
 	f.BoolVarP(&t.terminal, "tty", "t", false, "give the command a terminal")
 }
 
-// starter starts commands: a guest, or a client's sandbox, whose commands survive a
-// broken connection.
+// starter starts commands: a guest, or a client's sandbox, whose commands survive a broken
+// connection.
 type starter interface {
 	Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error)
 }
 
-// execute runs the command with this program's streams and waits for its end.
-func (a *app) execute(ctx context.Context, t attachment, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
+// execute runs a command with this program's streams and waits for its end.
+func (t attachment) execute(ctx context.Context, a *app, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
 	if t.interactive {
 		command.Stdin = a.In
 	}
 	if t.terminal {
-		size := a.size()
+		size := a.terminalSize()
 		command.Terminal = &size
-		env := map[string]string{"TERM": a.term()}
+		env := map[string]string{"TERM": a.terminalType()}
 		maps.Copy(env, command.Env)
 		command.Env = env
 		if t.interactive {
-			restore, err := a.takeTerminal(t)
+			restore, err := t.takeTerminal(a)
 			if err != nil {
 				return sandpit.ExitStatus{}, err
 			}
@@ -56,7 +60,7 @@ func (a *app) execute(ctx context.Context, t attachment, guest starter, command 
 		}
 	}
 	if t.signals {
-		return a.executeSignaled(ctx, t, guest, command)
+		return t.executeWithSignals(ctx, a, guest, command)
 	}
 	process, err := startInTime(ctx, guest, command)
 	if err != nil {
@@ -68,20 +72,20 @@ func (a *app) execute(ctx context.Context, t attachment, guest starter, command 
 	return waitAtMost(ctx, process, command.Timeout)
 }
 
-// executeSignaled is execute for a command that outlives this program: what would end
-// this program is passed on, and the command decides.
-func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
+// executeWithSignals is execute for a command that decides itself about signals: those that would
+// end this program are passed on.
+func (t attachment) executeWithSignals(ctx context.Context, a *app, guest starter, command sandpit.Command) (sandpit.ExitStatus, error) {
 	got := make(chan os.Signal, 8)
 	signal.Notify(got, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	defer signal.Stop(got)
 	if err := ctx.Err(); err != nil {
-		return sandpit.ExitStatus{}, err // the signal was quicker
+		return sandpit.ExitStatus{}, err // a signal came first
 	}
 	life, leave := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer leave(nil)
 	process, err := startUnlessSignaled(life, got, guest, command, leave)
 	if err != nil {
-		if cause, ok := errors.AsType[errSignal](context.Cause(life)); ok {
+		if cause, ok := errors.AsType[signalError](context.Cause(life)); ok {
 			return sandpit.ExitStatus{Code: statusSignal + int(cause.sig), Signaled: true}, nil
 		}
 		return sandpit.ExitStatus{}, err
@@ -93,19 +97,19 @@ func (a *app) executeSignaled(ctx context.Context, t attachment, guest starter, 
 	passed := make(chan struct{})
 	go func() {
 		defer close(passed)
-		passSignals(life, got, done, signaled{guest, process, command.User, t.ends}, leave)
+		passSignals(life, got, done, signalTarget{guest, process, command.User, t.ends}, leave)
 	}()
 	status, err := waitAtMost(life, process, command.Timeout)
 	close(done)
 	<-passed
-	if cause, ok := errors.AsType[errSignal](context.Cause(life)); ok {
+	if cause, ok := errors.AsType[signalError](context.Cause(life)); ok {
 		return sandpit.ExitStatus{Code: statusSignal + int(cause.sig), Signaled: true}, nil
 	}
 	return status, err
 }
 
-// startUnlessSignaled starts the command. A signal that comes before it has started is not
-// the command's: it ends the attempt.
+// startUnlessSignaled starts a command. A signal that arrives before the command has started ends
+// the attempt.
 func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest starter, command sandpit.Command, leave func(error)) (sandpit.Process, error) {
 	started := make(chan struct{})
 	watched := make(chan struct{})
@@ -114,7 +118,7 @@ func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest start
 		select {
 		case s := <-got:
 			sig, _ := s.(syscall.Signal) // always is, on Linux
-			leave(errSignal{sig})
+			leave(signalError{sig})
 		case <-started:
 		}
 	}()
@@ -124,13 +128,13 @@ func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest start
 	return process, err
 }
 
-// startInTime starts the command. A sandbox that does not get that far within the command's
-// own time limit, and a little more, does not answer.
+// startInTime starts a command. It fails if the sandbox does not start the command within the
+// command's own time limit and a grace period.
 func startInTime(ctx context.Context, guest starter, command sandpit.Command) (sandpit.Process, error) {
 	if command.Timeout <= 0 {
 		return guest.Start(ctx, command)
 	}
-	ctx, cancel := context.WithCancelCause(ctx) // it is also the process's: it does not end with this function
+	ctx, cancel := context.WithCancelCause(ctx) // the process uses it after this function has returned
 	late := time.AfterFunc(command.Timeout+overdueGrace, func() { cancel(errNotStarted) })
 	defer late.Stop()
 	process, err := guest.Start(ctx, command)
@@ -143,33 +147,35 @@ func startInTime(ctx context.Context, guest starter, command sandpit.Command) (s
 	return process, err
 }
 
-// patience is how many signals a command may have that do not end it before this
-// program leaves it alone, and ends itself.
-const patience = 3
+// maxPassedSignals is how many signals are passed on to a command before this program ends and
+// leaves the command running.
+const maxPassedSignals = 3
 
-// endTime is how long a command that ends with this program has after SIGTERM or SIGHUP.
-// The service manager or terminal that sends them does not wait for ever.
-const endTime = 10 * time.Second
+// commandEndTime is how long a command that ends with this program has after SIGTERM or SIGHUP:
+// the service manager or terminal that sends them does not wait indefinitely.
+const commandEndTime = 10 * time.Second
 
-func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}, to signaled, leave func(error)) {
+// passSignals sends signals to a command until it ends, the number of signals reaches its limit,
+// or the command does not end in time.
+func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}, to signalTarget, leave func(error)) {
 	var last syscall.Signal
 	var overdue <-chan time.Time
 	for n := 1; ; n++ {
 		select {
 		case s := <-got:
 			last, _ = s.(syscall.Signal) // always is, on Linux
-			if n >= patience {
-				leave(errSignal{last})
+			if n >= maxPassedSignals {
+				leave(signalError{last})
 				return
 			}
-			_ = to.pass(ctx, last) // one that has ended needs no signal, and its end is seen elsewhere
+			_ = to.sendSignal(ctx, last) // a command that has ended needs no signal
 			if to.ends && overdue == nil && (last == syscall.SIGTERM || last == syscall.SIGHUP) {
-				timer := time.NewTimer(endTime)
+				timer := time.NewTimer(commandEndTime)
 				defer timer.Stop()
 				overdue = timer.C
 			}
 		case <-overdue:
-			leave(errSignal{last})
+			leave(signalError{last})
 			return
 		case <-done:
 			return
@@ -177,17 +183,18 @@ func passSignals(ctx context.Context, got <-chan os.Signal, done <-chan struct{}
 	}
 }
 
-// signaled is a process that is sent signals.
-type signaled struct {
+// signalTarget is a process that receives signals.
+type signalTarget struct {
 	guest   starter
 	process sandpit.Process
 	user    string
-	ends    bool // attachment.ends
+	// ends is attachment.ends.
+	ends bool
 }
 
-// pass sends the signal. Guests need not know others than two: then a shell beside
-// the process sends it, by the process group that each command has.
-func (s signaled) pass(ctx context.Context, sig syscall.Signal) error {
+// sendSignal sends a signal. Guests must support SIGTERM and SIGKILL only: for others, a shell
+// beside the process sends the signal to its process group.
+func (s signalTarget) sendSignal(ctx context.Context, sig syscall.Signal) error {
 	const limit = 10 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -202,34 +209,34 @@ func (s signaled) pass(ctx context.Context, sig syscall.Signal) error {
 	if err == nil {
 		_, err = kill.Wait(ctx)
 	}
-	if err != nil { // no shell: then what every guest knows
+	if err != nil { // without a shell, use a signal that every guest supports
 		return s.process.Signal(ctx, sandpit.SIGTERM)
 	}
 	return nil
 }
 
-func (a *app) takeTerminal(t attachment) (restore func(), err error) {
+func (t attachment) takeTerminal(a *app) (restore func(), err error) {
 	if _, ok := terminalOf(a.In); !ok && t.shell {
 		return nil, sandpit.WithHint(
 			sandpit.Errorf(sandpit.Invalid, "shell needs a terminal, and standard input is not one"),
 			"run commands from standard input with: sandpit exec -i SANDBOX sh")
 	} else if !ok {
 		return nil, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is none"),
-			"leave -t out to pass the input on as it is")
+			sandpit.Errorf(sandpit.Invalid, "-t wants a terminal, but standard input is not one"),
+			"leave -t out to pass the input on unchanged")
 	}
-	return makeRaw(a.In)
+	return setTerminalRaw(a.In)
 }
 
-func (a *app) term() string {
-	if t, ok := lookup(a.options.Environ, "TERM"); ok {
+func (a *app) terminalType() string {
+	if t, ok := lookupEnv(a.options.Environ, "TERM"); ok {
 		return t
 	}
 	return "xterm"
 }
 
-// waitAtMost waits for the process. The sandbox keeps the clock of a time
-// limit; a little later this program does too, because a sandbox may lie.
+// waitAtMost waits for a process. The sandbox enforces the time limit; this program gives up a
+// little later, because a sandbox may misbehave.
 func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sandpit.ExitStatus, error) {
 	if limit > 0 {
 		var cancel context.CancelFunc
@@ -243,7 +250,7 @@ func waitAtMost(ctx context.Context, p sandpit.Process, limit time.Duration) (sa
 	return status, err
 }
 
-// overdueGrace is how long after a command's time limit this program waits for the sandbox.
+// overdueGrace is how long this program waits for the sandbox after a command's time limit.
 const overdueGrace = 5 * time.Second
 
 var (
@@ -252,14 +259,14 @@ var (
 		"if it stays so, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
 )
 
-// counting counts what is read.
-type counting struct {
+// countingReader reports the number of bytes that are read.
+type countingReader struct {
 	io.Reader
 	read func(n int)
 }
 
 // Read implements io.Reader.
-func (c counting) Read(p []byte) (int, error) {
+func (c countingReader) Read(p []byte) (int, error) {
 	n, err := c.Reader.Read(p)
 	c.read(n)
 	return n, err

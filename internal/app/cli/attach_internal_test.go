@@ -33,7 +33,7 @@ func TestSignalBeforeStart(t *testing.T) { //nolint:paralleltest // it signals t
 	var err error
 	go func() {
 		defer close(done)
-		status, err = new(app).executeSignaled(ctx, attachment{signals: true}, h, sandpit.Command{Args: []string{"x"}})
+		status, err = attachment{signals: true}.executeWithSignals(ctx, new(app), h, sandpit.Command{Args: []string{"x"}})
 	}()
 	select {
 	case <-done:

@@ -27,10 +27,10 @@ func TestCallLog(t *testing.T) {
 	}
 	var group sync.WaitGroup
 	for range 4 {
-		l := &callLog{file: file, by: "mcp", told: func(err error) { t.Error(err) }}
+		l := &callLog{file: file, by: "mcp", onFailure: func(err error) { t.Error(err) }}
 		group.Go(func() {
 			for range 50 {
-				l.write(tool.Call{Tool: strings.Repeat("x", 1000), Session: "local", Failed: true, Code: sandpit.Timeout})
+				l.record(tool.Call{Tool: strings.Repeat("x", 1000), Session: "local", Failed: true, Code: sandpit.Timeout})
 			}
 		})
 	}
@@ -73,9 +73,9 @@ func TestCallLogFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	var told int
-	l := &callLog{file: filepath.Join(dir, callsName), told: func(error) { told++ }}
-	l.write(tool.Call{Tool: "bash"})
-	l.write(tool.Call{Tool: "bash"})
+	l := &callLog{file: filepath.Join(dir, callsName), onFailure: func(error) { told++ }}
+	l.record(tool.Call{Tool: "bash"})
+	l.record(tool.Call{Tool: "bash"})
 	if _, err := os.Stat(target); err == nil || told != 1 {
 		t.Errorf("%v, told %d times", err, told)
 	}

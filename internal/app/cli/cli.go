@@ -1,4 +1,5 @@
-// Package cli is the command line: one file for each command.
+// Package cli is the command line. A command is a type with its options and a method run, in a
+// file of its own; app has what commands share: streams, configuration, the client and output.
 package cli
 
 import (
@@ -7,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,16 +22,17 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// app is what all commands share.
+// app is what commands share: streams, configuration and the way to a server.
 type app struct {
 	Streams
 	configFile string
-	server     string // of the flag
-	options    config.Options
+	// server is the value of --server.
+	server  string
+	options config.Options
 }
 
-// Main runs the command line in args, the program's name left out, and returns
-// its exit status. It ends early, with everything cleaned up, when ctx does.
+// Main runs the command line in args, without the program's name, and returns the exit status. It
+// cleans up and returns early when ctx ends.
 func Main(ctx context.Context, args []string) int {
 	return Run(ctx, args, Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, config.FromProcess())
 }
@@ -39,7 +40,7 @@ func Main(ctx context.Context, args []string) int {
 // Run is Main with other streams and another environment.
 func Run(ctx context.Context, args []string, streams Streams, options config.Options) int {
 	a := &app{Streams: streams, options: options}
-	root := a.newCommand()
+	root := newCommand(a)
 	root.SetArgs(args)
 	root.SetIn(streams.In)
 	root.SetOut(streams.Out)
@@ -52,23 +53,23 @@ func Run(ctx context.Context, args []string, streams Streams, options config.Opt
 		return 0
 	}
 	printError(streams.Err, err)
-	return exitCode(err)
+	return exitCodeOf(err)
 }
 
-func (a *app) newCommand() *cobra.Command {
+func newCommand(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sandpit",
 		Short: "Safe computers for AI agents",
 		Long: `sandpit runs code you do not trust in a sandbox with a kernel of its own (gVisor).
 It needs no container engine, no KVM, no image and no root.
 
-run makes a sandbox for one command, by itself. Sandboxes that stay are kept by a
-server: "sandpit serve" is one, and most other commands ask it. They find it by
---server, SANDPIT_URL or "url" in the configuration; else it is your own server, by
-its socket, or the address of "server.listen" (http://127.0.0.1:8090). The key is SANDPIT_API_KEY or
-"api_key" in the configuration, and never on the command line, where others can
-read it.
-A sandbox is called by its ID, the beginning of it, or its name.
+run creates a sandbox for one command and needs no server. A server manages sandboxes that
+stay: start one with "sandpit serve". Most other commands use it. They find it by --server,
+SANDPIT_URL or "url" in the configuration; otherwise they use your own server, by its
+socket or by the address of "server.listen" (http://127.0.0.1:8090). The API key is
+SANDPIT_API_KEY or "api_key" in the configuration; it is never an argument, because other
+users can read those.
+Name a sandbox by its ID, the beginning of it, or its name.
 
 ` + exitHelp,
 		Example: `  sandpit run -- python3 -c 'print(42)'
@@ -98,20 +99,20 @@ func (a *app) addCommands(root *cobra.Command) {
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"local", "Commands of this machine:", []*cobra.Command{
-			a.newRun(), a.newMCP(), a.newImage(), a.newTemplate(), a.newDoctor(), a.newServe(), a.newTLS(), a.newUpgradeState(),
+		{"local", "Commands for this machine:", []*cobra.Command{
+			newRun(a), newMCP(a), newImage(a), newTemplate(a), newDoctor(a), newServe(a), newTLS(a), newUpgradeState(a),
 		}},
-		{"sandbox", "Sandboxes of a server:", []*cobra.Command{
-			a.newCreate(), a.newList(), a.newInspect(), a.newExec(), a.newShell(), a.newTool(), a.newSSH(), a.newCopy(), a.newProcesses(), a.newLogs(),
-			a.newStats(), a.newTop(), a.newNetwork(), a.newTimeout(), a.newPolicy(), a.newLabel(), a.newURL(), a.newPause(), a.newSnapshot(), a.newFork(),
-			a.newRollback(), a.newDiff(), a.newExport(), a.newImport(), a.newRename(), a.newKill(), a.newWait(), a.newRemove(),
+		{"sandbox", "Commands for sandboxes of a server:", []*cobra.Command{
+			newCreate(a), newList(a), newInspect(a), newExec(a), newShell(a), newTool(a), newSSH(a), newCopy(a), newProcesses(a), newLogs(a),
+			newStats(a), newTop(a), newNetwork(a), newTimeout(a), newPolicy(a), newLabel(a), newURL(a), newPause(a), newSnapshot(a), newFork(a),
+			newRollback(a), newDiff(a), newExport(a), newImport(a), newRename(a), newKill(a), newWait(a), newRemove(a),
 		}},
-		{"server", "The server itself:", []*cobra.Command{
-			a.newCheck(), a.newEnv(), a.newVolume(), a.newEvents(), a.newAudit(), a.newQueue(), a.newKey(), a.newToken(), a.newSSHKey(), a.newProviders(), a.newPools(),
+		{"server", "Commands for the server:", []*cobra.Command{
+			newCheck(a), newEnv(a), newVolume(a), newEvents(a), newAudit(a), newQueue(a), newKey(a), newToken(a), newSSHKey(a), newProviders(a), newPools(a),
 		}},
 	}
-	for _, ch := range changes() {
-		groups[1].commands = append(groups[1].commands, a.newChange(ch))
+	for _, ch := range stateChanges() {
+		groups[1].commands = append(groups[1].commands, newChange(a, ch))
 	}
 	for _, g := range groups {
 		root.AddGroup(&cobra.Group{ID: g.id, Title: g.title})
@@ -120,26 +121,15 @@ func (a *app) addCommands(root *cobra.Command) {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(a.newVersion(), a.newDocs())
+	root.AddCommand(newVersion(a), newDocs(a))
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Run, help.RunE = nil, showHelp
 	}
 }
 
-// noSuchCommand is cobra's own message, with our exit status.
-func noSuchCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	err := usageError(cmd, fmt.Sprintf("there is no command %q", args[0]))
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return sandpit.WithHint(err, "did you mean: "+strings.Join(near, ", ")+"?")
-	}
-	return err
-}
-
-// showHelp is cobra's help command, which fails for a command that does not exist.
+// showHelp prints the help of a command. Unlike cobra's own help command, it fails for an unknown
+// command.
 func showHelp(help *cobra.Command, args []string) error {
 	cmd, rest, err := help.Root().Find(args)
 	if err != nil || cmd == nil {
@@ -153,7 +143,7 @@ func showHelp(help *cobra.Command, args []string) error {
 	return cmd.Help()
 }
 
-// loadConfig reads the configuration with the flags on top.
+// loadConfig reads the configuration; the given overrides take precedence.
 func (a *app) loadConfig(overrides ...config.Override) (config.Config, error) {
 	o := a.options
 	o.File = a.configFile
@@ -161,16 +151,11 @@ func (a *app) loadConfig(overrides ...config.Override) (config.Config, error) {
 	return config.Load(o)
 }
 
-// usageError is for a command line that makes no sense.
-func usageError(cmd *cobra.Command, text string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s", text), "see: "+cmd.CommandPath()+" --help")
-}
-
-// printError shows an error and, apart from it, what to do about it.
+// printError prints an error and its hint. Their texts may come from a server or a sandbox.
 func printError(w io.Writer, err error) {
 	// A server or a sandbox may have had a say in it.
-	fmt.Fprintf(w, "sandpit: %s\n", safeLines(err.Error()))
+	fmt.Fprintf(w, "sandpit: %s\n", escapeLines(err.Error()))
 	if hint := sandpit.HintOf(err); hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", safeLines(hint))
+		fmt.Fprintf(w, "hint: %s\n", escapeLines(hint))
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,34 +19,35 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-type copyOptions struct {
+type copyCommand struct {
 	user  string
 	quiet bool
 }
 
-// place is one end of a copy.
-type place struct {
-	sandbox string // "" is this machine
+// copyEnd is the source or the target of a copy.
+type copyEnd struct {
+	// sandbox is "" for this machine.
+	sandbox string
 	path    string
 }
 
-const stream = "-"
+const stdioName = "-"
 
-func (a *app) newCopy() *cobra.Command {
-	var o copyOptions
+func newCopy(a *app) *cobra.Command {
+	var o copyCommand
 	cmd := &cobra.Command{
 		Use:   "cp [flags] SOURCE... SANDBOX:PATH\n  sandpit cp [flags] SANDBOX:PATH... TARGET",
 		Short: "Copy files and directories into a sandbox of a server, or out of it",
 		Long: `Copy files and directories into a sandbox of a server, or out of it.
 
-A directory is copied with all that is in it. If the target is a directory, or
-ends in a slash, the copy goes into it under its own name; else the target is the
-copy's name. Relative paths inside start at the sandbox's working directory.
-"-" is standard input or output: into a directory a tar stream is unpacked, and a
-directory comes out as one; a file is copied as it is.
-A path of this machine that has a colon in it is written with ./ before it.
-Whatever the sandbox sends, nothing but the target is written. Symbolic links
-that lead out of it are left out, and said.`,
+A directory is copied with all its contents. If the target is a directory, or ends in
+a slash, the copy goes into it under its own name; otherwise the target is the copy's
+name. Relative paths in the sandbox start at its working directory.
+"-" is standard input or output: a tar stream is unpacked into a directory, a directory
+is written as a tar stream, and a file is copied unchanged.
+Write ./ before a path of this machine that contains a colon.
+Whatever the sandbox sends, only the target is written. Symbolic links that lead out of
+it are left out and reported.`,
 		Example: `  sandpit cp ./project work:/workspace
   sandpit cp work:result.json .
   tar c src | sandpit cp - work:/workspace/
@@ -62,45 +64,45 @@ that lead out of it are left out, and said.`,
 			}
 			return names, cobra.ShellCompDirectiveNoSpace
 		},
-		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.copy(ctx, c, o, args) }),
+		RunE: a.withClient(o.run),
 	}
 	f := cmd.Flags()
-	f.StringVarP(&o.user, "user", "u", "", "`user` inside who reads or writes (default the sandbox's)")
-	f.BoolP("recursive", "r", false, "accepted out of habit: a directory is copied with all that is in it")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "draw no progress")
+	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox that reads or writes (default the sandbox's)")
+	f.BoolP("recursive", "r", false, "accepted for compatibility: a directory is always copied with its contents")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	return cmd
 }
 
-// parsePlace reads SANDBOX:PATH or a path of this machine.
-func parsePlace(text string) place {
+// parseCopyEnd parses SANDBOX:PATH or a path of this machine.
+func parseCopyEnd(text string) copyEnd {
 	name, p, ok := strings.Cut(text, ":")
 	if !ok || name == "" || strings.Contains(name, "/") || strings.HasPrefix(name, ".") {
-		return place{path: text}
+		return copyEnd{path: text}
 	}
-	return place{sandbox: name, path: p}
+	return copyEnd{sandbox: name, path: p}
 }
 
-func (a *app) copy(ctx context.Context, c *client.Client, o copyOptions, args []string) error {
-	target := parsePlace(args[len(args)-1])
-	sources := make([]place, len(args)-1)
+func (o *copyCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	target := parseCopyEnd(args[len(args)-1])
+	sources := make([]copyEnd, len(args)-1)
 	name := target.sandbox
 	for i, arg := range args[:len(args)-1] {
-		sources[i] = parsePlace(arg)
-		if err := oneSide(sources[i], target); err != nil {
+		sources[i] = parseCopyEnd(arg)
+		if err := checkCopyEnds(sources[i], target); err != nil {
 			return err
 		}
-		if len(sources) > 1 && (sources[i] == place{path: stream} || target == place{path: stream}) {
-			return sandpit.Errorf(sandpit.Invalid, "a stream has one source: - goes with one other place only")
+		if len(sources) > 1 && (sources[i] == copyEnd{path: stdioName} || target == copyEnd{path: stdioName}) {
+			return sandpit.Errorf(sandpit.Invalid, "\"-\" can be combined with one source or target only")
 		}
-		name = orElse(name, sources[i].sandbox)
+		name = cmp.Or(name, sources[i].sandbox)
 	}
 	if len(sources) > 1 && !strings.HasSuffix(target.path, "/") {
-		target.path += "/" // several need a directory
+		target.path += "/" // several sources need a directory
 	}
 	finder := &finder{client: c}
 	for _, s := range sources {
 		p := newCopyProgress(a, o)
-		err := a.copyOne(ctx, c, finder, copied{s, target, o.user, p})
+		err := copyJob{s, target, o.user, p}.copyFiles(ctx, a, c, finder)
 		p.clear()
 		if err != nil {
 			return err
@@ -109,37 +111,37 @@ func (a *app) copy(ctx context.Context, c *client.Client, o copyOptions, args []
 	return nil
 }
 
-// oneSide checks that a copy is between this machine and one sandbox.
-func oneSide(source, target place) error {
+// checkCopyEnds checks that a copy is between this machine and a sandbox.
+func checkCopyEnds(source, target copyEnd) error {
 	switch {
 	case source.sandbox == "" && target.sandbox == "":
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "neither %q nor %q is in a sandbox", source.path, target.path),
-			"a path inside is written SANDBOX:PATH")
+			"write SANDBOX:PATH for a path in a sandbox")
 	case source.sandbox != "" && target.sandbox != "":
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a copy from one sandbox to another goes by way of this machine"),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "cannot copy from one sandbox to another directly"),
 			"for example: sandpit cp A:PATH - | sandpit cp - B:PATH/")
 	}
 	return nil
 }
 
-// copied is one copy.
-type copied struct {
-	source, target place
+// copyJob is one copy.
+type copyJob struct {
+	source, target copyEnd
 	user           string
 	progress       *copyProgress
 }
 
-func (a *app) copyOne(ctx context.Context, c *client.Client, f *finder, x copied) error {
-	id, err := f.find(ctx, orElse(x.target.sandbox, x.source.sandbox))
+func (x copyJob) copyFiles(ctx context.Context, a *app, c *client.Client, f *finder) error {
+	id, err := f.findID(ctx, cmp.Or(x.target.sandbox, x.source.sandbox))
 	if err != nil {
 		return err
 	}
-	s, err := c.Get(ctx, id)
+	s, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return err
 	}
-	guest := watchedFiles{s.Guest(), x.progress}
-	w, err := workspace.New(guest, workspace.Options{User: x.user, Dir: orElse(s.Spec.WorkDir, sandpit.DefaultWorkDir)})
+	guest := countedFiles{s.Guest(), x.progress}
+	w, err := workspace.New(guest, workspace.Options{User: x.user, Dir: cmp.Or(s.Spec.WorkDir, sandpit.DefaultWorkDir)})
 	if err != nil {
 		return err
 	}
@@ -147,24 +149,24 @@ func (a *app) copyOne(ctx context.Context, c *client.Client, f *finder, x copied
 		if path.IsAbs(p) {
 			return p
 		}
-		kept := path.Join(orElse(s.Spec.WorkDir, sandpit.DefaultWorkDir), p)
+		kept := path.Join(cmp.Or(s.Spec.WorkDir, sandpit.DefaultWorkDir), p)
 		if strings.HasSuffix(p, "/") {
 			kept += "/"
 		}
 		return kept
 	}
 	switch {
-	case x.source == place{path: stream}:
+	case x.source == copyEnd{path: stdioName}:
 		return copyStreamIn(ctx, guest, x.user, inside(x.target.path), a.In)
-	case x.target == place{path: stream}:
+	case x.target == copyEnd{path: stdioName}:
 		return copyStreamOut(ctx, guest, x.user, inside(x.source.path), a.Out)
 	case x.target.sandbox != "":
-		x.progress.expect(x.source.path)
+		x.progress.measureSource(x.source.path)
 		return w.CopyTo(ctx, x.source.path, inside(x.target.path))
 	}
 	skipped, err := w.CopyFrom(ctx, inside(x.source.path), x.target.path)
 	for _, name := range skipped {
-		fmt.Fprintf(a.Err, "sandpit: left out: %s\n", safe(name))
+		fmt.Fprintf(a.Err, "sandpit: left out: %s\n", escapeText(name))
 	}
 	return err
 }
@@ -174,7 +176,7 @@ func copyStreamIn(ctx context.Context, files sandpit.Files, user, target string,
 	into := strings.HasSuffix(target, "/")
 	if !into {
 		_, err := files.ListDir(ctx, user, target, 1)
-		into = err == nil || sandpit.CodeOf(err) == sandpit.Exhausted // so many entries
+		into = err == nil || sandpit.CodeOf(err) == sandpit.Exhausted // the directory has many entries
 	}
 	if into {
 		return files.WriteTree(ctx, user, target, from)
@@ -182,7 +184,7 @@ func copyStreamIn(ctx context.Context, files sandpit.Files, user, target string,
 	return files.WriteFile(ctx, user, target, from, sandpit.WriteOptions{})
 }
 
-// copyStreamOut writes a file as it is, and a directory as a tar stream.
+// copyStreamOut writes a file unchanged, and a directory as a tar stream.
 func copyStreamOut(ctx context.Context, files sandpit.Files, user, source string, to io.Writer) error {
 	r, err := files.ReadFile(ctx, user, source)
 	if sandpit.CodeOf(err) == sandpit.Invalid {
@@ -195,7 +197,7 @@ func copyStreamOut(ctx context.Context, files sandpit.Files, user, source string
 	return errors.Join(err, r.Close())
 }
 
-// copyProgress draws how far a copy is, on a terminal.
+// copyProgress shows the progress of a copy on a terminal.
 type copyProgress struct {
 	draw  func(done, total int64)
 	clear func()
@@ -203,7 +205,7 @@ type copyProgress struct {
 	total atomic.Int64
 }
 
-func newCopyProgress(a *app, o copyOptions) *copyProgress {
+func newCopyProgress(a *app, o *copyCommand) *copyProgress {
 	p := &copyProgress{clear: func() {}}
 	if !o.quiet {
 		p.draw, p.clear = newProgress(a.Err, "Copying")
@@ -211,12 +213,12 @@ func newCopyProgress(a *app, o copyOptions) *copyProgress {
 	return p
 }
 
-// expect finds out how much there is to be copied.
-func (p *copyProgress) expect(source string) {
+// measureSource determines the size of the source.
+func (p *copyProgress) measureSource(source string) {
 	if p.draw == nil {
 		return
 	}
-	const most = 100_000 // files that are looked at: a bar need not be exact
+	const most = 100_000 // files: a progress bar need not be exact
 	n, sum := 0, int64(0)
 	_ = filepath.WalkDir(source, func(_ string, entry fs.DirEntry, err error) error {
 		if n++; n > most {
@@ -224,7 +226,7 @@ func (p *copyProgress) expect(source string) {
 			return fs.SkipAll
 		}
 		if err != nil || !entry.Type().IsRegular() {
-			return nil //nolint:nilerr // the copy itself tells of it
+			return nil //nolint:nilerr // the copy itself reports it
 		}
 		if info, err := entry.Info(); err == nil {
 			sum += info.Size()
@@ -234,44 +236,44 @@ func (p *copyProgress) expect(source string) {
 	p.total.Store(sum)
 }
 
-func (p *copyProgress) add(n int) {
+func (p *copyProgress) addBytes(n int) {
 	if p.draw != nil {
 		p.draw(p.done.Add(int64(n)), p.total.Load())
 	}
 }
 
-// watchedFiles is a guest whose copies are counted.
-type watchedFiles struct {
+// countedFiles is a guest whose file transfers are counted.
+type countedFiles struct {
 	sandpit.Guest
 	progress *copyProgress
 }
 
 // WriteFile implements sandpit.Files.
-func (w watchedFiles) WriteFile(ctx context.Context, user, name string, content io.Reader, o sandpit.WriteOptions) error {
-	return w.Guest.WriteFile(ctx, user, name, counting{content, w.progress.add}, o)
+func (w countedFiles) WriteFile(ctx context.Context, user, name string, content io.Reader, o sandpit.WriteOptions) error {
+	return w.Guest.WriteFile(ctx, user, name, countingReader{content, w.progress.addBytes}, o)
 }
 
 // WriteTree implements sandpit.Files.
-func (w watchedFiles) WriteTree(ctx context.Context, user, name string, tar io.Reader) error {
-	return w.Guest.WriteTree(ctx, user, name, counting{tar, w.progress.add})
+func (w countedFiles) WriteTree(ctx context.Context, user, name string, tar io.Reader) error {
+	return w.Guest.WriteTree(ctx, user, name, countingReader{tar, w.progress.addBytes})
 }
 
 // ReadFile implements sandpit.Files.
-func (w watchedFiles) ReadFile(ctx context.Context, user, name string) (io.ReadCloser, error) {
-	return w.watch(w.Guest.ReadFile(ctx, user, name))
+func (w countedFiles) ReadFile(ctx context.Context, user, name string) (io.ReadCloser, error) {
+	return w.countReads(w.Guest.ReadFile(ctx, user, name))
 }
 
 // ReadTree implements sandpit.Files.
-func (w watchedFiles) ReadTree(ctx context.Context, user, name string) (io.ReadCloser, error) {
-	return w.watch(w.Guest.ReadTree(ctx, user, name))
+func (w countedFiles) ReadTree(ctx context.Context, user, name string) (io.ReadCloser, error) {
+	return w.countReads(w.Guest.ReadTree(ctx, user, name))
 }
 
-func (w watchedFiles) watch(r io.ReadCloser, err error) (io.ReadCloser, error) {
+func (w countedFiles) countReads(r io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
 	return struct {
 		io.Reader
 		io.Closer
-	}{counting{r, w.progress.add}, r}, nil
+	}{countingReader{r, w.progress.addBytes}, r}, nil
 }

@@ -11,81 +11,88 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-func (a *app) newDiff() *cobra.Command {
-	var o output
-	var patch bool
+// diffCommand has the options of sandpit diff.
+type diffCommand struct {
+	output
+	patch bool
+}
+
+func newDiff(a *app) *cobra.Command {
+	var o diffCommand
 	cmd := &cobra.Command{
 		Use:   "diff [flags] A [B]",
 		Short: "Show which files differ between sandboxes, snapshots and their image",
 		Long: `Show which files differ between A and B, each a running sandbox, or a snapshot as
-snapshot:NAME or by its ID. With A alone, show what differs in it from its image.
+snapshot:NAME or by its ID. With A alone, show its differences from its image.
 
-A is added, C changed, D removed. The image itself is not looked at: W is written, which
-is added or changed compared with it; R is restored, which is as in the image again.
-Mounts are left out.`,
+A means added, C changed, D removed. W (written: added or changed compared with the
+image) and R (restored: the same as in the image again) stand where the image itself was
+not compared. Mounts are left out.`,
 		Example:           "  sandpit diff work\n  sandpit diff snapshot:before work\n  sandpit diff --patch snapshot:before work > changes.patch",
 		Args:              wantArgs(1, 2, "a sandbox or a snapshot"),
 		ValidArgsFunction: a.completeSides,
-		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			r := client.DiffRequest{Patch: patch}
-			f := &finder{client: c}
-			sides := make([]client.Side, len(args))
-			for i, name := range args {
-				var err error
-				if sides[i], err = side(ctx, f, name); err != nil {
-					return err
-				}
-			}
-			r.To = sides[len(sides)-1]
-			if len(sides) > 1 {
-				r.From = sides[0]
-			}
-			d, err := c.Diff(ctx, r)
-			if err != nil {
-				return err
-			}
-			return a.showDiff(o, d, patch)
-		}),
+		RunE:              a.withClient(o.run),
 	}
-	o.add(cmd, "print paths only")
-	cmd.Flags().BoolVarP(&patch, "patch", "p", false, "show how small texts differ, as a unified diff")
+	o.addFlags(cmd, "print paths only")
+	cmd.Flags().BoolVarP(&o.patch, "patch", "p", false, "show the differences of small text files, as a unified diff")
 	return cmd
 }
 
-// side turns what people name into a side of a comparison.
-func side(ctx context.Context, f *finder, name string) (client.Side, error) {
+func (o *diffCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	r := client.DiffRequest{Patch: o.patch}
+	f := &finder{client: c}
+	sides := make([]client.Side, len(args))
+	for i, name := range args {
+		var err error
+		if sides[i], err = parseSide(ctx, f, name); err != nil {
+			return err
+		}
+	}
+	r.To = sides[len(sides)-1]
+	if len(sides) > 1 {
+		r.From = sides[0]
+	}
+	d, err := c.Sandboxes.Diff(ctx, r)
+	if err != nil {
+		return err
+	}
+	return showDiff(a, o.output, d, o.patch)
+}
+
+// parseSide parses one side of a comparison.
+func parseSide(ctx context.Context, f *finder, name string) (client.Side, error) {
 	if rest, ok := strings.CutPrefix(name, snapshotPrefix); ok {
 		return client.Side{Snapshot: rest}, nil
 	}
 	if sandpit.SnapshotID(name).Validate() == nil {
 		return client.Side{Snapshot: name}, nil
 	}
-	id, err := f.find(ctx, name)
+	id, err := f.findID(ctx, name)
 	return client.Side{Sandbox: id}, err
 }
 
-// showDiff prints a comparison. What a terminal would obey is escaped; in a patch that goes
-// elsewhere everything stands as it is, so that it can be applied.
-func (a *app) showDiff(o output, d sandpit.FileDiff, patch bool) error {
+// showDiff prints a comparison. Control characters are escaped, except in a patch that does not
+// go to a terminal, so that it can be applied.
+func showDiff(a *app, o output, d sandpit.FileDiff, patch bool) error {
 	l := listing{document: d, rows: [][]string{{"", "SIZE", "PATH"}}}
 	for _, c := range d.Changes {
 		l.ids = append(l.ids, c.Path)
-		l.rows = append(l.rows, []string{letter(c.Kind), changedSize(c), c.Path})
+		l.rows = append(l.rows, []string{kindLetter(c.Kind), formatChangeSize(c), c.Path})
 	}
 	if d.Truncated {
-		defer fmt.Fprintln(a.Err, "sandpit: there are more changes than are shown")
+		defer fmt.Fprintln(a.Err, "sandpit: more files differ than are shown")
 	}
-	if !patch || o.quiet || o.json() {
-		return a.show(o, l)
+	if !patch || o.quiet || o.isJSON() {
+		return a.showListing(o, l)
 	}
 	_, terminal := terminalOf(a.Out)
 	for _, c := range d.Changes {
 		text := c.Patch
 		switch {
 		case text == "":
-			text = fmt.Sprintf("# %s %s\n", c.Kind, safe(c.Path))
+			text = fmt.Sprintf("# %s %s\n", c.Kind, escapeText(c.Path))
 		case terminal:
-			text = safeLines(text)
+			text = escapeLines(text)
 		}
 		if _, err := fmt.Fprint(a.Out, text); err != nil {
 			return err
@@ -94,7 +101,7 @@ func (a *app) showDiff(o output, d sandpit.FileDiff, patch bool) error {
 	return nil
 }
 
-func letter(k sandpit.ChangeKind) string {
+func kindLetter(k sandpit.ChangeKind) string {
 	switch k {
 	case sandpit.DiffAdded:
 		return "A"
@@ -110,21 +117,9 @@ func letter(k sandpit.ChangeKind) string {
 	return "?"
 }
 
-func changedSize(c sandpit.FileChange) string {
+func formatChangeSize(c sandpit.FileChange) string {
 	if c.Type != "file" || c.Kind == sandpit.DiffRemoved || c.Kind == sandpit.DiffRestored {
 		return "-"
 	}
-	return size(c.Size)
-}
-
-// completeSides offers sandboxes and snapshots.
-func (a *app) completeSides(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	const none = cobra.ShellCompDirectiveNoFileComp
-	if len(args) >= 2 {
-		return nil, none
-	}
-	if strings.HasPrefix(begun, snapshotPrefix) {
-		return a.snapshotImages(cmd.Context(), begun), none
-	}
-	return a.sandboxNames(cmd.Context(), args, begun), none
+	return formatBytes(c.Size)
 }

@@ -13,9 +13,10 @@ import (
 
 //go:generate go run ../../../cmd/sandpit docs markdown ../../../docs/cli
 
-// newDocs writes pages about all commands, for the repository and for packagers.
-func (a *app) newDocs() *cobra.Command {
-	cmd := group("docs", "Write manual pages", `Write pages about all commands into a directory, which is emptied of other pages
+// newDocs returns the command that writes pages about all commands, for the repository and for
+// packagers.
+func newDocs(a *app) *cobra.Command {
+	cmd := newGroup("docs", "Write manual pages", `Write pages about all commands into a directory, which is emptied of other pages
 of the kind.`, "  sandpit docs man /usr/local/share/man/man1")
 	cmd.Hidden = true
 	for _, kind := range []struct {
@@ -28,7 +29,7 @@ of the kind.`, "  sandpit docs man /usr/local/share/man/man1")
 		{"markdown", "Write Markdown pages", ".md", doc.GenMarkdownTree},
 	} {
 		cmd.AddCommand(&cobra.Command{
-			Use: kind.name + " DIRECTORY", Short: kind.short,
+			Use: kind.name + " DIRECTORY", Short: "Write manual pages",
 			Args: wantArgs(1, 1, "a directory"),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				return writeDocs(cmd.Root(), args[0], kind.ending, kind.write)
@@ -39,8 +40,8 @@ of the kind.`, "  sandpit docs man /usr/local/share/man/man1")
 }
 
 func writeDocs(root *cobra.Command, dir, ending string, write func(*cobra.Command, string) error) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // pages are for everybody
-		return sandpit.Errorf(sandpit.CodeOf(err), "make the directory: %w", err)
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // pages are public
+		return sandpit.Errorf(sandpit.CodeOf(err), "create the directory: %w", err)
 	}
 	old, err := filepath.Glob(filepath.Join(dir, "sandpit*"+ending))
 	if err != nil {
@@ -51,7 +52,7 @@ func writeDocs(root *cobra.Command, dir, ending string, write func(*cobra.Comman
 			return sandpit.Errorf(sandpit.CodeOf(err), "remove an old page: %w", err)
 		}
 	}
-	// The same text on every day and machine.
+	// The pages must not depend on the day and the machine.
 	root.DisableAutoGenTag = true
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

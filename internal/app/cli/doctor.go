@@ -14,20 +14,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
 )
 
-func (a *app) newDoctor() *cobra.Command {
+func newDoctor(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Find out whether sandboxes work on this machine, and what to do if not",
-		Long: `Find out whether sandboxes work on this machine, and what to do if not.
+		Short: "Check whether sandboxes work on this machine",
+		Long: `Check whether sandboxes work on this machine, and show what to do if they do not.
 
-It looks at what usually stands in the way, and then makes a real sandbox. The
-exit status is 0 if that worked.`,
+It checks common problems and then creates a sandbox. The exit status is 0 if that worked.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), a) },
 	}
 }
 
-func (a *app) doctor(ctx context.Context) error {
+func runDoctor(ctx context.Context, a *app) error {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
@@ -35,8 +34,8 @@ func (a *app) doctor(ctx context.Context) error {
 	for _, f := range configFindings(cfg) {
 		a.showFinding(f)
 	}
-	path, _ := lookup(a.options.Environ, "PATH")
-	rules, _ := mountRules(cfg, nil) // fails for allowed paths only
+	path, _ := lookupEnv(a.options.Environ, "PATH")
+	rules, _ := mountRules(cfg, nil) // only allowed paths can fail
 	a.showFinding(findPython(path, rules))
 	if !daemon.Examine(ctx, cfg, a.showFinding) {
 		return exitStatus(1)
@@ -45,17 +44,17 @@ func (a *app) doctor(ctx context.Context) error {
 	return err
 }
 
-// configFindings tell which file was read, and what of it and of the environment has no effect.
+// configFindings report which file was read, and which settings and variables have no effect.
 func configFindings(cfg config.Config) []daemon.Finding {
 	const name = "configuration"
-	file := daemon.Finding{Name: name, Text: "there is no file; all settings have their defaults or come from the environment"}
+	file := daemon.Finding{Name: name, Text: "no configuration file; settings are the defaults or come from the environment"}
 	if cfg.File != "" {
 		file.Text = "read from " + cfg.File
 	}
 	all := []daemon.Finding{file}
 	if len(cfg.Ignored) > 0 {
 		all = append(all, daemon.Finding{
-			Name: name, Text: "ignored, as of other programs: [" + strings.Join(cfg.Ignored, "], [") + "]",
+			Name: name, Text: "ignored sections of other programs: [" + strings.Join(cfg.Ignored, "], [") + "]",
 			Hint: "sandpit's own sections are in docs/configuration.md",
 		})
 	}
@@ -65,18 +64,18 @@ func configFindings(cfg config.Config) []daemon.Finding {
 	return all
 }
 
-// findPython tells whether the interpreter that this shell finds is one that the
-// host image brings in.
+// findPython checks whether the Python interpreter of this shell is one that the host image
+// contains.
 func findPython(path string, rules hostpath.Rules) daemon.Finding {
 	const name = "python3"
 	f := daemon.Finding{Name: name}
 	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin"} {
 		if isExecutable(filepath.Join(dir, name)) {
-			f.Text = "the sandbox's is " + filepath.Join(dir, name)
+			f.Text = "the sandbox uses " + filepath.Join(dir, name)
 			return f
 		}
 	}
-	err := explainMissing(sandpit.Errorf(sandpit.NotFound, "this machine has none"), name, path, rules)
+	err := explainMissing(sandpit.Errorf(sandpit.NotFound, "not found on this machine"), name, path, rules)
 	f.Text, f.Hint = err.Error(), sandpit.HintOf(err)
 	return f
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-type execOptions struct {
+type execCommand struct {
 	attachment
 	detach        bool
 	env           []string
@@ -21,114 +21,94 @@ type execOptions struct {
 	timeout       time.Duration
 }
 
-func (o *execOptions) add(cmd *cobra.Command) {
+func (o *execCommand) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
 	f.StringVarP(&o.workDir, "workdir", "w", "", "`directory` where it starts (default the sandbox's)")
 	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the sandbox's)")
 }
 
-// limit is the time limit of the command. Nobody waits for one that is left alone, and a person
-// ends what has a terminal: these have none.
-func (o *execOptions) limit() time.Duration {
+// commandTimeout returns the time limit of the command. Detached commands and commands with a
+// terminal have none by default.
+func (o *execCommand) commandTimeout() time.Duration {
 	if o.timeout == client.DefaultTimeout && (o.detach || o.terminal) {
 		return 0
 	}
 	return o.timeout
 }
 
-func (a *app) newExec() *cobra.Command {
-	o := execOptions{attachment: attachment{signals: true}}
+func newExec(a *app) *cobra.Command {
+	o := execCommand{attachment: attachment{signals: true}}
 	cmd := &cobra.Command{
 		Use:   "exec [flags] SANDBOX [--] COMMAND [ARG...]",
 		Short: "Run a command in a sandbox of a server",
 		Long: `Run a command in a sandbox of a server.
 
-The exit status is the command's; 124 means that it took too long, 125 that
-sandpit failed, 127 that there is no such program. Signals that this program gets
-are passed on to the command; at the third one this program ends and leaves the
-command alone. A command goes on when the connection breaks or this program is
-killed. After a broken connection this program goes on too, where it was, without
-a byte lost, unless there was input that may not have arrived.
-With --detach it is started and left alone, and its ID is printed: see
-sandpit logs.`,
+The exit status is the command's; 124 means that it timed out, 125 that sandpit failed,
+127 that there is no such program. Signals are passed on to the command; after the third
+one this program ends and the command keeps running. The command also keeps running when
+the connection breaks or this program is killed. After a broken connection this program
+reconnects and continues without losing output, unless there was input that may not have
+arrived.
+With --detach the command is started and its ID printed: see sandpit logs.`,
 		Example: `  sandpit exec work -- python3 -V
   sandpit exec -it work bash
   tar c . | sandpit exec -i work tar x -C /workspace
   sandpit exec --detach work -- sh -c 'make > log 2>&1'`,
 		Args:              wantArgs(2, -1, "the name of a sandbox or a command"),
 		ValidArgsFunction: a.completeSandboxes(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if !cmd.Flags().Changed("timeout") {
-				o.timeout = client.DefaultTimeout
-			} else if o.timeout < 0 {
-				return sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
-			}
-			if o.detach && (o.interactive || o.terminal) {
-				return usageError(cmd, "--detach goes with neither -i nor -t: nobody would be there")
-			}
-			if args[1] == "--" && len(args) > 2 {
-				args = append(args[:1:1], args[2:]...)
-			}
-			return a.exec(cmd.Context(), o, args[0], args[1:])
-		},
+		RunE:              a.withoutClient(o.run),
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false)
-	o.attachment.add(f)
-	o.add(cmd)
-	f.BoolVarP(&o.detach, "detach", "d", false, "start it, print its ID and leave it alone")
+	o.attachment.addFlags(f)
+	o.addFlags(cmd)
+	f.BoolVarP(&o.detach, "detach", "d", false, "start the command, print its ID and exit")
 	f.DurationVar(&o.timeout, "timeout", 0, "kill it after this `time`; 0 means never (default the server's sandbox.timeout; none with -d or -t)")
 	return cmd
 }
 
-func (a *app) newShell() *cobra.Command {
-	o := execOptions{attachment: attachment{interactive: true, terminal: true, shell: true, signals: true}}
-	cmd := &cobra.Command{
-		Use:   "shell [flags] SANDBOX",
-		Short: "Work in a sandbox of a server with a shell",
-		Long: `Work in a sandbox of a server with a shell: bash if it has one, else sh. The exit
-status is the shell's. When the connection breaks this program ends, since nobody
-knows which keys have arrived; the shell goes on, as sandpit ps shows.`,
-		Example:           "  sandpit shell work",
-		Args:              wantArgs(1, 1, "the name of a sandbox"),
-		ValidArgsFunction: a.completeSandboxes(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.exec(cmd.Context(), o, args[0], []string{
-				"sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi",
-			})
-		},
+func (o *execCommand) run(cmd *cobra.Command, a *app, args []string) error {
+	if !cmd.Flags().Changed("timeout") {
+		o.timeout = client.DefaultTimeout
+	} else if o.timeout < 0 {
+		return sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
 	}
-	o.add(cmd)
-	return cmd
+	if o.detach && (o.interactive || o.terminal) {
+		return usageError(cmd, "--detach cannot be combined with -i or -t")
+	}
+	if args[1] == "--" && len(args) > 2 {
+		args = append(args[:1:1], args[2:]...)
+	}
+	return o.runCommand(cmd.Context(), a, args[0], args[1:])
 }
 
-// exec runs a command. What goes wrong has the exit status of sandpit itself, since
-// the others may be the command's.
-func (a *app) exec(ctx context.Context, o execOptions, name string, args []string) error {
-	c, err := a.dial()
+// runCommand runs a command in a sandbox. A failure of sandpit itself has its own exit status,
+// because other statuses may be the command's.
+func (o *execCommand) runCommand(ctx context.Context, a *app, name string, args []string) error {
+	c, err := a.newClient()
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	id, err := find(ctx, c, name)
+	id, err := findSandbox(ctx, c, name)
 	if err != nil {
-		return a.interrupted(ctx, err)
+		return a.signalOr(ctx, err)
 	}
 	command := sandpit.Command{
-		Args: args, Dir: o.workDir, User: o.user, Timeout: o.limit(), Stdout: a.Out, Stderr: a.Err,
+		Args: args, Dir: o.workDir, User: o.user, Timeout: o.commandTimeout(), Stdout: a.Out, Stderr: a.Err,
 	}
 	if command.Env, err = a.parseEnv(o.env); err != nil {
 		return err
 	}
-	box := c.Open(id)
+	box := c.Sandboxes.Open(id)
 	if o.detach {
-		err := a.detach(ctx, box.Guest(), command)
-		return a.interrupted(ctx, a.explainExec(ctx, executed{c, id, name, command}, err))
+		err := startUnattended(ctx, a, box.Guest(), command)
+		return a.signalOr(ctx, executedCommand{c, id, name, command}.explainError(ctx, a, err))
 	}
-	status, err := a.execute(ctx, o.attachment, box, command)
+	status, err := o.attachment.execute(ctx, a, box, command)
 	if err != nil {
-		return a.interrupted(ctx, a.explainExec(ctx, executed{c, id, name, command}, err))
+		return a.signalOr(ctx, executedCommand{c, id, name, command}.explainError(ctx, a, err))
 	}
 	if status.OutOfMemory {
 		fmt.Fprintln(a.Err, "sandpit: out of memory: the command was killed")
@@ -139,8 +119,8 @@ func (a *app) exec(ctx context.Context, o execOptions, name string, args []strin
 	return nil
 }
 
-// detach starts a command that nobody follows.
-func (a *app) detach(ctx context.Context, guest sandpit.Guest, command sandpit.Command) error {
+// startUnattended starts a command and prints its ID without waiting for it.
+func startUnattended(ctx context.Context, a *app, guest sandpit.Guest, command sandpit.Command) error {
 	command.Stdout, command.Stderr = nil, nil
 	command.ID = newCommandID()
 	if _, err := guest.Start(ctx, command); err != nil {
@@ -150,33 +130,33 @@ func (a *app) detach(ctx context.Context, guest sandpit.Guest, command sandpit.C
 	return err
 }
 
-// newCommandID returns an ID by which a command that is left alone is found again.
+// newCommandID returns a random ID for a command that is found again by it.
 func newCommandID() string { return strings.ToLower(rand.Text()) }
 
-// executed is a command, and the sandbox that it was to run in.
-type executed struct {
+// executedCommand is a command and the sandbox that should run it.
+type executedCommand struct {
 	client  *client.Client
 	id      sandpit.ID
 	name    string
 	command sandpit.Command
 }
 
-// explainExec tells a sandbox that cannot be used from a program that cannot be run.
-func (a *app) explainExec(ctx context.Context, x executed, err error) error {
+// explainError tells a sandbox that cannot be used from a program that cannot be executed.
+func (x executedCommand) explainError(ctx context.Context, a *app, err error) error {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Timeout:
 		switch x.command.Timeout {
 		case 0:
 			return err
 		case client.DefaultTimeout:
-			fmt.Fprintln(a.Err, "sandpit: timeout: the command was killed after the server's time limit of commands (sandbox.timeout)")
-			fmt.Fprintln(a.Err, "hint: sandpit exec --timeout 0 "+shellQuote(x.name)+" COMMAND has no limit")
+			fmt.Fprintln(a.Err, "sandpit: timeout: the command was killed after the server's time limit (sandbox.timeout)")
+			fmt.Fprintln(a.Err, "hint: run it without a limit: sandpit exec --timeout 0 "+shellQuote(x.name)+" COMMAND")
 			return exitStatus(statusTimeout)
 		}
-		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s, as --timeout says\n", x.command.Timeout)
+		fmt.Fprintf(a.Err, "sandpit: timeout: the command was killed after %s (--timeout)\n", x.command.Timeout)
 		return exitStatus(statusTimeout)
 	case sandpit.PermissionDenied, sandpit.NotFound:
-		s, e := x.client.Get(context.WithoutCancel(ctx), x.id)
+		s, e := x.client.Sandboxes.Get(context.WithoutCancel(ctx), x.id)
 		if e != nil {
 			return e
 		}

@@ -12,10 +12,10 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// explainState says what to do about a sandbox that does not run, by the name that the user
-// gave it.
+// explainState adds what to do about a sandbox that does not run, with the name that the user
+// typed.
 func explainState(ctx context.Context, c *client.Client, id sandpit.ID, name string, err error) error {
-	s, getErr := c.Get(context.WithoutCancel(ctx), id)
+	s, getErr := c.Sandboxes.Get(context.WithoutCancel(ctx), id)
 	if getErr == nil {
 		verb := map[sandpit.State]string{
 			sandpit.StateStopped: "start", sandpit.StatePaused: "resume", sandpit.StateArchived: "restore", sandpit.StateError: "rm",
@@ -30,7 +30,7 @@ func explainState(ctx context.Context, c *client.Client, id sandpit.ID, name str
 	return err
 }
 
-// stateText is a state with its reason.
+// stateText returns a state with its reason.
 func stateText(s sandpit.Sandbox) string {
 	if s.Reason == "" {
 		return string(s.State)
@@ -38,14 +38,13 @@ func stateText(s sandpit.Sandbox) string {
 	return string(s.State) + ": " + s.Reason
 }
 
-// isShellBuiltin reports whether a command is one that only a shell knows.
+// isShellBuiltin reports whether a command exists in shells only.
 func isShellBuiltin(name string) bool {
 	return slices.Contains([]string{"cd", "export", "source", "alias", "unset", "ulimit", "umask", "set", "."}, name)
 }
 
-// explainProgram adds a hint to the error for a program that is not there, where a command
-// line for a shell was given as a program. Run is the beginning of the command line that was
-// used.
+// explainProgram adds a hint to the error for a missing program if a command line for a shell was
+// given as a program. Run is the beginning of the command line to suggest.
 func explainProgram(err error, run string, args []string) error {
 	if sandpit.CodeOf(err) != sandpit.NotFound || len(args) == 0 || sandpit.HintOf(err) != "" {
 		return err
@@ -54,12 +53,12 @@ func explainProgram(err error, run string, args []string) error {
 	case len(args) == 1 && strings.ContainsAny(args[0], " |&;<>$"):
 		return sandpit.WithHint(err, "for a command line use a shell: "+run+" -- sh -c "+shellQuote(args[0]))
 	case isShellBuiltin(args[0]):
-		return sandpit.WithHint(err, args[0]+" is part of a shell: "+run+" -- sh -c "+shellQuote(line)+"; -w sets the working directory")
+		return sandpit.WithHint(err, args[0]+" is part of a shell, not a program: "+run+" -- sh -c "+shellQuote(line)+"; -w sets the working directory")
 	}
 	return err
 }
 
-// dockerFlags translates flags of Docker that are not flags here.
+// dockerFlags returns hints for flags of Docker that do not exist here.
 func dockerFlags() map[string]string {
 	return map[string]string{
 		"--mount": "use -v HOST:SANDBOX[:rw]", "--filter": "use --label NAME=VALUE", "--env-file": "use -e NAME=VALUE for each variable",

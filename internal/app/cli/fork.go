@@ -10,65 +10,72 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// maxForks is how many copies a server makes at once.
+// maxForks is how many forks a server creates at once.
 const maxForks = 100
 
-func (a *app) newFork() *cobra.Command {
-	var o output
-	var count int
-	var labels, env, secrets []string
+// forkCommand has the options of sandpit fork.
+type forkCommand struct {
+	output
+	count                int
+	labels, env, secrets []string
+}
+
+func newFork(a *app) *cobra.Command {
+	var o forkCommand
 	cmd := &cobra.Command{
 		Use:   "fork [flags] SANDBOX",
-		Short: "Make copies of a sandbox, which goes on",
-		Long: `Make copies of a running or paused sandbox, which goes on, and print their IDs. They
-begin as it is now: with its files, and with the programs that run if its provider
-saves memory, too. They have its deadline, policy, labels and environment, and neither its
-secrets, name nor its published ports. Either all are made or none.`,
+		Short: "Fork a sandbox",
+		Long: `Create new sandboxes from the current state of a running or paused one, which keeps
+running, and print their IDs. They begin with its files and, if its provider saves memory,
+with its running programs. They have its deadline, policy, labels and environment, but
+neither its secrets, its name nor its published ports. Either all are created or none.`,
 		Example:           "  sandpit fork work\n  sandpit fork -n 5 --label try=1 -e SEED=1 work",
 		Args:              wantArgs(1, 1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(1),
-		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error {
-			if count < 1 || count > maxForks {
-				return sandpit.Errorf(sandpit.Invalid, "--count %d: want 1 to %d", count, maxForks)
-			}
-			r, err := a.forkRequest(count, labels, env, secrets)
-			if err != nil {
-				return err
-			}
-			id, err := find(ctx, c, args[0])
-			if err != nil {
-				return err
-			}
-			made, err := c.Fork(ctx, id, r)
-			if err != nil {
-				return err
-			}
-			l := listing{}
-			boxes := make([]sandpit.Sandbox, len(made))
-			for i, s := range made {
-				boxes[i], l.ids = s.Sandbox, append(l.ids, string(s.ID))
-			}
-			if l.document = boxes; o.quiet || o.json() {
-				return a.show(o, l)
-			}
-			for _, id := range l.ids {
-				if _, err := fmt.Fprintln(a.Out, id); err != nil {
-					return err
-				}
-			}
-			return nil
-		}),
+		RunE:              a.withClient(o.run),
 	}
-	o.add(cmd, "print IDs only, which is also the default")
+	o.addFlags(cmd, "print IDs only (the default)")
 	f := cmd.Flags()
-	f.IntVarP(&count, "count", "n", 1, "`number` of copies, up to 100")
-	f.StringArrayVar(&labels, "label", nil, "`NAME=VALUE` that the copies have besides")
-	f.StringArrayVarP(&env, "env", "e", nil, "environment `NAME=VALUE` of commands that are started in them, or NAME to pass this shell's value")
-	f.StringArrayVar(&secrets, "secret", nil, "secret of the copies, which do not have the sandbox's: `NAME` of a variable of this shell, or NAME=@FILE")
+	f.IntVarP(&o.count, "count", "n", 1, "`number` of forks, up to 100")
+	f.StringArrayVar(&o.labels, "label", nil, "additional label `NAME=VALUE` of the forks")
+	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE` of commands started in the forks, or NAME to pass this shell's value")
+	f.StringArrayVar(&o.secrets, "secret", nil, "secret of the forks, which do not get the sandbox's: `NAME` of a variable of this shell, or NAME=@FILE")
 	return cmd
 }
 
-func (a *app) forkRequest(count int, labels, env, secrets []string) (client.ForkRequest, error) {
+func (o *forkCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	if o.count < 1 || o.count > maxForks {
+		return sandpit.Errorf(sandpit.Invalid, "--count %d: want 1 to %d", o.count, maxForks)
+	}
+	r, err := newForkRequest(a, o.count, o.labels, o.env, o.secrets)
+	if err != nil {
+		return err
+	}
+	id, err := findSandbox(ctx, c, args[0])
+	if err != nil {
+		return err
+	}
+	made, err := c.Sandboxes.Fork(ctx, id, r)
+	if err != nil {
+		return err
+	}
+	l := listing{}
+	boxes := make([]sandpit.Sandbox, len(made))
+	for i, s := range made {
+		boxes[i], l.ids = s.Sandbox, append(l.ids, string(s.ID))
+	}
+	if l.document = boxes; o.quiet || o.isJSON() {
+		return a.showListing(o.output, l)
+	}
+	for _, id := range l.ids {
+		if _, err := fmt.Fprintln(a.Out, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func newForkRequest(a *app, count int, labels, env, secrets []string) (client.ForkRequest, error) {
 	r := client.ForkRequest{Count: count}
 	if count < 1 {
 		return r, sandpit.Errorf(sandpit.Invalid, "-n %d: want 1 or more", count)
@@ -80,7 +87,7 @@ func (a *app) forkRequest(count int, labels, env, secrets []string) (client.Fork
 	if r.Env, err = a.parseEnv(env); err != nil {
 		return r, err
 	}
-	given, err := a.newSecrets(networkFlags{secrets: secrets})
+	given, err := networkFlags{secrets: secrets}.readSecrets(a)
 	r.Secrets = given.programs
 	return r, err
 }

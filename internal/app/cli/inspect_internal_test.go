@@ -33,7 +33,7 @@ func TestInspectTellsPolicies(t *testing.T) {
 		Next: sandpit.Upcoming{Action: sandpit.ActionStop, At: time.Now().Add(time.Hour + time.Second), Cause: sandpit.CauseIdle},
 	}}
 	var got []string
-	for _, row := range i.facts() {
+	for _, row := range i.detailRows() {
 		switch row[0] {
 		case "Network", "Allowed", "Denied", "Header", "Network limits", "Secrets", "Policy", "Mount":
 			got = append(got, row[0]+": "+row[1])
@@ -77,7 +77,7 @@ func TestShowNext(t *testing.T) {
 		"resume on use":        {State: sandpit.StatePaused, ResumesOnUse: true},
 		"suspend 1h after use": {State: sandpit.StateRunning, Policy: sandpit.Policy{IdleTimeout: time.Hour, IdleAction: sandpit.ActionSuspend}},
 	} {
-		if got := showNext(s); got != want {
+		if got := formatNext(s); got != want {
 			t.Errorf("%+v: %q, want %q", s, got, want)
 		}
 	}

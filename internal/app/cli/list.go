@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-type listOptions struct {
+type listCommand struct {
 	output
 	labels, states []string
 	owner          string
@@ -21,8 +20,8 @@ type listOptions struct {
 	all, wide      bool
 }
 
-func (a *app) newList() *cobra.Command {
-	var o listOptions
+func newList(a *app) *cobra.Command {
+	var o listCommand
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
@@ -32,32 +31,34 @@ func (a *app) newList() *cobra.Command {
   sandpit rm $(sandpit ls -q --state error)`,
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.verb(func(ctx context.Context, c *client.Client, _ []string) error {
-			filter, err := o.filter()
-			if err != nil {
-				return err
-			}
-			list, err := c.List(ctx, filter)
-			if err != nil {
-				return err
-			}
-			return a.show(o.output, o.listing(list))
-		}),
+		RunE:              a.withClient(o.run),
 	}
-	o.add(cmd, "print IDs only")
+	o.addFlags(cmd, "print IDs only")
 	f := cmd.Flags()
 	f.StringArrayVar(&o.labels, "label", nil, "only those with this `NAME=VALUE`; may be repeated")
 	f.StringArrayVar(&o.states, "state", nil, "only those in this `STATE`; may be repeated")
-	f.StringVar(&o.owner, "owner", "", "only those of this `owner`, for who may see everybody's")
+	f.StringVar(&o.owner, "owner", "", "only those of this `owner`; other owners are for administrators")
 	f.IntVar(&o.limit, "limit", 0, "at most this `number`")
-	f.BoolVarP(&o.all, "all", "a", false, "also those that were deleted a short while ago")
-	f.BoolVar(&o.wide, "wide", false, "more columns")
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states(), cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	f.BoolVarP(&o.all, "all", "a", false, "include those that were deleted a short while ago")
+	f.BoolVar(&o.wide, "wide", false, "show more columns")
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return cmd
 }
 
-// states are all that a sandbox can be in.
-func states() []string {
+func (o *listCommand) run(ctx context.Context, a *app, c *client.Client, _ []string) error {
+	filter, err := o.toFilter()
+	if err != nil {
+		return err
+	}
+	list, err := c.Sandboxes.List(ctx, filter)
+	if err != nil {
+		return err
+	}
+	return a.showListing(o.output, o.toListing(list))
+}
+
+// stateNames returns all states of sandboxes.
+func stateNames() []string {
 	var names []string
 	for _, s := range allStates() {
 		names = append(names, string(s))
@@ -73,7 +74,7 @@ func allStates() []sandpit.State {
 	}
 }
 
-func (o *listOptions) filter() (client.Filter, error) {
+func (o *listCommand) toFilter() (client.Filter, error) {
 	f := client.Filter{Owner: o.owner, Limit: o.limit}
 	var err error
 	if f.Labels, err = parseLabels(o.labels); err != nil {
@@ -84,8 +85,8 @@ func (o *listOptions) filter() (client.Filter, error) {
 	}
 	for _, name := range o.states {
 		if !sandpit.State(name).Valid() {
-			return f, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--state %q: there is no such state", name),
-				"there are: "+strings.Join(states(), ", "))
+			return f, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--state %q: unknown state", name),
+				"valid states: "+strings.Join(stateNames(), ", "))
 		}
 		f.States = append(f.States, sandpit.State(name))
 	}
@@ -95,7 +96,7 @@ func (o *listOptions) filter() (client.Filter, error) {
 	return f, nil
 }
 
-func (o *listOptions) listing(list []sandpit.Sandbox) listing {
+func (o *listCommand) toListing(list []sandpit.Sandbox) listing {
 	if list == nil {
 		list = []sandpit.Sandbox{}
 	}
@@ -106,109 +107,15 @@ func (o *listOptions) listing(list []sandpit.Sandbox) listing {
 	}
 	for _, s := range list {
 		row := []string{
-			string(s.ID), orElse(s.Spec.Name, "-"), cmp.Or(string(s.Spec.Image), string(sandpit.HostImage)),
-			showState(s), showAge(s.CreatedAt), orElse(showNext(s), "-"),
+			string(s.ID), cmp.Or(s.Spec.Name, "-"), cmp.Or(string(s.Spec.Image), string(sandpit.HostImage)),
+			formatState(s), formatAge(s.CreatedAt), cmp.Or(formatNext(s), "-"),
 		}
 		if o.wide {
-			row = append(row, orElse(s.Lease.Owner, "-"), orElse(s.Provider, "-"),
-				orElse(showLabels(s.Spec.Labels), "-"),
-				orElse(strings.Join(policyLines(s.Policy), ", "), "-"), orElse(s.Reason, "-"))
+			row = append(row, cmp.Or(s.Lease.Owner, "-"), cmp.Or(s.Provider, "-"),
+				cmp.Or(formatLabels(s.Spec.Labels), "-"),
+				cmp.Or(strings.Join(describePolicy(s.Policy), ", "), "-"), cmp.Or(s.Reason, "-"))
 		}
 		l.ids, l.rows = append(l.ids, string(s.ID)), append(l.rows, row)
 	}
 	return l
-}
-
-type removeOptions struct {
-	force, all bool
-	labels     []string
-}
-
-func (a *app) newRemove() *cobra.Command {
-	var o removeOptions
-	cmd := &cobra.Command{
-		Use:     "rm [flags] SANDBOX...\n  sandpit rm [flags] --all|--label NAME=VALUE",
-		Aliases: []string{"remove", "delete"},
-		Short:   "Remove sandboxes with everything in them",
-		Long: `Remove sandboxes with everything in them, whether they run or not.
-
---all and --label ask first, and without a terminal they want -f.`,
-		Example: `  sandpit rm work
-  sandpit rm -f --label project=x`,
-		ValidArgsFunction: a.completeSandboxes(0),
-		Args: func(cmd *cobra.Command, args []string) error {
-			if chosen := o.all || len(o.labels) > 0; chosen == (len(args) > 0) {
-				return usageError(cmd, "name sandboxes, or give --all or --label")
-			}
-			return nil
-		},
-		RunE: a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.remove(ctx, c, o, args) }),
-	}
-	f := cmd.Flags()
-	f.BoolP("recursive", "r", false, "accepted out of habit: a sandbox is removed with everything in it")
-	f.BoolVarP(&o.force, "force", "f", false, "do not ask, and say nothing of those that are not there")
-	f.BoolVar(&o.all, "all", false, "all sandboxes that this key reaches")
-	f.StringArrayVar(&o.labels, "label", nil, "those with this `NAME=VALUE`; may be repeated")
-	return cmd
-}
-
-func (a *app) remove(ctx context.Context, c *client.Client, o removeOptions, args []string) error {
-	var ids []sandpit.ID
-	var errs []error
-	if len(args) > 0 {
-		finder := &finder{client: c}
-		for _, name := range args {
-			id, err := finder.find(ctx, name)
-			if err != nil && (!o.force || !isMissing(err)) {
-				errs = append(errs, err)
-			} else if err == nil && !slices.Contains(ids, id) {
-				ids = append(ids, id)
-			}
-		}
-	} else {
-		labels, err := parseLabels(o.labels)
-		if err != nil {
-			return err
-		}
-		list, err := c.List(ctx, client.Filter{Labels: labels})
-		if err != nil {
-			return err
-		}
-		if err := a.confirmRemoval(ctx, o, list); err != nil {
-			return err
-		}
-		for _, s := range list {
-			ids = append(ids, s.ID)
-		}
-	}
-	err := a.eachID(ctx, ids, func(ctx context.Context, id sandpit.ID) error {
-		err := c.Delete(ctx, id)
-		if o.force && isMissing(err) {
-			return nil
-		}
-		return err
-	})
-	return errors.Join(append(errs, err)...)
-}
-
-func isMissing(err error) bool {
-	code := sandpit.CodeOf(err)
-	return code == sandpit.NotFound || code == sandpit.Gone
-}
-
-// confirmRemoval has a person say yes.
-func (a *app) confirmRemoval(ctx context.Context, o removeOptions, list []sandpit.Sandbox) error {
-	if o.force || len(list) == 0 {
-		return nil
-	}
-	refused := sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not confirmed; nothing removed (%s selected)", plural(len(list), "sandbox", "sandboxes")),
-		"-f skips the question")
-	ok, err := a.ask(ctx, "Remove "+listed(list)+"?")
-	switch {
-	case err != nil:
-		return err
-	case !ok:
-		return refused
-	}
-	return nil
 }

@@ -24,66 +24,68 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-type mcpOptions struct {
-	runOptions
+type mcpCommand struct {
+	runCommand
 
 	tools   []string
 	servers string
 	sandbox string
 	session string
-	remove  bool // the session's files at the end
-	idle    time.Duration
+	// remove deletes the session's files at the end.
+	remove bool
+	idle   time.Duration
 }
 
-func (a *app) newMCP() *cobra.Command {
-	var o mcpOptions
+func newMCP(a *app) *cobra.Command {
+	var o mcpCommand
 	cmd := &cobra.Command{
 		Use:   "mcp [flags] [IMAGE]",
 		Short: "Give an agent a sandbox over the Model Context Protocol",
-		Long: `Give an agent tools in a sandbox over the Model Context Protocol, by this
-program's input and output: the client starts it.
+		Long: `Give an agent tools in a sandbox over the Model Context Protocol, on this program's
+standard input and output: the agent's client starts it.
 
-The sandbox is made with the first call of a tool and removed when the client
-closes the connection. It has no network unless --network gives it one, and sees
-nothing of this machine but what IMAGE and -v bring in. With a server (--server,
-SANDPIT_URL) it is made there.
+The sandbox is created with the first call of a tool and deleted when the client closes
+the connection. It has no network without --network, and sees nothing of this machine
+except IMAGE and -v. With a server (--server, SANDPIT_URL) it is created there.
 
-With --sandbox several agents share a sandbox of a server's. Each is a session with
-a user, a directory and programs of its own, which the others cannot get at. What
-runs ends with the connection; the files stay in the sandbox unless --remove-session is given.`,
+With --sandbox several agents share a sandbox of a server. Each is a session with a user,
+a directory and programs of its own, which the other sessions cannot access. Programs end
+with the connection; files stay in the sandbox unless --remove-session is given.`,
 		Example: `  claude mcp add sandpit -- sandpit mcp
   sandpit mcp --tools file,shell,git -v ./project:/workspace:rw
   sandpit mcp --network python:3.12-slim
   sandpit mcp --mcp-config mcp.json
   sandpit mcp --sandbox team --session alice`,
 		Args: wantArgs(0, 1, "an image"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.networkSet = cmd.Flags().Changed("network")
-			if len(args) == 1 {
-				o.image = args[0]
-			}
-			return a.serveMCP(cmd.Context(), o)
-		},
+		RunE: a.withoutClient(o.run),
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&o.tools, "tools", nil, "`tools` to offer: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default server.mcp_tools of the configuration, else default)")
 	f.StringVar(&o.servers, "mcp-config", "", "`file` of MCP servers whose tools can be called from the sandbox: {\"mcpServers\": {…}}")
-	f.StringVar(&o.sandbox, "sandbox", "", "work in this `sandbox` of the server's, beside other sessions")
-	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to come back to its files (default a new one)")
+	f.StringVar(&o.sandbox, "sandbox", "", "work in this `sandbox` of the server, beside other sessions")
+	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to use its files again (default a new one)")
 	f.BoolVar(&o.remove, "remove-session", false, "remove the session with its files when the connection ends")
-	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server removes the sandbox; the next call gets a new one")
+	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server deletes the sandbox; the next call gets a new one")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
-	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside, read only without :rw: `HOST:SANDBOX[:rw]`")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` in the sandbox, created if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
+	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox: a name, a uid or uid:gid (default the image's, else root)")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory or file, read-only without :rw: `HOST:SANDBOX[:rw]`")
 	addAllowVolume(f, &o.allowed)
-	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox, for people")
-	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
-	o.limits.add(f)
-	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
+	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox")
+	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
+	o.limits.addFlags(f)
+	f.StringVar(&o.provider, "provider", "", "`name` of the provider: gvisor or docker (default gvisor, or the server's)")
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
-	o.rules.add(f)
+	o.rules.addFlags(f)
 	return cmd
+}
+
+func (o *mcpCommand) run(cmd *cobra.Command, a *app, args []string) error {
+	o.networkSet = cmd.Flags().Changed("network")
+	if len(args) == 1 {
+		o.image = args[0]
+	}
+	return o.serveTools(cmd.Context(), a)
 }
 
 func categoryNames() []string {
@@ -94,29 +96,29 @@ func categoryNames() []string {
 	return names
 }
 
-func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
-	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
+func (o *mcpCommand) serveTools(ctx context.Context, a *app) (err error) {
+	cfg, err := a.loadConfig(slices.Concat(o.toOverrides(), a.serverOverride())...)
 	if err != nil {
 		return err
 	}
-	tools, err := o.offered(cfg)
+	tools, err := o.chooseTools(cfg)
 	if err != nil {
 		return err
 	}
-	serve := mcp.Options{Tools: tools.Audited(a.newCallLog(cfg, "mcp").write).WithCommandTimeout(cfg.CommandTimeout(0)), Version: daemon.ReadVersions().Sandpit}
+	serve := mcp.Options{Tools: tools.Audited(newCallLog(a, cfg, "mcp").record).WithCommandTimeout(cfg.CommandTimeout(0)), Version: daemon.ReadVersions().Sandpit}
 	if serve.Servers, err = readServers(o.servers); err != nil {
 		return err
 	}
 	if o.session != "" && o.sandbox == "" {
-		return sandpit.Errorf(sandpit.Invalid, "--session is for sandboxes that are shared: name one with --sandbox")
+		return sandpit.Errorf(sandpit.Invalid, "--session needs a shared sandbox: name one with --sandbox")
 	}
 	if o.remove && o.sandbox == "" {
-		return sandpit.Errorf(sandpit.Invalid, "--remove-session is for sandboxes that are shared: name one with --sandbox")
+		return sandpit.Errorf(sandpit.Invalid, "--remove-session needs a shared sandbox: name one with --sandbox")
 	}
-	if there, ok := o.onServer(cfg); ok || o.sandbox != "" {
-		return a.mcpRemote(ctx, o, there, serve)
+	if there, ok := o.chooseServer(cfg); ok || o.sandbox != "" {
+		return o.serveRemote(ctx, a, there, serve)
 	}
-	spec, err := a.newSpec(o.runOptions, cfg)
+	spec, err := o.runCommand.toSpec(a, cfg)
 	if err != nil {
 		return err
 	}
@@ -124,7 +126,7 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	for _, text := range cfg.Notices {
 		log.WarnContext(ctx, "configuration", slog.String("notice", text))
 	}
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.noticeOnce(cfg), Admit: daemon.Admission(cfg, log)})
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, log)})
 	if err != nil {
 		return err
 	}
@@ -135,7 +137,7 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 			return mcp.Place{}, err
 		}
 		place := mcp.Place{Guest: box.Guest(), ID: "local", User: spec.User, Close: box.Destroy}
-		if err := a.giveSecrets(ctx, o.rules, box); err != nil {
+		if err := o.rules.giveSecrets(ctx, a, box); err != nil {
 			return place, errors.Join(err, box.Destroy(context.WithoutCancel(ctx)))
 		}
 		return place, nil
@@ -143,9 +145,9 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) (err error) {
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
 }
 
-// offered are the tools that the client sees. Those for other MCP servers are among them by
-// default when there are such servers.
-func (o mcpOptions) offered(cfg config.Config) (*tool.Registry, error) {
+// chooseTools returns the tools that the client sees. Those for other MCP servers are included by
+// default when such servers are configured.
+func (o mcpCommand) chooseTools(cfg config.Config) (*tool.Registry, error) {
 	words := o.tools
 	if len(words) == 0 {
 		words = cfg.Server.MCPTools
@@ -156,7 +158,7 @@ func (o mcpOptions) offered(cfg config.Config) (*tool.Registry, error) {
 	return tool.Choose(nil, words...)
 }
 
-// readServers reads the list of MCP servers in a file; "" is none.
+// readServers reads the list of MCP servers in a file; "" means no servers.
 func readServers(name string) (mcpclient.Config, error) {
 	if name == "" {
 		return nil, nil
@@ -172,41 +174,41 @@ func readServers(name string) (mcpclient.Config, error) {
 	return servers, nil
 }
 
-// mcpRemote has a server make the sandbox. Should this program be killed, the server
-// removes it when nobody has used it for a while.
-func (a *app) mcpRemote(ctx context.Context, o mcpOptions, cfg config.Config, serve mcp.Options) error {
-	spec, err := a.newRemoteSpec(o.runOptions, cfg)
+// serveRemote serves tools in a sandbox that a server creates. If this program is killed, the
+// server deletes the sandbox when it is idle.
+func (o *mcpCommand) serveRemote(ctx context.Context, a *app, cfg config.Config, serve mcp.Options) error {
+	spec, err := o.runCommand.toRemoteSpec(a, cfg)
 	if err != nil {
 		return err
 	}
-	secrets, err := a.newSecrets(o.rules)
+	secrets, err := o.rules.readSecrets(a)
 	if err != nil {
 		return err
 	}
-	c, err := dialConfigured(cfg)
+	c, err := newConfiguredClient(cfg)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	if o.sandbox != "" {
-		return a.mcpShared(ctx, o, c, serve)
+		return o.serveShared(ctx, a, c, serve)
 	}
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
-		s, err := c.Create(ctx, client.CreateRequest{
+		s, err := c.Sandboxes.Create(ctx, client.CreateRequest{
 			Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
-			Policy: client.Policy{IdleTimeout: o.idle, IdleAction: sandpit.ActionKill},
+			Policy: sandpit.Policy{IdleTimeout: o.idle, IdleAction: sandpit.ActionKill},
 		})
 		if err != nil {
 			return mcp.Place{}, err
 		}
-		place := newRemotePlace(c, s)
-		return mcp.Place{Hold: place.hold, ID: s.ID, User: s.Spec.User, Close: s.Delete, Preview: previews(c, s.ID)}, nil
+		place := newRemoteSandbox(c, s)
+		return mcp.Place{Hold: place.holdSandbox, ID: s.ID, User: s.Spec.User, Close: s.Delete, Preview: previewURLs(c, s.ID)}, nil
 	}
 	return mcp.Serve(ctx, serve, io.NopCloser(a.In), nopWriteCloser{a.Out})
 }
 
-// remotePlace is a sandbox of a server's that calls of tools resume when they need it.
-type remotePlace struct {
+// remoteSandbox is a sandbox of a server that calls of tools resume or start when they need it.
+type remoteSandbox struct {
 	client *client.Client
 	id     sandpit.ID
 
@@ -214,8 +216,8 @@ type remotePlace struct {
 	guest sandpit.Guest
 }
 
-func newRemotePlace(c *client.Client, s *client.Sandbox) *remotePlace {
-	return &remotePlace{client: c, id: s.ID, guest: s.Guest()}
+func newRemoteSandbox(c *client.Client, s *client.Sandbox) *remoteSandbox {
+	return &remoteSandbox{client: c, id: s.ID, guest: s.Guest()}
 }
 
 // remoteCall is a sandbox during a call.
@@ -233,47 +235,47 @@ func (r remoteCall) Release() {
 	}
 }
 
-// hold resumes the sandbox if it is paused and starts it if it is stopped. One that was
-// started has another guest than before: what ran in it has ended.
-func (p *remotePlace) hold(ctx context.Context) (mcp.Held, error) {
+// holdSandbox resumes the sandbox if it is paused and starts it if it is stopped. A started
+// sandbox gets a new guest: its earlier processes have ended.
+func (p *remoteSandbox) holdSandbox(ctx context.Context) (mcp.Held, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	started, err := wake(ctx, p.client, p.id)
+	started, err := ensureRunning(ctx, p.client, p.id)
 	if err != nil {
 		return nil, err
 	}
 	if started {
-		p.guest = p.client.Open(p.id).Guest()
+		p.guest = p.client.Sandboxes.Open(p.id).Guest()
 	}
 	return remoteCall{ctx: ctx, guest: p.guest}, nil
 }
 
-// wake has a server's sandbox run, and reports whether it was started anew.
-func wake(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, err error) {
-	s, err := c.Get(ctx, id)
+// ensureRunning resumes or starts a server's sandbox, and reports whether it was started.
+func ensureRunning(ctx context.Context, c *client.Client, id sandpit.ID) (started bool, err error) {
+	s, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return false, err
 	}
 	switch s.State {
 	case sandpit.StatePaused, sandpit.StatePausing:
-		err = c.Resume(ctx, id)
+		err = c.Sandboxes.Resume(ctx, id)
 	case sandpit.StateStopped, sandpit.StateStopping:
-		started, err = true, c.Start(ctx, id)
-	default: // it runs, or the call says why it cannot
+		started, err = true, c.Sandboxes.Start(ctx, id)
+	default: // it runs, or the call returns why it cannot
 	}
 	if sandpit.CodeOf(err) != sandpit.Conflict {
 		return started, err
 	}
-	if now, e := c.Get(ctx, id); e == nil && now.State == sandpit.StateRunning { // another client was faster
+	if now, e := c.Sandboxes.Get(ctx, id); e == nil && now.State == sandpit.StateRunning { // another client started it
 		return started, nil
 	}
 	return false, err
 }
 
-// holdSession keeps a session of several in a sandbox for a call.
-func holdSession(sessions *tool.Sessions, p *remotePlace, id string) func(context.Context) (mcp.Held, error) {
+// holdSession returns a function that holds a session in a shared sandbox during a call.
+func holdSession(sessions *tool.Sessions, p *remoteSandbox, id string) func(context.Context) (mcp.Held, error) {
 	return func(ctx context.Context) (mcp.Held, error) {
-		held, err := p.hold(ctx)
+		held, err := p.holdSandbox(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -285,31 +287,31 @@ func holdSession(sessions *tool.Sessions, p *remotePlace, id string) func(contex
 	}
 }
 
-// previews returns what tells where the ports of a server's sandbox are seen.
-func previews(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
+// previewURLs returns a function that returns the preview URL of a port.
+func previewURLs(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
 	return func(ctx context.Context, port int) (string, error) {
-		u, err := c.PreviewURL(ctx, id, port, 0)
+		u, err := c.Ports.URL(ctx, id, port, 0)
 		if err != nil {
 			return "", err
 		}
 		at := cmp.Or(u.URL, u.PathURL)
 		if at == "" {
-			return "", sandpit.Errorf(sandpit.Unsupported, "this server shows no ports")
+			return "", sandpit.Errorf(sandpit.Unsupported, "this server has no previews")
 		}
 		return at, nil
 	}
 }
 
-// sessionsEnd bounds the end of a session that shares a sandbox.
+// sessionsEnd bounds the time to end a session in a shared sandbox.
 const sessionsEnd = 30 * time.Second
 
-// mcpShared has the client work in a sandbox that is there, as one of several.
-func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, serve mcp.Options) error {
-	id, err := (&finder{client: c}).find(ctx, o.sandbox)
+// serveShared serves tools in an existing sandbox, as one of several sessions.
+func (o *mcpCommand) serveShared(ctx context.Context, a *app, c *client.Client, serve mcp.Options) error {
+	id, err := (&finder{client: c}).findID(ctx, o.sandbox)
 	if err != nil {
 		return err
 	}
-	box, err := c.Get(ctx, id)
+	box, err := c.Sandboxes.Get(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -320,9 +322,9 @@ func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, ser
 		},
 	})
 	serve.Shared = true
-	remote := newRemotePlace(c, box)
+	remote := newRemoteSandbox(c, box)
 	serve.Open = func(ctx context.Context) (mcp.Place, error) {
-		if _, err := remote.hold(ctx); err != nil {
+		if _, err := remote.holdSandbox(ctx); err != nil {
 			return mcp.Place{}, err
 		}
 		info, err := sessions.Create(ctx, tool.SessionRequest{ID: o.session, Shared: string(id)})
@@ -342,7 +344,7 @@ func (a *app) mcpShared(ctx context.Context, o mcpOptions, c *client.Client, ser
 	return errors.Join(err, sessions.Close(ctx))
 }
 
-// nopWriteCloser leaves the stream open for who owns it.
+// nopWriteCloser is a writer whose Close does nothing: the stream belongs to the caller.
 type nopWriteCloser struct{ io.Writer }
 
 func (nopWriteCloser) Close() error { return nil }

@@ -9,9 +9,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
 )
 
-// explainMissing says where on this machine a program is that the host image
-// does not bring in, and how to bring it in. Version managers keep programs in
-// the home directory behind small starter programs (shims).
+// explainMissing adds to an error where on this machine a program is that the host image does not
+// contain, and how to mount it. Version managers install programs in the home directory behind
+// small launchers (shims).
 func explainMissing(err error, name, path string, rules hostpath.Rules) error {
 	if strings.Contains(name, "/") {
 		return err
@@ -22,20 +22,20 @@ func explainMissing(err error, name, path string, rules hostpath.Rules) error {
 			continue
 		}
 		var mounts []string
-		for _, shown := range shownFor(program, rules) {
+		for _, shown := range directoriesFor(program, rules) {
 			mounts = append(mounts, "-v", shellQuote(shown+":"+shown))
 		}
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.NotFound, "%s is not in the sandbox: on this machine it is %s, and the host image has only /usr", name, program),
-			"bring it in: "+strings.Join(mounts, " ")+" -e "+shellQuote("PATH="+dir+":/usr/local/bin:/usr/bin:/bin"))
+			sandpit.Errorf(sandpit.NotFound, "%s is not in the sandbox: on this machine it is %s, but the host image contains only /usr", name, program),
+			"mount it: "+strings.Join(mounts, " ")+" -e "+shellQuote("PATH="+dir+":/usr/local/bin:/usr/bin:/bin"))
 	}
-	return sandpit.WithHint(err, "the image host has the programs in /usr of this machine; name another image with: sandpit run IMAGE "+shellQuote(name))
+	return sandpit.WithHint(err, "the host image contains the programs in /usr of this machine; use another image with: sandpit run IMAGE "+shellQuote(name))
 }
 
-// shownFor returns the directories that a program needs: its installation, or where that
-// may not be shown, as ~/.local with sandpit's own state in it, its parts.
-func shownFor(program string, rules hostpath.Rules) []string {
-	tree := installationOf(program)
+// directoriesFor returns the directories that a program needs: its installation, or its parts if
+// that may not be mounted, such as ~/.local with sandpit's own state.
+func directoriesFor(program string, rules hostpath.Rules) []string {
+	tree := installationDir(program)
 	if resolved, err := hostpath.Resolve(tree); err != nil || rules.Check(resolved) == nil {
 		return []string{tree}
 	}
@@ -56,9 +56,9 @@ func isExecutable(program string) bool {
 	return err == nil && !info.IsDir() && info.Mode()&0o111 != 0
 }
 
-// installationOf guesses the directory that holds all a program needs: the one
-// above bin, sbin or shims, links resolved when they lead elsewhere.
-func installationOf(program string) string {
+// installationDir guesses the directory with everything that a program needs: the one above bin,
+// sbin or shims.
+func installationDir(program string) string {
 	dir := filepath.Dir(program)
 	switch filepath.Base(dir) {
 	case "bin", "sbin", "shims":

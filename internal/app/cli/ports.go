@@ -13,7 +13,7 @@ import (
 // addPublish adds the flag that publishes ports.
 func addPublish(f *pflag.FlagSet, ports *[]string) {
 	f.StringArrayVarP(ports, "publish", "p", nil,
-		"let this machine, or at another IP also others, reach a port inside: `[[IP:]HOST:]PORT` (default IP 127.0.0.1, HOST a free one)")
+		"publish a port of the sandbox on this machine, or at another IP: `[[IP:]HOST:]PORT` (default IP 127.0.0.1, HOST any free port)")
 }
 
 // parsePorts reads [[IP:]HOST:]PORT.
@@ -31,14 +31,14 @@ func parsePorts(list []string) ([]sandpit.Port, error) {
 }
 
 func parsePort(text string) (p sandpit.Port, ok bool) {
-	outside, inside, two := cutLast(text)
+	outside, inside, two := cutLastColon(text)
 	if !two {
 		outside, inside = "", text
 	}
 	if p.Port, ok = portNumber(inside, 1); !ok || !two {
 		return p, ok
 	}
-	ip, host, three := cutLast(outside)
+	ip, host, three := cutLastColon(outside)
 	if !three {
 		host = outside
 	}
@@ -51,8 +51,8 @@ func parsePort(text string) (p sandpit.Port, ok bool) {
 	return p, ok
 }
 
-// cutLast cuts at the last colon.
-func cutLast(text string) (before, after string, found bool) {
+// cutLastColon cuts a text at its last colon.
+func cutLastColon(text string) (before, after string, found bool) {
 	i := strings.LastIndexByte(text, ':')
 	if i < 0 {
 		return text, "", false
@@ -65,11 +65,11 @@ func portNumber(text string, least int) (int, bool) {
 	return int(n), err == nil && int(n) >= least
 }
 
-// tellPorts tells which ports were chosen for those who did not say.
-func (a *app) tellPorts(asked, got []sandpit.Port) {
+// printPublishedPorts prints the addresses of ports for which the user chose none.
+func (a *app) printPublishedPorts(asked, got []sandpit.Port) {
 	for i, p := range got {
 		if i < len(asked) && asked[i].HostPort == 0 {
-			fmt.Fprintf(a.Err, "sandpit: port %d is published at %s\n", p.Port, safe(p.Address()))
+			fmt.Fprintf(a.Err, "sandpit: port %d is published at %s\n", p.Port, escapeText(p.Address()))
 		}
 	}
 }

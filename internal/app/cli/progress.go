@@ -9,11 +9,11 @@ import (
 	"github.com/schollz/progressbar/v3"
 )
 
-// progressEvery is the time between two lines about a transfer, where there is no terminal.
+// progressEvery is the time between two lines about a transfer without a terminal.
 const progressEvery = 5 * time.Second
 
-// newProgress returns a function that shows how far a transfer is, and one that ends that:
-// a bar in a terminal, and elsewhere a line every few seconds.
+// newProgress returns a function that shows the progress of a transfer and one that ends it: a
+// bar on a terminal, and elsewhere a line every few seconds.
 func newProgress(w io.Writer, what string) (update func(done, total int64), clear func()) {
 	if _, ok := terminalOf(w); !ok {
 		return newLineProgress(w, what, time.Now), func() {}
@@ -31,7 +31,7 @@ func newProgress(w io.Writer, what string) (update func(done, total int64), clea
 				progressbar.OptionClearOnFinish(),
 			)
 		}
-		_ = bar.Set64(done) // a bar that cannot be drawn is no reason to stop
+		_ = bar.Set64(done) // a progress bar is optional
 	}
 	return update, func() {
 		if bar != nil {
@@ -40,8 +40,8 @@ func newProgress(w io.Writer, what string) (update func(done, total int64), clea
 	}
 }
 
-// newLineProgress returns a function that writes a line at most every few seconds, the
-// first one after as long: what is quick needs none.
+// newLineProgress returns a function that writes a line at most every few seconds, the first one
+// after that time.
 func newLineProgress(w io.Writer, what string, now func() time.Time) func(done, total int64) {
 	var mu sync.Mutex
 	last := now()
@@ -52,10 +52,10 @@ func newLineProgress(w io.Writer, what string, now func() time.Time) func(done, 
 			return
 		}
 		last = now()
-		text := showSize(done)
+		text := formatDecimalBytes(done)
 		if total > 0 {
-			text += " of " + showSize(total)
+			text += " of " + formatDecimalBytes(total)
 		}
-		fmt.Fprintf(w, "%s: %s\n", printable(what), text)
+		fmt.Fprintf(w, "%s: %s\n", toPrintableLine(what), text)
 	}
 }

@@ -2,7 +2,7 @@ package cli
 
 import "strings"
 
-// shellQuote writes an argument so that a shell reads it as one word.
+// shellQuote quotes an argument so that a shell reads it as one word.
 func shellQuote(arg string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=/.,:+@%"
 	if arg != "" && strings.Trim(arg, plain) == "" {
@@ -11,7 +11,7 @@ func shellQuote(arg string) string {
 	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }
 
-// shellCommand writes a command line that can be pasted into a shell.
+// shellCommand returns a command line that can be pasted into a shell.
 func shellCommand(args ...string) string {
 	quoted := make([]string, len(args))
 	for i, arg := range args {

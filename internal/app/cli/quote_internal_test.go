@@ -22,7 +22,7 @@ func TestShellCommand(t *testing.T) {
 
 func TestNearestFlag(t *testing.T) {
 	t.Parallel()
-	cmd := (&app{}).newRun()
+	cmd := newRun((&app{}))
 	for name, want := range map[string]string{"memroy": "memory", "timeot": "timeout", "volumes": "volume", "x": "", "something": ""} {
 		if got := nearestFlag(cmd, name); got != want {
 			t.Errorf("nearest to --%s: %q, want %q", name, got, want)

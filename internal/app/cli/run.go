@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-type runOptions struct {
+type runCommand struct {
 	image   string
 	env     []string
 	workDir string
@@ -38,42 +37,44 @@ type runOptions struct {
 	ports    []string
 
 	detach bool
-	remove bool // --rm, which is what run does unless it detaches
+	// remove is --rm, which run does unless it detaches.
+	remove bool
 
 	timeoutSet bool
 	networkSet bool
-	word       bool // image is a plain word, which may be meant as a command
-	script     *script
-	command    []string
+	// isPlainWord means that image is a plain word, which may have been meant as a command.
+	isPlainWord bool
+	script      *script
+	command     []string
 }
 
-func (a *app) newRun() *cobra.Command {
-	o := runOptions{attachment: attachment{signals: true, ends: true}}
+func newRun(a *app) *cobra.Command {
+	o := runCommand{attachment: attachment{signals: true, ends: true}}
 	cmd := &cobra.Command{
 		Use:   "run [flags] [IMAGE] -- COMMAND [ARG...]\n  sandpit run [flags] SCRIPT [ARG...]\n  sandpit run [flags] IMAGE [COMMAND [ARG...]]",
 		Short: "Run a command or a script in a new sandbox and remove the sandbox",
 		Long: `Run a command or a script in a new sandbox and remove the sandbox.
 
-IMAGE is what the sandbox's files start from: "host" (the default: this machine's
-own programs, read only), a directory, a tar file of a root file system or of
-"docker save", or an image of a registry such as python:3.12-slim, which is
-fetched once. Without a command the image's own runs. A first word that is a
-program of this machine is no image: a command alone goes after two dashes.
-A SCRIPT is copied in and run by what its ending or its first line names.
+IMAGE is the sandbox's root file system: "host" (the default: this machine's own programs,
+read-only), a directory, a tar file of a root file system or of "docker save", or an image
+of a registry such as python:3.12-slim, which is fetched once. Without a command, the
+image's default command runs. A first word that is a program of this machine is not an
+image: write two dashes before a command without an image.
+A SCRIPT is copied into the sandbox and run by the interpreter that its extension or its
+first line names.
 
-The sandbox has no network unless --network gives it one, and sees nothing of this
-machine but what IMAGE and -v bring in. It is gone when the command ends, and also when this program is
-killed. The exit status is the command's; 124 means that it took too long,
-125 that sandpit failed, 127 that there is no such program, 130 Ctrl-C.
+The sandbox has no network without --network, and sees nothing of this machine except IMAGE
+and -v. It is removed when the command ends, and also when this program is killed. The exit
+status is the command's; 124 means that it timed out, 125 that sandpit failed, 127 that
+there is no such program, 130 Ctrl-C.
 
-With --provider docker the sandbox is a container of a docker engine, and IMAGE one of
-the engine's, never "host".
+With --provider docker the sandbox is a container of a docker engine, and IMAGE is one of
+the engine's images, never "host".
 
-When --server, SANDPIT_URL or "url" in the configuration names a server, the
-sandbox is made there, and IMAGE and the directories of -v are the server's; a
-server that is not named is used for template:NAME only, if it is your own and runs,
-since it builds templates then. Should this program be killed, the
-server removes the sandbox after a minute.`,
+When --server, SANDPIT_URL or "url" in the configuration names a server, the sandbox is
+created there, and IMAGE and the directories of -v are the server's. Your own server is used
+without being named for template:NAME only, if it runs, because it builds the templates
+then. If this program is killed, the server removes the sandbox after a minute.`,
 		Example: `  sandpit run -- sh -c 'uname -a'
   sandpit run -it -- bash
   sandpit run -v ./project:/workspace:rw -- make test
@@ -83,47 +84,49 @@ server removes the sandbox after a minute.`,
   sandpit run python:3.12-slim python3 -V
   sandpit run --detach --name web python:3.12-slim python3 -m http.server
   sandpit run ./rootfs.tar -- /bin/sh -c 'cat /etc/os-release'`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.timeoutSet = cmd.Flags().Changed("timeout")
-			o.networkSet = cmd.Flags().Changed("network")
-			if err := a.parseRun(cmd, &o, args); err != nil {
-				return err
-			}
-			if o.detach {
-				return a.runDetached(cmd.Context(), o)
-			}
-			return a.run(cmd.Context(), o)
-		},
+		RunE: a.withoutClient(o.run),
 	}
 	cmd.ValidArgsFunction = a.completeRunnable
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVar(&o.image, "image", "", "`IMAGE`, for use with a script")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` inside, made if missing (default the image's, else \"/workspace\")")
-	f.StringVarP(&o.user, "user", "u", "", "`user` inside: a name, a uid or uid:gid (default the image's, else root of the sandbox)")
-	o.add(f)
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "show a directory or file inside, read only without :rw: `HOST:SANDBOX[:rw]`")
-	f.StringArrayVar(&o.temps, "temporary", nil, "show a new directory of this machine inside, which is removed with the sandbox: `SANDBOX[:keep]`")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` in the sandbox, created if missing (default the image's, else \"/workspace\")")
+	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox: a name, a uid or uid:gid (default the image's, else root)")
+	o.addFlags(f)
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory or file, read-only without :rw: `HOST:SANDBOX[:rw]`")
+	f.StringArrayVar(&o.temps, "temporary", nil, "mount a new directory of this machine, which is deleted with the sandbox: `SANDBOX[:keep]`")
 	addAllowVolume(f, &o.allowed)
 	f.DurationVar(&o.timeout, "timeout", 0, "kill the command after this `time`; 0 means never (default 5m, with -t never)")
-	f.StringVar(&o.name, "name", "", "`name` of the sandbox, for people")
-	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find the sandbox by")
-	o.limits.add(f)
-	f.StringVar(&o.provider, "provider", "", "`name` of who makes the sandbox: gvisor or docker (default gvisor, or the server's choice)")
+	f.StringVar(&o.name, "name", "", "`name` of the sandbox")
+	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
+	o.limits.addFlags(f)
+	f.StringVar(&o.provider, "provider", "", "`name` of the provider: gvisor or docker (default gvisor, or the server's)")
 	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
-	o.rules.add(f)
+	o.rules.addFlags(f)
 	addPublish(f, &o.ports)
-	f.StringVar(&o.screen, "screen", "", "`MODE` of the look for dangerous commands before they run: off, warn, ask or deny (default off)")
+	f.StringVar(&o.screen, "screen", "", "`MODE` of the check for dangerous commands: off, warn, ask or deny (default off)")
 	f.BoolVarP(&o.detach, "detach", "d", false, "leave the command running in a sandbox of a server, and print the sandbox's ID")
-	f.BoolVar(&o.remove, "rm", false, "remove the sandbox, as run always does; with --detach when it is idle")
-	f.BoolVar(&o.stats, "stats", false, "tell at the end what the sandbox used, and warn when it comes close to a limit")
+	f.BoolVar(&o.remove, "rm", false, "remove the sandbox, as run always does; with --detach, when it is idle")
+	f.BoolVar(&o.stats, "stats", false, "print the resource usage at the end, and warn when it comes close to a limit")
 	return cmd
 }
 
-// overrides are the flags that stand for a setting.
-func (o *runOptions) overrides() []config.Override {
-	list := o.limits.overrides()
+func (o *runCommand) run(cmd *cobra.Command, a *app, args []string) error {
+	o.timeoutSet = cmd.Flags().Changed("timeout")
+	o.networkSet = cmd.Flags().Changed("network")
+	if err := o.parseArgs(a, cmd, args); err != nil {
+		return err
+	}
+	if o.detach {
+		return o.runDetached(cmd.Context(), a)
+	}
+	return o.runAttached(cmd.Context(), a)
+}
+
+// toOverrides returns the flags that override settings.
+func (o *runCommand) toOverrides() []config.Override {
+	list := o.limits.toOverrides()
 	if o.image != "" {
 		list = append(list, config.Override{Flag: "IMAGE", Key: config.KeyImage, Value: o.image})
 	}
@@ -142,89 +145,90 @@ func (o *runOptions) overrides() []config.Override {
 	return list
 }
 
-func (a *app) run(ctx context.Context, o runOptions) error {
-	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
+func (o *runCommand) runAttached(ctx context.Context, a *app) error {
+	cfg, err := a.loadConfig(slices.Concat(o.toOverrides(), a.serverOverride())...)
 	if err != nil {
 		return err
 	}
-	if there, ok := o.onServer(cfg); ok {
-		return a.runRemote(ctx, o, there)
+	if there, ok := o.chooseServer(cfg); ok {
+		return o.runRemote(ctx, a, there)
 	}
-	spec, err := a.newSpec(o, cfg)
+	spec, err := o.toSpec(a, cfg)
 	if err != nil {
 		return err
 	}
-	if err := a.screenCommand(ctx, o, cfg); err != nil {
+	if err := o.screenCommand(ctx, a, cfg); err != nil {
 		return err
 	}
-	return a.runLocal(ctx, o, cfg, spec)
+	return o.runLocal(ctx, a, cfg, spec)
 }
 
-func (a *app) runLocal(ctx context.Context, o runOptions, cfg config.Config, spec sandpit.Spec) (err error) {
+func (o *runCommand) runLocal(ctx context.Context, a *app, cfg config.Config, spec sandpit.Spec) (err error) {
 	progress, clear := newProgress(a.Err, "Preparing the image")
 	local, err := daemon.OpenLocal(cfg, daemon.Listeners{
-		Left:     func(text string) { fmt.Fprintln(a.Err, "sandpit: "+safeLines(text)) },
-		Progress: progress, Notice: a.noticeOnce(cfg), Published: func(ports []sandpit.Port) { a.tellPorts(spec.Ports, ports) },
+		Left:     func(text string) { fmt.Fprintln(a.Err, "sandpit: "+escapeLines(text)) },
+		Progress: progress, Notice: a.newNoticeOnce(cfg), Published: func(ports []sandpit.Port) { a.printPublishedPorts(spec.Ports, ports) },
 	})
 	if err != nil {
 		return err
 	}
-	// However the command ends, the engine and all in it end here.
+	// The engine ends here, however the command ends.
 	defer func() { err = errors.Join(err, local.Close()) }()
 
-	if err := o.askImage(ctx, local, &spec); err != nil {
+	if err := o.readImageConfig(ctx, local, &spec); err != nil {
 		clear()
-		return a.interrupted(ctx, err)
+		return a.signalOr(ctx, err)
 	}
 	box, err := local.Create(ctx, spec)
 	clear()
 	if err == nil {
-		err = a.giveSecrets(ctx, o.rules, box)
+		err = o.rules.giveSecrets(ctx, a, box)
 	}
 	if err != nil {
-		return a.interrupted(ctx, o.explainImage(err))
+		return a.signalOr(ctx, o.explainImage(err))
 	}
 	statser, _ := box.(sandpit.Statser)
-	err = a.runIn(ctx, o, cfg, runPlace{guest: box.Guest(), starter: box.Guest(), statser: statser, spec: spec})
+	err = o.runIn(ctx, a, cfg, runSandbox{guest: box.Guest(), starter: box.Guest(), statser: statser, spec: spec})
 	if spec.Image == sandpit.HostImage && sandpit.CodeOf(err) == sandpit.NotFound && len(o.command) > 0 {
-		path, _ := lookup(a.options.Environ, "PATH")
-		rules, _ := mountRules(cfg, nil) // fails for allowed paths only
+		path, _ := lookupEnv(a.options.Environ, "PATH")
+		rules, _ := mountRules(cfg, nil) // only allowed paths can fail
 		if err = explainProgram(err, "sandpit run", o.command); sandpit.HintOf(err) == "" {
 			err = explainMissing(err, o.command[0], path, rules)
 		}
 	}
-	return a.runFailed(err)
+	return toRunError(a, err)
 }
 
-// runPlace is the sandbox that run has made.
-type runPlace struct {
+// runSandbox is the sandbox of a run.
+type runSandbox struct {
 	guest   sandpit.Guest
 	starter starter
-	statser sandpit.Statser // nil if it cannot be measured
+	// statser is nil if the sandbox cannot be measured.
+	statser sandpit.Statser
 	spec    sandpit.Spec
 }
 
-// runIn runs the command in a sandbox that is there. An exitStatus is the command's.
-func (a *app) runIn(ctx context.Context, o runOptions, cfg config.Config, p runPlace) error {
+// runIn runs the command in an existing sandbox. An exitStatus is the command's.
+func (o *runCommand) runIn(ctx context.Context, a *app, cfg config.Config, p runSandbox) error {
 	command := sandpit.Command{Args: o.command, Timeout: cfg.Sandbox.Timeout, Stdout: a.Out, Stderr: a.Err}
 	if o.timeoutSet || o.terminal {
 		command.Timeout = o.timeout
 	}
 	if o.script != nil {
-		args, err := o.script.install(ctx, p.guest, p.spec.User, p.spec.WorkDir)
+		args, err := o.script.copyInto(ctx, p.guest, p.spec.User, p.spec.WorkDir)
 		if err != nil {
-			return notCommand{a.interrupted(ctx, explainReadOnly(err, p.spec))}
+			return setupError{a.signalOr(ctx, explainReadOnly(err, p.spec))}
 		}
 		command.Args = slices.Concat(args, o.command)
 	}
 	if o.stats {
-		defer a.watchUsage(ctx, p.statser)()
+		defer watchUsage(ctx, a, p.statser)()
 	}
 	begin := time.Now()
-	status, err := a.execute(ctx, o.attachment, p.starter, command)
-	a.tellUsage(ctx, o, p.statser, begin, status)
+	status, err := o.attachment.execute(ctx, a, p.starter, command)
+	o.printUsage(ctx, a, p.statser, begin, status)
 	if err != nil {
-		return a.interrupted(ctx, a.explainStart(err, cfg, command))
+		return a.signalOr(ctx, explainStart(a, err, cfg, command))
 	}
 	if status.Code != 0 {
 		return exitStatus(status.Code)
@@ -232,32 +236,24 @@ func (a *app) runIn(ctx context.Context, o runOptions, cfg config.Config, p runP
 	return nil
 }
 
-// explainReadOnly says why a script cannot be copied to a working directory that is a mount.
+// explainReadOnly explains why a script cannot be copied to a working directory that is a mount.
 func explainReadOnly(err error, spec sandpit.Spec) error {
 	dir := cmp.Or(spec.WorkDir, sandpit.DefaultWorkDir)
 	if !slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.ReadOnly && m.Target == dir }) {
 		return err
 	}
-	return sandpit.WithHint(err, "-v shows "+dir+" read only: add :rw to it, or run the script that is there: -- INTERPRETER "+dir+"/SCRIPT")
+	return sandpit.WithHint(err, "-v mounts "+dir+" read-only: add :rw to it, or run the script in it: -- INTERPRETER "+dir+"/SCRIPT")
 }
 
-// interrupted lets a signal decide the exit status when it is the cause.
-func (a *app) interrupted(ctx context.Context, err error) error {
-	if status, ok := signalStatus(ctx); ok {
-		return status
-	}
-	return err
-}
-
-// chosenImage is the image that was asked for, else the provider's usual one.
-func (o *runOptions) chosenImage(cfg config.Config) sandpit.Image {
+// chosenImage returns the image of the command line, else the provider's default.
+func (o *runCommand) chosenImage(cfg config.Config) sandpit.Image {
 	if o.image != "" {
 		return cfg.Sandbox.Image
 	}
 	return daemon.DefaultImage(cfg)
 }
 
-func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
+func (o *runCommand) toSpec(a *app, cfg config.Config) (sandpit.Spec, error) {
 	spec := sandpit.Spec{
 		Name:    o.name,
 		Image:   o.chosenImage(cfg),
@@ -265,7 +261,7 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 		WorkDir: chosenWorkDir(cfg),
 	}
 	var err error
-	if spec.Network, err = o.rules.policy(cfg.Sandbox.NetworkEnabled); err != nil {
+	if spec.Network, err = o.rules.toPolicy(cfg.Sandbox.NetworkEnabled); err != nil {
 		return spec, err
 	}
 	if o.timeout < 0 {
@@ -292,49 +288,8 @@ func (a *app) newSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
 	return spec, err
 }
 
-// parseEnv reads NAME=VALUE, and NAME for the value of this program's own
-// environment; a NAME that is not set is left out.
-func (a *app) parseEnv(list []string) (map[string]string, error) {
-	env := make(map[string]string, len(list))
-	for _, e := range list {
-		name, value, ok := strings.Cut(e, "=")
-		if name == "" {
-			return nil, sandpit.Errorf(sandpit.Invalid, "--env: want NAME=VALUE or NAME")
-		}
-		if !ok {
-			if value, ok = lookup(a.options.Environ, name); !ok {
-				fmt.Fprintf(a.Err, "sandpit: warning: -e %s: this shell has no such variable\n", safe(name))
-				continue
-			}
-		}
-		env[name] = value
-	}
-	return env, nil
-}
-
-func lookup(environ []string, name string) (value string, ok bool) {
-	for _, e := range environ {
-		if k, v, _ := strings.Cut(e, "="); k == name {
-			return v, true
-		}
-	}
-	return "", false
-}
-
-func parseLabels(list []string) (map[string]string, error) {
-	labels := make(map[string]string, len(list))
-	for _, l := range list {
-		name, value, ok := strings.Cut(l, "=")
-		if !ok || name == "" {
-			return nil, sandpit.Errorf(sandpit.Invalid, "--label %q: want NAME=VALUE", l)
-		}
-		labels[name] = value
-	}
-	return labels, nil
-}
-
-// explainStart says what became of a command that took too long.
-func (a *app) explainStart(err error, cfg config.Config, command sandpit.Command) error {
+// explainStart explains a command that timed out.
+func explainStart(a *app, err error, cfg config.Config, command sandpit.Command) error {
 	if sandpit.CodeOf(err) != sandpit.Timeout {
 		return err
 	}
@@ -348,15 +303,15 @@ func (a *app) explainStart(err error, cfg config.Config, command sandpit.Command
 	return exitStatus(statusTimeout)
 }
 
-// notCommand is a failure beside the command, whose code says nothing of the command.
-type notCommand struct{ error }
+// setupError is a failure before the command starts, whose code does not describe the command.
+type setupError struct{ error }
 
 // Unwrap returns the failure.
-func (e notCommand) Unwrap() error { return e.error }
+func (e setupError) Unwrap() error { return e.error }
 
-// runFailed gives a command that could not be run its exit status.
-func (a *app) runFailed(err error) error {
-	if _, ok := errors.AsType[notCommand](err); ok {
+// toRunError gives a command that could not be executed its exit status.
+func toRunError(a *app, err error) error {
+	if _, ok := errors.AsType[setupError](err); ok {
 		return err
 	}
 	switch sandpit.CodeOf(err) {

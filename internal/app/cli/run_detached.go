@@ -11,36 +11,36 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// runDetached creates a sandbox that stays, starts the command in it, and prints the ID of
-// the sandbox. Only a server can keep one.
-func (a *app) runDetached(ctx context.Context, o runOptions) error {
+// runDetached creates a sandbox that stays, starts the command in it, and prints the ID of the
+// sandbox. It needs a server.
+func (o *runCommand) runDetached(ctx context.Context, a *app) error {
 	if o.interactive || o.terminal || o.stats {
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Invalid, "--detach cannot be combined with -i, -t or --stats: run does not wait for the command"),
 			"leave them out, and see the output with sandpit logs")
 	}
-	cfg, err := a.loadConfig(slices.Concat(o.overrides(), a.serverOverride())...)
+	cfg, err := a.loadConfig(slices.Concat(o.toOverrides(), a.serverOverride())...)
 	if err != nil {
 		return err
 	}
 	cfg.URL = cfg.ServerURL()
-	spec, err := a.newRemoteSpec(o, cfg)
+	spec, err := o.toRemoteSpec(a, cfg)
 	if err != nil {
 		return err
 	}
-	if err := a.screenCommand(ctx, o, cfg); err != nil {
+	if err := o.screenCommand(ctx, a, cfg); err != nil {
 		return err
 	}
 	if o.script == nil && len(o.command) == 0 {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--detach needs a command: the server does not say what image %s runs", o.image),
-			"give one: sandpit run --detach "+shellQuote(o.image)+" COMMAND")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--detach needs a command: with a server, the default command of image %s is unknown here", o.image),
+			"add a command: sandpit run --detach "+shellQuote(o.image)+" COMMAND")
 	}
-	c, err := dialConfigured(cfg)
+	c, err := newConfiguredClient(cfg)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	secrets, err := a.newSecrets(o.rules)
+	secrets, err := o.rules.readSecrets(a)
 	if err != nil {
 		return err
 	}
@@ -49,34 +49,34 @@ func (a *app) runDetached(ctx context.Context, o runOptions) error {
 		AllowPaths: o.allowed,
 	}
 	if o.remove {
-		request.Policy = client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill}
+		request.Policy = sandpit.Policy{IdleTimeout: abandonedRunTimeout, IdleAction: sandpit.ActionKill}
 	}
-	s, err := c.Create(ctx, request)
+	s, err := c.Sandboxes.Create(ctx, request)
 	if err != nil {
-		return a.interrupted(ctx, explainDetach(o.explainImage(err)))
+		return a.signalOr(ctx, explainDetach(o.explainImage(err)))
 	}
-	a.tellPorts(spec.Ports, s.Spec.Ports)
-	if err := a.startDetached(ctx, o, s); err != nil {
+	a.printPublishedPorts(spec.Ports, s.Spec.Ports)
+	if err := o.startDetached(ctx, a, s); err != nil {
 		const limit = 30 * time.Second
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
-		if e := s.Delete(cleanup); e != nil { // the reason is worth more
-			fmt.Fprintf(a.Err, "sandpit: sandbox %s is not removed: %s\n", s.ID, safeLines(e.Error()))
+		if e := s.Delete(cleanup); e != nil { // the first error is more important
+			fmt.Fprintf(a.Err, "sandpit: sandbox %s was not removed: %s\n", s.ID, escapeLines(e.Error()))
 		}
-		return a.interrupted(ctx, a.runFailed(err))
+		return a.signalOr(ctx, toRunError(a, err))
 	}
 	_, err = fmt.Fprintln(a.Out, s.ID)
 	return err
 }
 
-// startDetached starts the command of run in a sandbox that stays.
-func (a *app) startDetached(ctx context.Context, o runOptions, s *client.Sandbox) error {
+// startDetached starts the command in a sandbox that stays.
+func (o *runCommand) startDetached(ctx context.Context, a *app, s *client.Sandbox) error {
 	command := sandpit.Command{ID: newCommandID(), Args: o.command, Timeout: o.timeout}
 	if o.script != nil {
 		dir := cmp.Or(s.Spec.WorkDir, sandpit.DefaultWorkDir)
-		args, err := o.script.install(ctx, s.Guest(), s.Spec.User, dir)
+		args, err := o.script.copyInto(ctx, s.Guest(), s.Spec.User, dir)
 		if err != nil {
-			return notCommand{err}
+			return setupError{err}
 		}
 		command.Args = slices.Concat(args, o.command)
 	}
@@ -84,11 +84,11 @@ func (a *app) startDetached(ctx context.Context, o runOptions, s *client.Sandbox
 	return err
 }
 
-// explainDetach says what to do where there is no server to keep a sandbox.
+// explainDetach adds what to do if there is no server.
 func explainDetach(err error) error {
 	if sandpit.CodeOf(err) != sandpit.Unavailable {
 		return err
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "--detach needs a server, which keeps the sandbox: %w", err),
-		"start one with: sandpit serve; without a server, leave --detach out and let the shell do it: sandpit run ... &")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "--detach needs a server: %w", err),
+		"start one with: sandpit serve; or leave --detach out and run it in the background of the shell: sandpit run ... &")
 }

@@ -13,19 +13,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
-// namesServer reports whether somebody has said that run shall use a server. The
-// address that other programs' variables hold is for commands that want a server
-// anyway.
-func namesServer(cfg config.Config) bool {
+// isServerNamed reports whether the user has chosen a server for run. An address in the variables
+// of other programs counts only for commands that need a server.
+func isServerNamed(cfg config.Config) bool {
 	source := cfg.Sources[config.KeyURL]
 	return cfg.URL != "" && (source == "--server" || source == config.KeyURL.Variable() || strings.HasPrefix(source, cfg.File+":") && cfg.File != "")
 }
 
-// onServer reports whether the sandbox is to be a server's, and returns the configuration with
-// its address: of one that is named or, for a template, of this user's own if it runs, since
-// that builds templates then.
-func (o *runOptions) onServer(cfg config.Config) (config.Config, bool) {
-	if namesServer(cfg) {
+// chooseServer reports whether a server creates the sandbox, and returns the configuration with
+// its address: a named server or, for a template, this user's own if it runs, because it builds
+// the templates then.
+func (o *runCommand) chooseServer(cfg config.Config) (config.Config, bool) {
+	if isServerNamed(cfg) {
 		return cfg, true
 	}
 	image := cmp.Or(o.image, string(cfg.Sandbox.Image))
@@ -39,61 +38,61 @@ func (o *runOptions) onServer(cfg config.Config) (config.Config, bool) {
 	return cfg, runs
 }
 
-// abandoned is how long a server keeps the sandbox of a run that nobody waits for.
-const abandoned = time.Minute
+// abandonedRunTimeout is how long a server keeps the sandbox of a run whose program was killed.
+const abandonedRunTimeout = time.Minute
 
-// runRemote runs the command in a sandbox that a server makes, and has it removed.
-func (a *app) runRemote(ctx context.Context, o runOptions, cfg config.Config) error {
+// runRemote runs the command in a sandbox that a server creates and deletes.
+func (o *runCommand) runRemote(ctx context.Context, a *app, cfg config.Config) error {
 	if o.script == nil && len(o.command) == 0 {
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "with a server, the command must be given: what image %s runs is known there only", o.image),
-			"give one: sandpit run "+shellQuote(o.image)+" COMMAND")
+			sandpit.Errorf(sandpit.Invalid, "image %s needs a command: with a server, its default command is unknown here", o.image),
+			"add a command: sandpit run "+shellQuote(o.image)+" COMMAND")
 	}
-	spec, err := a.newRemoteSpec(o, cfg)
+	spec, err := o.toRemoteSpec(a, cfg)
 	if err != nil {
 		return err
 	}
-	if err := a.screenCommand(ctx, o, cfg); err != nil {
+	if err := o.screenCommand(ctx, a, cfg); err != nil {
 		return err
 	}
-	c, err := dialConfigured(cfg)
+	c, err := newConfiguredClient(cfg)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	secrets, err := a.newSecrets(o.rules)
+	secrets, err := o.rules.readSecrets(a)
 	if err != nil {
 		return err
 	}
-	s, err := c.Create(ctx, client.CreateRequest{
+	s, err := c.Sandboxes.Create(ctx, client.CreateRequest{
 		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
 		AllowPaths: o.allowed,
-		Policy:     client.Policy{IdleTimeout: abandoned, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
+		Policy:     sandpit.Policy{IdleTimeout: abandonedRunTimeout, IdleAction: sandpit.ActionKill, IgnoreBackground: true},
 	})
 	if err != nil {
-		return a.interrupted(ctx, o.explainImage(err))
+		return a.signalOr(ctx, o.explainImage(err))
 	}
 	defer func() {
 		const limit = 30 * time.Second
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
-		if e := s.Delete(cleanup); e != nil { // the command's status is worth more
-			fmt.Fprintf(a.Err, "sandpit: the sandbox is not removed yet, the server does so within a minute or two: %s\n", safeLines(e.Error()))
+		if e := s.Delete(cleanup); e != nil { // the command's status is more important
+			fmt.Fprintf(a.Err, "sandpit: the sandbox was not removed; the server removes it within two minutes: %s\n", escapeLines(e.Error()))
 		}
 	}()
-	a.tellPorts(spec.Ports, s.Spec.Ports)
+	a.printPublishedPorts(spec.Ports, s.Spec.Ports)
 	spec.WorkDir = cmp.Or(spec.WorkDir, s.Spec.WorkDir, sandpit.DefaultWorkDir)
-	err = a.runIn(ctx, o, cfg, runPlace{guest: s.Guest(), starter: s, statser: s, spec: spec})
+	err = o.runIn(ctx, a, cfg, runSandbox{guest: s.Guest(), starter: s, statser: s, spec: spec})
 	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.PermissionDenied {
-		// Of the program, or of the sandbox as a whole?
-		if _, e := c.Get(context.WithoutCancel(ctx), s.ID); e != nil {
+		// Is the program missing, or the sandbox?
+		if _, e := c.Sandboxes.Get(context.WithoutCancel(ctx), s.ID); e != nil {
 			return e
 		}
 	}
-	return a.runFailed(err)
+	return toRunError(a, err)
 }
 
-func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, error) {
+func (o *runCommand) toRemoteSpec(a *app, cfg config.Config) (sandpit.Spec, error) {
 	if o.timeout < 0 {
 		return sandpit.Spec{}, sandpit.Errorf(sandpit.Invalid, "--timeout %s: want a positive time, or 0 for none", o.timeout)
 	}
@@ -102,14 +101,14 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 	if here { // the server is on this machine
 		volumes = nil
 	}
-	spec, err := a.remoteSpec(remoteFlags{
+	spec, err := remoteFlags{
 		name: o.name, user: o.user, workDir: o.workDir, env: o.env, labels: o.labels, volumes: volumes, temps: o.temps, ports: o.ports, limits: o.limits,
-	})
+	}.toSpec(a)
 	if err != nil {
 		return spec, err
 	}
 	spec.Image = sandpit.Image(o.image)
-	if spec.Network, err = o.rules.policy(o.network); err != nil { // not by this machine's configuration
+	if spec.Network, err = o.rules.toPolicy(o.network); err != nil { // this machine's configuration does not apply
 		return spec, err
 	}
 	if here {
@@ -123,8 +122,8 @@ func (a *app) newRemoteSpec(o runOptions, cfg config.Config) (sandpit.Spec, erro
 	}
 	if i := slices.IndexFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == "" && !m.Temporary && !strings.HasPrefix(m.Source, "/") }); i >= 0 {
 		return spec, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "volume %q: the directory is the server's, and its path must be absolute", spec.Mounts[i].Source),
-			"sandpit cp brings files of this machine into a sandbox that stays")
+			sandpit.Errorf(sandpit.Invalid, "volume %q: a directory of the server needs an absolute path", spec.Mounts[i].Source),
+			"copy files of this machine into a sandbox with: sandpit cp")
 	}
 	return spec, nil
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/commandscreen"
 )
 
-// screenCommand looks at the command before a sandbox is made for it, as the
-// configuration says. An image's own command is not looked at.
-func (a *app) screenCommand(ctx context.Context, o runOptions, cfg config.Config) error {
+// screenCommand checks the command before a sandbox is created for it, as configured. An image's
+// default command is not checked.
+func (o *runCommand) screenCommand(ctx context.Context, a *app, cfg config.Config) error {
 	mode := cfg.Sandbox.CommandScreen
 	if mode == config.ScreenOff || (o.script == nil && len(o.command) == 0) {
 		return nil
 	}
-	verdict, err := weigh(o, cfg.Sandbox.WorkDir)
+	verdict, err := screenScript(o, cfg.Sandbox.WorkDir)
 	if err != nil {
 		return err
 	}
@@ -35,14 +35,14 @@ func (a *app) screenCommand(ctx context.Context, o runOptions, cfg config.Config
 		fmt.Fprintf(a.Err, "sandpit: warning: %v\n", verdict.Err())
 		return nil
 	case commandscreen.Ask:
-		return a.askWhether(ctx, verdict)
+		return askWhether(ctx, a, verdict)
 	default:
 		return verdict.Err()
 	}
 }
 
-// weigh looks at a script's text if a shell will run it, else at the command.
-func weigh(o runOptions, dir string) (commandscreen.Verdict, error) {
+// screenScript checks a script's text if a shell will run it, otherwise the command.
+func screenScript(o *runCommand, dir string) (commandscreen.Verdict, error) {
 	policy := commandscreen.Default()
 	policy.Dir = dir
 	if o.script == nil {
@@ -58,7 +58,7 @@ func weigh(o runOptions, dir string) (commandscreen.Verdict, error) {
 		return commandscreen.Verdict{}, fmt.Errorf("read the script: %w", err)
 	}
 	defer f.Close()
-	const most = 2 << 20 // more than the screen looks at
+	const most = 2 << 20 // more than the screen checks
 	text, err := io.ReadAll(io.LimitReader(f, most))
 	if err != nil {
 		return commandscreen.Verdict{}, fmt.Errorf("read the script: %w", err)
@@ -67,27 +67,26 @@ func weigh(o runOptions, dir string) (commandscreen.Verdict, error) {
 	return policy.Check(slices.Concat([]string{"sh", "-c", string(text), o.script.source}, o.command)), nil
 }
 
-// askWhether lets the person at the terminal decide. Where there is none, the
-// verdict stands.
-func (a *app) askWhether(ctx context.Context, verdict commandscreen.Verdict) error {
-	yes, err := a.ask(ctx, fmt.Sprintf("sandpit: %v\nRun it all the same?", verdict.Err()))
+// askWhether asks the user whether to run a suspicious command. Without a terminal the verdict
+// stands.
+func askWhether(ctx context.Context, a *app, verdict commandscreen.Verdict) error {
+	yes, err := a.askYesNo(ctx, fmt.Sprintf("sandpit: %v\nRun it anyway?", verdict.Err()))
 	switch {
 	case err != nil:
-		return a.interrupted(ctx, err)
+		return a.signalOr(ctx, err)
 	case !yes:
 		return verdict.Err()
 	}
 	return nil
 }
 
-// ask has the person at the terminal answer yes or no. Where there is none, and when
-// they say nothing, it is no.
-func (a *app) ask(ctx context.Context, question string) (yes bool, err error) {
+// askYesNo asks a question at the terminal. Without a terminal, and by default, the answer is no.
+func (a *app) askYesNo(ctx context.Context, question string) (yes bool, err error) {
 	fd, ok := terminalOf(a.In)
 	if _, seen := terminalOf(a.Err); !ok || !seen {
 		return false, nil
 	}
-	fmt.Fprintf(a.Err, "%s [y/N] ", safeLines(question))
+	fmt.Fprintf(a.Err, "%s [y/N] ", escapeLines(question))
 	answer, err := readLine(ctx, fd, a.In)
 	if err != nil {
 		return false, err
@@ -99,8 +98,8 @@ func (a *app) ask(ctx context.Context, question string) (yes bool, err error) {
 	return false, nil
 }
 
-// readLine reads one line and nothing behind it, which is the command's. It
-// stops waiting when ctx ends.
+// readLine reads one line and nothing after it: that belongs to the command. It stops when ctx
+// ends.
 func readLine(ctx context.Context, fd int, in io.Reader) (string, error) {
 	const most, wait = 128, 100 // bytes, milliseconds
 	var line strings.Builder
@@ -116,7 +115,7 @@ func readLine(ctx context.Context, fd int, in io.Reader) (string, error) {
 			return "", sandpit.Errorf(sandpit.Internal, "wait for an answer: %w", err)
 		}
 		b := make([]byte, 1)
-		if n, _ := in.Read(b); n == 0 || b[0] == '\n' { // no answer is no
+		if n, _ := in.Read(b); n == 0 || b[0] == '\n' { // no answer means no
 			break
 		}
 		line.WriteByte(b[0])

@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// interpreters say how a script is run, by its kind.
-func interpreters() map[string][]string {
+// scriptInterpreters returns the interpreters of scripts by their file extension.
+func scriptInterpreters() map[string][]string {
 	return map[string][]string{
 		".py":   {"python3"},
 		".sh":   {"sh"},
@@ -31,30 +31,29 @@ func interpreters() map[string][]string {
 	}
 }
 
-// script is a file of the machine to be copied into the sandbox and run there.
+// script is a file of this machine that is copied into the sandbox and run there.
 type script struct {
 	source string
 	runner []string
 }
 
-// findScript reports whether name is a script: a file that says by its ending
-// or its first line what runs it.
+// findScript reports whether a file is a script, by its extension or its first line.
 func findScript(name string) (script, bool) {
 	info, err := os.Stat(name)
 	if err != nil || !info.Mode().IsRegular() {
 		return script{}, false
 	}
-	if runner := interpreters()[filepath.Ext(name)]; runner != nil {
+	if runner := scriptInterpreters()[filepath.Ext(name)]; runner != nil {
 		return script{source: name, runner: runner}, true
 	}
-	if runner := shebang(name); runner != nil {
+	if runner := readShebang(name); runner != nil {
 		return script{source: name, runner: runner}, true
 	}
 	return script{}, false
 }
 
-// shebang returns the command in a file's first line, or nil.
-func shebang(name string) []string {
+// readShebang returns the command in a file's first line, or nil.
+func readShebang(name string) []string {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil
@@ -77,9 +76,8 @@ func shebang(name string) []string {
 	return fields
 }
 
-// install copies the script to the working directory of the sandbox and
-// returns the command that runs it.
-func (s script) install(ctx context.Context, files sandpit.Files, user, dir string) ([]string, error) {
+// copyInto copies the script to a directory of the sandbox and returns the command that runs it.
+func (s script) copyInto(ctx context.Context, files sandpit.Files, user, dir string) ([]string, error) {
 	f, err := os.Open(s.source)
 	if err != nil {
 		return nil, fmt.Errorf("read the script: %w", err)

@@ -61,7 +61,7 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 	}); err != nil {
 		t.Fatal(err)
 	}
-	edge := api.NewEdge(api.EdgeOptions{Keys: s.keys, Report: s.Report, Public: native.Public(), Log: log})
+	edge := api.NewEdge(api.EdgeOptions{Keys: s.keys, Report: s.Events().Record, Public: native.Public(), Log: log})
 	tokens, err := token.Open(t.Context(), token.Options{Store: st, Keys: s.keys, Dir: t.TempDir(), Log: log})
 	if err != nil {
 		t.Fatal(err)

@@ -8,14 +8,14 @@ import (
 	"syscall"
 )
 
-// errSignal is why a context ended when a signal ended it.
-type errSignal struct{ sig syscall.Signal }
+// signalError is the cause of a context that a signal ended.
+type signalError struct{ sig syscall.Signal }
 
 // Error names the signal.
-func (e errSignal) Error() string { return e.sig.String() }
+func (e signalError) Error() string { return e.sig.String() }
 
-// WithSignals returns a context that ends at the first signal that asks this
-// program to end. A second one ends it at once. Stop gives the signals back.
+// WithSignals returns a context that ends at the first signal that asks this program to end. A
+// second one ends the program at once. Stop stops the handling of signals.
 func WithSignals(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals := make(chan os.Signal, 1)
@@ -27,7 +27,7 @@ func WithSignals(ctx context.Context) (_ context.Context, stop func()) {
 		case s := <-signals:
 			signal.Stop(signals)
 			sig, _ := s.(syscall.Signal) // always is, on Linux
-			cancel(errSignal{sig})
+			cancel(signalError{sig})
 		case <-ctx.Done():
 		}
 	}()
@@ -40,7 +40,7 @@ func WithSignals(ctx context.Context) (_ context.Context, stop func()) {
 
 // signalStatus returns the exit status for a context that a signal ended.
 func signalStatus(ctx context.Context) (status exitStatus, ok bool) {
-	e, ok := errors.AsType[errSignal](context.Cause(ctx))
+	e, ok := errors.AsType[signalError](context.Cause(ctx))
 	if !ok {
 		return 0, false
 	}

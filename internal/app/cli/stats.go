@@ -1,92 +1,119 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"fmt"
-	"math"
+	"errors"
 	"strconv"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/core/usage"
+	"github.com/sandpit-dev/sandpit/client"
 )
 
-// statsTime bounds the last measurement.
-const statsTime = 5 * time.Second
-
-// watchUsage warns while the command runs, until stop is called.
-func (a *app) watchUsage(ctx context.Context, statser sandpit.Statser) (stop func()) {
-	if statser == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		watch := usage.Watch{Sandbox: statser, Warn: func(w usage.Warning) { fmt.Fprintln(a.Err, "sandpit:", w) }}
-		_, _ = watch.Run(ctx) // a sandbox that cannot be measured has ended, and that is told elsewhere
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+// statsCommand has the options of sandpit stats.
+type statsCommand struct {
+	output
 }
 
-// tellUsage says what the sandbox used, if that was asked for, and why something
-// was killed.
-func (a *app) tellUsage(ctx context.Context, o runOptions, statser sandpit.Statser, begin time.Time, status sandpit.ExitStatus) {
-	if statser == nil || !o.stats && status.Code == 0 {
-		return
+func newStats(a *app) *cobra.Command {
+	var o statsCommand
+	cmd := &cobra.Command{
+		Use:   "stats [flags] [SANDBOX...]",
+		Short: "Show the resource usage of sandboxes, or the load of the server",
+		Long: `Show the resource usage of sandboxes. CPU is the time used since the start. As JSON it is
+a list, and without a SANDBOX one document about the server.`,
+		Example: `  sandpit stats
+  sandpit stats work
+  sandpit stats -o json $(sandpit ls -q --state running)`,
+		ValidArgsFunction: a.completeSandboxes(0),
+		RunE:              a.withClient(o.run),
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statsTime)
-	defer cancel()
-	s, err := statser.Stats(ctx)
-	if err != nil {
-		if o.stats {
-			fmt.Fprintln(a.Err, "sandpit:", err)
+	o.addFlags(cmd, "")
+	return cmd
+}
+
+func (o *statsCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	if len(args) == 0 {
+		return showServerStats(ctx, a, c, o.output)
+	}
+	ids, missing := (&finder{client: c}).findIDs(ctx, args)
+	list := make([]sandboxUsage, len(ids))
+	errs := runParallel(len(ids), func(i int) error {
+		box, err := c.Sandboxes.Get(ctx, ids[i])
+		if err != nil {
+			return err
 		}
-		return
+		list[i] = sandboxUsage{ID: ids[i], Name: box.Spec.Name}
+		list[i].Stats, err = box.Stats(ctx)
+		return err
+	})
+	var found []sandboxUsage
+	for i, err := range errs {
+		if err == nil {
+			found = append(found, list[i])
+		}
 	}
-	if s.OOMKills > 0 || status.OutOfMemory {
-		fmt.Fprintf(a.Err, "sandpit: out of memory: a process was killed at the limit of %s (choose another with --memory)\n",
-			size(s.Limits.Memory))
+	if len(found) > 0 {
+		errs = append(errs, a.showListing(o.output, measuredListing(found, false)))
 	}
-	if o.stats {
-		fmt.Fprintf(a.Err, "sandpit: time %s, CPU %s%s, memory %s%s%s, disk %s%s, processes %d%s\n",
-			time.Since(begin).Round(time.Millisecond), s.CPU.Round(time.Millisecond), ofCPUs(s.Limits.CPUs),
-			size(s.Memory), peak(s.MemoryPeak), of(s.Limits.Memory, size), size(s.Disk), of(s.Limits.Disk, size),
-			s.PIDs, of(int64(s.Limits.PIDs), func(n int64) string { return strconv.FormatInt(n, 10) }))
-	}
+	return errors.Join(append(errs, missing)...)
 }
 
-// of says what the limit is.
-func of(limit int64, show func(int64) string) string {
-	if limit == 0 {
-		return " (no limit)"
+func showServerStats(ctx context.Context, a *app, c *client.Client, o output) error {
+	s, err := c.Stats(ctx)
+	if err != nil {
+		return err
 	}
-	return " of " + show(limit)
+	seconds := func(n float64) string { return time.Duration(n * float64(time.Second)).String() }
+	return a.showListing(o, listing{document: s, rows: [][]string{
+		{"Sandboxes", strconv.Itoa(s.TotalSandboxes) + " of " + strconv.Itoa(s.MaxSandboxes)},
+		{"Operations", strconv.Itoa(s.ActiveOperations)},
+		{"Idle timeout", seconds(s.IdleTimeout)},
+		{"Cleanup", "every " + seconds(s.CleanupInterval)},
+		{"Shutting down", strconv.FormatBool(s.IsShuttingDown)},
+	}})
 }
 
-func ofCPUs(limit float64) string {
-	if limit == 0 {
-		return " (no limit)"
-	}
-	return " of " + strconv.FormatFloat(limit, 'g', -1, 64) + " CPUs"
+// sandboxUsage is the resource usage of a sandbox.
+type sandboxUsage struct {
+	ID   sandpit.ID `json:"id"`
+	Name string     `json:"name,omitempty"`
+	sandpit.Stats
+
+	// cpus is the number of CPUs that were busy since the previous measurement; below zero is
+	// unknown.
+	cpus float64
 }
 
-func peak(bytes int64) string {
-	if bytes == 0 {
-		return ""
+func measuredListing(list []sandboxUsage, live bool) listing {
+	cpu := "CPU TIME"
+	if live {
+		cpu = "CPU"
 	}
-	return " (at most " + size(bytes) + ")"
+	l := listing{document: list, rows: [][]string{{"SANDBOX", "NAME", cpu, "MEMORY", "LIMIT", "DISK", "PIDS", "IN", "OUT", "KILLED"}}}
+	for _, m := range list {
+		used := m.CPU.Round(time.Millisecond).String()
+		if live {
+			used = formatPercent(m.cpus)
+		}
+		limit := "none"
+		if m.Limits.Memory > 0 {
+			limit = formatBytes(m.Limits.Memory)
+		}
+		l.rows = append(l.rows, []string{
+			string(m.ID), cmp.Or(m.Name, "-"), used, formatBytes(m.Memory), limit, formatBytes(m.Disk),
+			strconv.Itoa(m.PIDs), formatBytes(m.Received), formatBytes(m.Sent), strconv.FormatInt(m.OOMKills, 10),
+		})
+	}
+	return l
 }
 
-// size shows bytes as a person would write them.
-func size(bytes int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	value, i := float64(bytes), 0
-	for value >= 1024 && i < len(units)-1 {
-		value, i = value/1024, i+1
+func formatPercent(cpus float64) string {
+	if cpus < 0 {
+		return "-"
 	}
-	return strconv.FormatFloat(math.Round(value*10)/10, 'f', -1, 64) + " " + units[i]
+	return strconv.FormatFloat(cpus*100, 'f', 1, 64) + " %"
 }

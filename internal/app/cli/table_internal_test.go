@@ -25,11 +25,11 @@ func TestSafe(t *testing.T) {
 		"nb\u00a0sp":            `nb\u00a0sp`,
 		"\x00\x7f":              `\x00\x7f`,
 	} {
-		if got := safe(text); got != want {
+		if got := escapeText(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
-	if got := safeLines("a\n\tb\x1b"); got != "a\n\tb\\x1b" {
+	if got := escapeLines("a\n\tb\x1b"); got != "a\n\tb\\x1b" {
 		t.Errorf("lines: %q", got)
 	}
 }
@@ -40,11 +40,11 @@ func FuzzSafe(f *testing.F) {
 	f.Add("\x1b]0;title\a")
 	f.Add("\u202e\xff\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := safe(text)
+		got := escapeText(text)
 		if !utf8.ValidString(got) || strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r >= 0x7f && r <= 0xa0 }) {
 			t.Errorf("%q became %q", text, got)
 		}
-		if safe(got) != got {
+		if escapeText(got) != got {
 			t.Errorf("%q is not as it stays", got)
 		}
 	})
@@ -53,7 +53,7 @@ func FuzzSafe(f *testing.F) {
 func TestTable(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	err := layTable(&b, [][]string{{"NAME", "STATE"}, {"世界", "running"}, {"a\x1b", "x"}}, paintState)
+	err := writeTable(&b, [][]string{{"NAME", "STATE"}, {"世界", "running"}, {"a\x1b", "x"}}, paintState)
 	want := "NAME   STATE\n世界   \x1b[32mrunning\x1b[0m\na\\x1b   x\n"
 	want = strings.ReplaceAll(want, "NAME   ", "NAME    ")
 	want = strings.ReplaceAll(want, "世界   ", "世界    ")
@@ -73,7 +73,7 @@ func TestTimesForPeople(t *testing.T) {
 		"in 5 h":     now.Add(5*time.Hour + 5*time.Minute),
 		"in 10 days": now.Add(10*24*time.Hour + time.Hour),
 	} {
-		if got := showWhen(at); got != want {
+		if got := formatWhen(at); got != want {
 			t.Errorf("%v: %q, want %q", at, got, want)
 		}
 	}
@@ -81,7 +81,7 @@ func TestTimesForPeople(t *testing.T) {
 
 func TestPlaces(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]place{
+	for text, want := range map[string]copyEnd{
 		"a.txt":       {"", "a.txt"},
 		"work:":       {"work", ""},
 		"work:/a:b":   {"work", "/a:b"},
@@ -93,7 +93,7 @@ func TestPlaces(t *testing.T) {
 		"-":           {"", "-"},
 		"s234:x/../y": {"s234", "x/../y"},
 	} {
-		if got := parsePlace(text); got != want {
+		if got := parseCopyEnd(text); got != want {
 			t.Errorf("%q: %+v, want %+v", text, got, want)
 		}
 	}
@@ -107,10 +107,10 @@ func TestExitCodes(t *testing.T) {
 		sandpit.Timeout: 124, sandpit.Internal: 125, "made up": 125,
 	} {
 		err := sandpit.Errorf(code, "x")
-		if got := exitCode(verbError{err}); got != want {
+		if got := exitCodeOf(verbError{err}); got != want {
 			t.Errorf("%s: %d, want %d", code, got, want)
 		}
-		if got := exitCode(err); code != sandpit.Invalid && got != 125 {
+		if got := exitCodeOf(err); code != sandpit.Invalid && got != 125 {
 			t.Errorf("%s of a command inside: %d, want 125", code, got)
 		}
 	}

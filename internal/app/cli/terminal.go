@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// terminalOf returns the descriptor of a stream that is a terminal.
+// terminalOf returns the file descriptor of a stream that is a terminal.
 func terminalOf(stream any) (fd int, ok bool) {
 	f, ok := stream.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -21,9 +21,8 @@ func terminalOf(stream any) (fd int, ok bool) {
 	return int(f.Fd()), true
 }
 
-// size returns the size of the terminal behind any of the streams, or the
-// usual one.
-func (a *app) size() sandpit.TerminalSize {
+// terminalSize returns the size of the terminal of any stream, or 80x24.
+func (a *app) terminalSize() sandpit.TerminalSize {
 	for _, stream := range []any{a.Out, a.In, a.Err} {
 		fd, ok := terminalOf(stream)
 		if !ok {
@@ -36,8 +35,8 @@ func (a *app) size() sandpit.TerminalSize {
 	return sandpit.TerminalSize{Cols: 80, Rows: 24}
 }
 
-// makeRaw hands the keyboard over. The returned function takes it back.
-func makeRaw(in io.Reader) (restore func(), err error) {
+// setTerminalRaw passes keys on unchanged until restore is called.
+func setTerminalRaw(in io.Reader) (restore func(), err error) {
 	fd, ok := terminalOf(in)
 	if !ok {
 		return func() {}, nil
@@ -46,10 +45,10 @@ func makeRaw(in io.Reader) (restore func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() { _ = term.Restore(fd, saved) }, nil // nothing can be done about a terminal that is gone
+	return func() { _ = term.Restore(fd, saved) }, nil // a terminal that is gone cannot be restored
 }
 
-// followSize tells the process each new size of the terminal until ctx ends.
+// followSize sends each new size of the terminal to the process until stop is called.
 func (a *app) followSize(ctx context.Context, p sandpit.Process) (stop func()) {
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGWINCH)
@@ -60,7 +59,7 @@ func (a *app) followSize(ctx context.Context, p sandpit.Process) (stop func()) {
 		for {
 			select {
 			case <-changed:
-				_ = p.Resize(ctx, a.size()) // it may just have ended; a wrong size is no reason to stop
+				_ = p.Resize(ctx, a.terminalSize()) // the process may have ended; a wrong size is harmless
 			case <-ctx.Done():
 				return
 			}

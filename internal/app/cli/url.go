@@ -12,27 +12,27 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-type urlOptions struct {
+type urlCommand struct {
 	output
 	public, private, path, ticket bool
 	expires, files, note          string
 }
 
-func (a *app) newURL() *cobra.Command {
-	var o urlOptions
+func newURL(a *app) *cobra.Command {
+	var o urlCommand
 	cmd := &cobra.Command{
 		Use:   "url [flags] SANDBOX PORT",
-		Short: "Print the URL at which a port of a sandbox is seen",
-		Long: `Print the URL at which a port of a sandbox is seen.
+		Short: "Print the preview URL of a port of a sandbox",
+		Long: `Print the preview URL of a port of a sandbox.
 
-Who has the URL sees the port, and no other, until it expires: a browser keeps that
-for itself when it opens the URL. With --public everybody sees the port, and the URL
-never expires; --private takes that back, and makes every URL useless that was printed
-before. With --ticket the URL opens once, in one browser, which sees the port for an hour
-then: for a link that others may read later.
-With --files the files of a directory inside are shown at the port, by a program that
-sandpit brings along; it runs until it is killed or the sandbox stops.
-What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
+The URL opens this port, and no other, until it expires; a browser stores the access in a
+cookie when it opens the URL. With --public the port opens for everyone with its URL, which
+does not expire; --private ends that, and revokes all URLs that were printed before. With
+--ticket the URL opens once, in one browser, which keeps access for an hour: use it for
+links that others may read later.
+With --files the port serves the files of a directory of the sandbox, with a program of
+sandpit's own; it runs until it is killed or the sandbox stops.
+The program at the port must speak HTTP; it may listen at 127.0.0.1 only.`,
 		Example: `  sandpit url work 8000
   sandpit url --expires 7d --note "for the review" work 8000
   curl "$(sandpit url work 8000)"
@@ -43,29 +43,31 @@ What listens at the port speaks HTTP; it may listen at 127.0.0.1 only.`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			return a.completeSandboxes(1)(cmd, args, begun)
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if o.public && o.private {
-				return usageError(cmd, "--public and --private exclude each other")
-			}
-			if o.note != "" && (o.ticket || o.public) {
-				return usageError(cmd, "--note needs a URL with its own token; it cannot be used with --ticket or --public")
-			}
-			return a.verb(func(ctx context.Context, c *client.Client, args []string) error { return a.printURL(ctx, c, o, args) })(cmd, args)
-		},
+		RunE: a.withoutClient(o.run),
 	}
-	o.add(cmd, "print the URL only, which is also the default")
+	o.addFlags(cmd, "print the URL only (the default)")
 	f := cmd.Flags()
-	f.BoolVar(&o.public, "public", false, "let everybody see the port from now on")
-	f.BoolVar(&o.private, "private", false, "let nobody see the port but by the URL that is printed now")
-	f.BoolVar(&o.path, "path", false, "print a URL at the address that all previews share, for names that nobody can look up")
-	f.StringVar(&o.files, "files", "", "show the files of a `directory` inside at the port, such as . for the working directory")
-	f.StringVar(&o.expires, "expires", "", "`time` that the URL is good for, such as 10m or 7d, at most 30d (default 1h); with --ticket at most 5m (default 30s)")
+	f.BoolVar(&o.public, "public", false, "open the port for everyone with its URL")
+	f.BoolVar(&o.private, "private", false, "close the port except for the URL that is printed now")
+	f.BoolVar(&o.path, "path", false, "print a URL at the address that all previews share, for use without DNS names")
+	f.StringVar(&o.files, "files", "", "serve the files of this `directory` of the sandbox at the port, such as . for the working directory")
+	f.StringVar(&o.expires, "expires", "", "`time` that the URL is valid, such as 10m or 7d, at most 30d (default 1h); with --ticket at most 5m (default 30s)")
 	f.BoolVar(&o.ticket, "ticket", false, "print a URL that opens once")
 	f.StringVar(&o.note, "note", "", "`text` for sandpit token ls, such as the purpose of the URL; not with --ticket")
 	return cmd
 }
 
-func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args []string) error {
+func (o *urlCommand) run(cmd *cobra.Command, a *app, args []string) error {
+	if o.public && o.private {
+		return usageError(cmd, "--public and --private exclude each other")
+	}
+	if o.note != "" && (o.ticket || o.public) {
+		return usageError(cmd, "--note needs a URL with its own token; it cannot be used with --ticket or --public")
+	}
+	return a.withClient(o.printURL)(cmd, args)
+}
+
+func (o *urlCommand) printURL(ctx context.Context, a *app, c *client.Client, args []string) error {
 	port, ok := portNumber(args[1], 1)
 	if !ok {
 		return sandpit.Errorf(sandpit.Invalid, "port %.20q: want 1 to 65535", args[1])
@@ -74,16 +76,16 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 	if err != nil {
 		return err
 	}
-	id, err := find(ctx, c, args[0])
+	id, err := findSandbox(ctx, c, args[0])
 	if err != nil {
 		return err
 	}
 	if o.files != "" {
-		if err := workspace.ShowFiles(ctx, c.Open(id).Guest(), o.files, port); err != nil {
+		if err := workspace.ShowFiles(ctx, c.Sandboxes.Open(id).Guest(), o.files, port); err != nil {
 			return err
 		}
 	}
-	document, byName, byPath, err := o.url(ctx, c, id, port, expires)
+	document, byName, byPath, err := o.openPort(ctx, c, id, port, expires)
 	if err != nil {
 		return err
 	}
@@ -92,34 +94,34 @@ func (a *app) printURL(ctx context.Context, c *client.Client, o urlOptions, args
 		text = byPath
 	}
 	switch {
-	case o.json():
-		return a.show(o.output, listing{document: document})
+	case o.isJSON():
+		return a.showListing(o.output, listing{document: document})
 	case text == "" && o.path:
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server shows no previews by path"), "set preview.listen in the server's configuration")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server has no previews by path"), "set preview.listen in the server's configuration")
 	case text == "":
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server has no address for previews"),
-			"have it listen at an address, or set preview.domain in its configuration; --path may work")
+			"let it listen at an address, or set preview.domain in its configuration; --path may work")
 	}
-	_, err = fmt.Fprintln(a.Out, safe(text))
+	_, err = fmt.Fprintln(a.Out, escapeText(text))
 	return err
 }
 
-// url changes who may see the port, if that is asked for, and asks for its URL, or one with
-// a ticket: what the server says, and the URL by host name and by path.
-func (o urlOptions) url(ctx context.Context, c *client.Client, id sandpit.ID, port int, expires time.Duration) (document any, byName, byPath string, err error) {
+// openPort changes the access to a port if requested, and returns the server's response and the
+// URL, or the link of a ticket, by host name and by path.
+func (o urlCommand) openPort(ctx context.Context, c *client.Client, id sandpit.ID, port int, expires time.Duration) (document any, byName, byPath string, err error) {
 	switch {
 	case o.public:
-		err = c.SetPublic(ctx, id, port, true)
+		err = c.Ports.SetPublic(ctx, id, port, true)
 	case o.private:
-		err = c.ClosePort(ctx, id, port)
+		err = c.Ports.Close(ctx, id, port)
 	}
 	if err != nil {
 		return nil, "", "", err
 	}
 	if o.ticket {
-		t, err := c.PreviewTicket(ctx, id, port, expires, 0)
+		t, err := c.Ports.Ticket(ctx, id, port, expires, 0)
 		return t, t.URL, t.PathURL, err
 	}
-	u, err := c.PreviewURLWithNote(ctx, id, port, expires, o.note)
+	u, err := c.Ports.URLWithNote(ctx, id, port, expires, o.note)
 	return u, u.URL, u.PathURL, err
 }

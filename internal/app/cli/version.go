@@ -9,53 +9,59 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
-// versions are this program's and the server's.
+// versions are the versions of this program and of the server.
 type versions struct {
-	Client client.Version  `json:"client"`
-	Server *client.Version `json:"server,omitempty"`
+	Client api.Version  `json:"client"`
+	Server *api.Version `json:"server,omitempty"`
 }
 
-func (a *app) newVersion() *cobra.Command {
-	var o output
+// versionCommand has the options of sandpit version.
+type versionCommand struct {
+	output
+}
+
+func newVersion(a *app) *cobra.Command {
+	var o versionCommand
 	cmd := &cobra.Command{
-		Use:   "version [flags]",
-		Short: "Show the version of this program and its parts, and of the server",
-		Long: `Show the version of this program and its parts, and of the server that the
-environment, the configuration or --server names.`,
+		Use:               "version [flags]",
+		Short:             "Show the version of this program and its parts, and of the server",
+		Long:              `Show the version of this program and its parts, and of the configured server.`,
 		Example:           "  sandpit version",
 		Args:              wantArgs(0, 0, ""),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			own := daemon.ReadVersions()
-			v := versions{Client: client.Version{
-				Sandpit: own.Sandpit, GVisor: own.GVisor, Guest: own.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
-			}}
-			server, problem := a.serverVersion(cmd.Context())
-			v.Server = server
-			if err := a.showVersions(o, v); err != nil {
-				return err
-			}
-			return a.verbFailed(cmd.Context(), problem)
-		},
+		RunE:              a.withoutClient(o.run),
 	}
-	o.add(cmd, "")
+	o.addFlags(cmd, "")
 	return cmd
 }
 
-// serverVersion asks the server if one is named.
-func (a *app) serverVersion(ctx context.Context) (*client.Version, error) {
+func (o *versionCommand) run(cmd *cobra.Command, a *app, _ []string) error {
+	own := daemon.ReadVersions()
+	v := versions{Client: api.Version{
+		Sandpit: own.Sandpit, GVisor: own.GVisor, Guest: own.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+	}}
+	server, problem := serverVersion(cmd.Context(), a)
+	v.Server = server
+	if err := showVersions(a, o.output, v); err != nil {
+		return err
+	}
+	return a.toVerbError(cmd.Context(), problem)
+}
+
+// serverVersion returns the server's version, nil without a server.
+func serverVersion(ctx context.Context, a *app) (*api.Version, error) {
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return nil, err
 	}
 	if _, runs := cfg.LocalServer(); cfg.URL == "" && !runs {
-		return nil, nil //nolint:nilnil // there is none, which is no failure
+		return nil, nil //nolint:nilnil // no server is not an error
 	}
-	c, err := dialConfigured(cfg)
+	c, err := newConfiguredClient(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -65,13 +71,13 @@ func (a *app) serverVersion(ctx context.Context) (*client.Version, error) {
 	defer cancel()
 	v, err := c.Version(ctx)
 	if err != nil {
-		return nil, sandpit.Errorf(sandpit.CodeOf(err), "the server's version: %w", err)
+		return nil, sandpit.Errorf(sandpit.CodeOf(err), "get the server's version: %w", err)
 	}
 	return &v, nil
 }
 
-func (a *app) showVersions(o output, v versions) error {
-	if o.json() {
+func showVersions(a *app, o output, v versions) error {
+	if o.isJSON() {
 		return printJSON(a.Out, v)
 	}
 	c := v.Client
@@ -79,7 +85,7 @@ func (a *app) showVersions(o output, v versions) error {
 		return err
 	}
 	if s := v.Server; s != nil {
-		_, err := fmt.Fprintf(a.Out, "server  %s, gVisor %s, %s %s/%s\n", safe(s.Sandpit), safe(s.GVisor), safe(s.Go), safe(s.OS), safe(s.Arch))
+		_, err := fmt.Fprintf(a.Out, "server  %s, gVisor %s, %s %s/%s\n", escapeText(s.Sandpit), escapeText(s.GVisor), escapeText(s.Go), escapeText(s.OS), escapeText(s.Arch))
 		return err
 	}
 	return nil

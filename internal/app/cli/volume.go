@@ -1,111 +1,180 @@
 package cli
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
-	"io"
-	"path"
+	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/app/config"
-	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
+	"github.com/sandpit-dev/sandpit/client"
 )
 
-// mountRules say what of this machine -v may show. Allowed are the paths that the user has
-// named a second time.
-func mountRules(cfg config.Config, allowed []string) (hostpath.Rules, error) {
-	rules := hostpath.Rules{Own: cfg.OwnPaths(), Homes: []string{cfg.Home}}
-	for _, a := range allowed {
-		resolved, err := hostpath.Resolve(a)
-		if err != nil {
-			return rules, err
-		}
-		rules.Allowed = append(rules.Allowed, resolved)
-	}
-	return rules, nil
+func newVolume(a *app) *cobra.Command {
+	cmd := newGroup("volume", "Create, list and remove the volumes of a server", `Create, list and remove the volumes of a server: directories that several sandboxes of one
+owner can mount at the same time, and that outlive them. "-v NAME:/path" of create and run
+mounts one, "-v NAME:/path:ro" read-only.`,
+		"  sandpit volume create data\n  sandpit create --name work -v data:/data\n  sandpit volume rm data")
+	cmd.AddCommand(newVolumeCreate(a), newVolumeList(a), newVolumeInspect(a), newVolumeRemove(a))
+	return cmd
 }
 
-// parseVolumes turns the -v flags into mounts. It warns of what was probably meant to be
-// something else.
-func parseVolumes(volumes []string, rules hostpath.Rules, warn io.Writer) ([]sandpit.Mount, error) {
-	var mounts []sandpit.Mount
-	for _, v := range volumes {
-		m, err := parseVolume(v)
-		if err != nil {
-			return nil, err
-		}
-		if m.Volume != "" && isDirectory(m.Volume) {
-			fmt.Fprintf(warn, "sandpit: warning: -v %s is the volume %s of a server; the directory is -v ./%s\n", safe(v), safe(m.Volume), safe(v))
-		}
-		if m.Volume == "" {
-			if err := rules.Check(m.Source); err != nil {
-				return nil, sandpit.WithHint(err, "show a directory in it, or allow it nevertheless: --allow-volume "+shellQuote(m.Source))
-			}
-		}
-		mounts = append(mounts, m)
-	}
-	return mounts, nil
+// volumeCreateCommand has the options of sandpit volume create.
+type volumeCreateCommand struct {
+	provider string
 }
 
-// parseVolume reads HOST:BOX[:ro|rw], HOST being a path of this machine or the name of
-// a volume.
-func parseVolume(v string) (sandpit.Mount, error) {
-	m, err := splitVolume(v)
-	if err != nil || m.Volume != "" {
-		return m, err
+func newVolumeCreate(a *app) *cobra.Command {
+	var o volumeCreateCommand
+	cmd := &cobra.Command{
+		Use:   "create [flags] NAME...",
+		Short: "Create volumes",
+		Long: `Create volumes and print their names. A name has letters, digits and, except at its ends,
+also "-", "_" and dots.`,
+		Example:           "  sandpit volume create data\n  sandpit volume create --provider docker cache",
+		Args:              wantArgs(1, -1, "the name of a volume"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              a.withClient(o.run),
 	}
-	m.Source, err = hostpath.Resolve(m.Source)
-	return m, err
+	cmd.Flags().StringVar(&o.provider, "provider", "", "`name` of the provider that stores them, see sandpit providers (default the server's)")
+	return cmd
 }
 
-// splitVolume reads HOST:BOX[:ro|rw]. A HOST without a slash, other than . and .., is
-// the name of a volume, as it is to Docker. A volume can be written unless it says ro, a
-// path only if it says rw.
-func splitVolume(v string) (sandpit.Mount, error) {
-	parts := strings.Split(v, ":")
-	var m sandpit.Mount
-	const most = 3
-	if len(parts) < most-1 || len(parts) > most || parts[0] == "" || !path.IsAbs(parts[1]) {
-		return m, volumeError(v)
+func (o *volumeCreateCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	return a.forEachName(ctx, args, func(ctx context.Context, name string) error {
+		_, err := c.Volumes.Create(ctx, name, o.provider)
+		return err
+	})
+}
+
+// volumeRemoveCommand has the options of sandpit volume rm.
+type volumeRemoveCommand struct {
+	owner string
+}
+
+func newVolumeRemove(a *app) *cobra.Command {
+	var o volumeRemoveCommand
+	cmd := &cobra.Command{
+		Use:     "rm [flags] NAME...",
+		Aliases: []string{"remove"},
+		Short:   "Remove volumes with all their files",
+		Long: `Remove volumes with all their files. A volume that a sandbox mounts, even a stopped one,
+is not removed.`,
+		Example:           "  sandpit volume rm data",
+		Args:              wantArgs(1, -1, "the name of a volume"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              a.withClient(o.run),
 	}
-	mode := ""
-	if len(parts) == most {
-		if mode = parts[2]; mode != "ro" && mode != "rw" {
-			return m, volumeError(v)
+	addOwner(cmd, &o.owner)
+	return cmd
+}
+
+func (o *volumeRemoveCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	return a.forEachName(ctx, args, func(ctx context.Context, name string) error { return c.Volumes.Delete(ctx, o.owner, name) })
+}
+
+// volumeListCommand has the options of sandpit volume ls.
+type volumeListCommand struct {
+	output
+	owner string
+}
+
+func newVolumeList(a *app) *cobra.Command {
+	var o volumeListCommand
+	cmd := &cobra.Command{
+		Use:     "ls [flags]",
+		Aliases: []string{"list"},
+		Short:   "List volumes", Example: "  sandpit volume ls",
+		Args:              wantArgs(0, 0, ""),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              a.withClient(o.run),
+	}
+	o.addFlags(cmd, "print names only")
+	cmd.Flags().StringVar(&o.owner, "owner", "", "`name` of the owner, for administrators (default all owners)")
+	return cmd
+}
+
+func (o *volumeListCommand) run(ctx context.Context, a *app, c *client.Client, _ []string) error {
+	list, err := c.Volumes.List(ctx, o.owner)
+	if err != nil {
+		return err
+	}
+	if list == nil {
+		list = []sandpit.Volume{}
+	}
+	slices.SortFunc(list, func(a, b sandpit.Volume) int {
+		return strings.Compare(a.Owner+"\x00"+a.Name, b.Owner+"\x00"+b.Name)
+	})
+	l := listing{document: list, rows: [][]string{{"NAME", "OWNER", "PROVIDER", "CREATED"}}}
+	for _, v := range list {
+		l.ids = append(l.ids, v.Name)
+		l.rows = append(l.rows, []string{v.Name, cmp.Or(v.Owner, "-"), v.Provider, formatAge(v.CreatedAt)})
+	}
+	return a.showListing(o.output, l)
+}
+
+// volumeInspectCommand has the options of sandpit volume inspect.
+type volumeInspectCommand struct {
+	output
+	owner string
+}
+
+func newVolumeInspect(a *app) *cobra.Command {
+	var o volumeInspectCommand
+	cmd := &cobra.Command{
+		Use:               "inspect [flags] NAME...",
+		Short:             "Show the sizes of volumes and the sandboxes that mount them",
+		Long:              `Show the sizes of volumes and the sandboxes that mount them. As JSON it is always a list.`,
+		Example:           "  sandpit volume inspect data",
+		Args:              wantArgs(1, -1, "the name of a volume"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              a.withClient(o.run),
+	}
+	o.addFlags(cmd, "")
+	addOwner(cmd, &o.owner)
+	return cmd
+}
+
+func (o *volumeInspectCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
+	list := make([]sandpit.Volume, len(args))
+	errs := runParallel(len(args), func(i int) (err error) {
+		list[i], err = c.Volumes.Get(ctx, o.owner, args[i])
+		if err != nil && len(args) > 1 {
+			err = fmt.Errorf("%s: %w", args[i], err)
+		}
+		return err
+	})
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return showVolumes(a, o.output, list)
+}
+
+func showVolumes(a *app, o output, list []sandpit.Volume) error {
+	if o.isJSON() {
+		return a.showListing(o, listing{document: list})
+	}
+	for n, v := range list {
+		if n > 0 {
+			fmt.Fprintln(a.Out)
+		}
+		rows := [][]string{
+			{"Name", v.Name}, {"Owner", v.Owner}, {"Provider", v.Provider}, {"Created", formatTime(v.CreatedAt)}, {"Size", "unknown"},
+		}
+		if v.Size != nil {
+			rows[len(rows)-1][1] = formatBytes(*v.Size)
+		}
+		for _, id := range v.Sandboxes {
+			rows = append(rows, []string{"Sandbox", string(id)})
+		}
+		rows = slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
+		if err := writeTable(a.Out, rows, nil); err != nil {
+			return err
 		}
 	}
-	m.Target = path.Clean(parts[1])
-	if host := parts[0]; host != "." && host != ".." && !strings.Contains(host, "/") {
-		m.Volume, m.ReadOnly = host, mode == "ro"
-		return m, sandpit.CheckVolumeName(host)
-	}
-	m.Source, m.ReadOnly = parts[0], mode != "rw"
-	return m, nil
-}
-
-// parseTemporary reads BOX[:keep] of the --temporary flags.
-func parseTemporary(list []string) ([]sandpit.Mount, error) {
-	var mounts []sandpit.Mount
-	for _, text := range list {
-		target, keep := strings.CutSuffix(text, ":keep")
-		if !path.IsAbs(target) || strings.Contains(target, ":") {
-			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "temporary directory %q: want SANDBOX or SANDBOX:keep", text),
-				"for example --temporary /workspace")
-		}
-		mounts = append(mounts, sandpit.Mount{Temporary: true, Keep: keep, Target: path.Clean(target)})
-	}
-	return mounts, nil
-}
-
-func volumeError(v string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "volume %q: want HOST:SANDBOX[:ro|rw]", v),
-		"for example -v ./data:/data, -v ./data:/data:rw to let the sandbox write, or with the name of a volume -v data:/data")
-}
-
-// addAllowVolume adds the flag that overrides hostpath.Rules.
-func addAllowVolume(f *pflag.FlagSet, allowed *[]string) {
-	f.StringArrayVar(allowed, "allow-volume", nil,
-		"`path` that -v may show although it is refused otherwise, as /, /etc, home directories, credentials, sockets and sandpit's own files are")
+	return nil
 }

@@ -31,7 +31,7 @@ type Description struct {
 func Describe(c Config) []Description {
 	usual := Default()
 	var list []Description
-	for _, s := range settings() {
+	for _, s := range allSettings() {
 		d := Description{
 			Key: s.key, Variables: []string{s.key.Variable()}, About: s.about,
 			Default: cmp.Or(s.usual, s.show(&usual)), Value: s.show(&c), Source: c.Sources[s.key],
@@ -44,8 +44,8 @@ func Describe(c Config) []Description {
 	return list
 }
 
-// render is a value in the form a variable would have.
-func render(v any) string {
+// renderValue is a value in the form a variable would have.
+func renderValue(v any) string {
 	switch v := v.(type) {
 	case string:
 		return v

@@ -75,44 +75,44 @@ const minTmpfs = 64 << 10
 
 func dockerSettings() []setting {
 	return []setting{
-		define(KeyDockerHost, func(c *Config) *string { return &c.Docker.Host }, setDockerHost,
+		defineSetting(KeyDockerHost, func(c *Config) *string { return &c.Docker.Host }, setDockerHost,
 			"The engine's address: unix://, tcp://, http:// or https://.").
-			by("that of `context`, else of the context that is chosen in Docker's configuration, else the first socket there is of Docker, Docker without root, and Podman").
-			or("DOCKER_HOST", readDockerHost),
-		define(KeyDockerContext, func(c *Config) *string { return &c.Docker.Context }, setName,
-			"A context of Docker's command line, for when there is no `host`.").or("DOCKER_CONTEXT", readName),
-		define(KeyDockerTLSVerify, func(c *Config) *bool { return &c.Docker.TLSVerify }, setBool,
+			describedBy("that of `context`, else of the context that is chosen in Docker's configuration, else the first socket there is of Docker, Docker without root, and Podman").
+			orVariable("DOCKER_HOST", readDockerHost),
+		defineSetting(KeyDockerContext, func(c *Config) *string { return &c.Docker.Context }, setName,
+			"A context of Docker's command line, for when there is no `host`.").orVariable("DOCKER_CONTEXT", readName),
+		defineSetting(KeyDockerTLSVerify, func(c *Config) *bool { return &c.Docker.TLSVerify }, setBool,
 			"Whether `host` is spoken to with TLS, and must show a certificate. A `cert_path` has the same effect.").
-			or("DOCKER_TLS_VERIFY", func(string) (word, bool) { return "true", true }), // as Docker reads it
-		define(KeyDockerCertPath, func(c *Config) *string { return &c.Docker.CertPath }, setPath,
-			"The directory of ca.pem, cert.pem and key.pem for `host`.").by("that of Docker's configuration").
-			or("DOCKER_CERT_PATH", readPath),
-		define(KeyDockerImage, func(c *Config) *sandpit.Image { return &c.Docker.Image }, setImage,
+			orVariable("DOCKER_TLS_VERIFY", func(string) (word, bool) { return "true", true }), // as Docker reads it
+		defineSetting(KeyDockerCertPath, func(c *Config) *string { return &c.Docker.CertPath }, setPath,
+			"The directory of ca.pem, cert.pem and key.pem for `host`.").describedBy("that of Docker's configuration").
+			orVariable("DOCKER_CERT_PATH", readPath),
+		defineSetting(KeyDockerImage, func(c *Config) *sandpit.Image { return &c.Docker.Image }, setImage,
 			"What a sandbox starts from when neither its request nor `sandbox.image` names an image. There is no `host` in an engine."),
-		define(KeyDockerNetwork, func(c *Config) *string { return &c.Docker.Network }, setName,
+		defineSetting(KeyDockerNetwork, func(c *Config) *string { return &c.Docker.Network }, setName,
 			"The engine's network of sandboxes that are online, for example bridge. There they may reach this machine and private networks, too.").
-			by("none, and no sandbox is online"),
-		define(KeyDockerRuntime, func(c *Config) *string { return &c.Docker.Runtime }, setName,
-			"The engine's name of an OCI runtime, for example runsc.").by("the engine's own"),
-		define(KeyDockerUserns, func(c *Config) *string { return &c.Docker.Userns }, setWord,
-			"The mode of user namespaces, for example Podman's auto. The machine's is refused.").by("the engine's own"),
-		define(KeyDockerUser, func(c *Config) *string { return &c.Docker.User }, setWord,
-			"Who runs the programs of images that name no user: a name, a uid or uid:gid.").by("root of the sandbox"),
-		define(KeyDockerCapabilities, func(c *Config) *[]string { return &c.Docker.Capabilities }, setCapabilities,
+			describedBy("none, and no sandbox is online"),
+		defineSetting(KeyDockerRuntime, func(c *Config) *string { return &c.Docker.Runtime }, setName,
+			"The engine's name of an OCI runtime, for example runsc.").describedBy("the engine's own"),
+		defineSetting(KeyDockerUserns, func(c *Config) *string { return &c.Docker.Userns }, setWord,
+			"The mode of user namespaces, for example Podman's auto. The machine's is refused.").describedBy("the engine's own"),
+		defineSetting(KeyDockerUser, func(c *Config) *string { return &c.Docker.User }, setWord,
+			"Who runs the programs of images that name no user: a name, a uid or uid:gid.").describedBy("root of the sandbox"),
+		defineSetting(KeyDockerCapabilities, func(c *Config) *[]string { return &c.Docker.Capabilities }, setCapabilities,
 			"What root of a sandbox may do besides the usual (docs/docker.md), for example SYS_PTRACE."),
-		define(KeyDockerReadOnlyRoot, func(c *Config) *bool { return &c.Docker.ReadOnlyRoot }, setBool,
+		defineSetting(KeyDockerReadOnlyRoot, func(c *Config) *bool { return &c.Docker.ReadOnlyRoot }, setBool,
 			"Whether the image's files are read only. The working directory, /tmp, /run and /var/tmp are in memory then."),
-		define(KeyDockerTmpfsSize, func(c *Config) *int64 { return &c.Docker.TmpfsSize }, sizeOf(minTmpfs, "64k", `"256m"`),
+		defineSetting(KeyDockerTmpfsSize, func(c *Config) *int64 { return &c.Docker.TmpfsSize }, sizeOf(minTmpfs, "64k", `"256m"`),
 			"The size of each of those. At least 64k."),
-		define(KeyDockerShmSize, func(c *Config) *int64 { return &c.Docker.ShmSize }, sizeOf(minTmpfs, "64k", `"64m"`),
+		defineSetting(KeyDockerShmSize, func(c *Config) *int64 { return &c.Docker.ShmSize }, sizeOf(minTmpfs, "64k", `"64m"`),
 			"The size of /dev/shm. At least 64k."),
-		define(KeyDockerOpenFiles, func(c *Config) *int { return &c.Docker.OpenFiles }, numberOf("files", 64, 1<<20),
+		defineSetting(KeyDockerOpenFiles, func(c *Config) *int { return &c.Docker.OpenFiles }, numberOf("files", 64, 1<<20),
 			"How many files a process may have open. 64 to 1048576."),
-		define(KeyDockerStopGrace, func(c *Config) *time.Duration { return &c.Docker.StopGrace }, timeOf("5"),
+		defineSetting(KeyDockerStopGrace, func(c *Config) *time.Duration { return &c.Docker.StopGrace }, timeOf("5"),
 			"How long programs may take to end when a sandbox is stopped."),
-		define(KeyDockerCallTimeout, func(c *Config) *time.Duration { return &c.Docker.CallTimeout }, timeOf("120"),
+		defineSetting(KeyDockerCallTimeout, func(c *Config) *time.Duration { return &c.Docker.CallTimeout }, timeOf("120"),
 			"How long one call of the engine may take; `image.pull_timeout` is for pulls."),
-		define(KeyDockerPatience, func(c *Config) *time.Duration { return &c.Docker.Patience }, timeOf("60"),
+		defineSetting(KeyDockerPatience, func(c *Config) *time.Duration { return &c.Docker.Patience }, timeOf("60"),
 			"How long the engine may not answer before commands under way end as unavailable, and what is asked for is refused at once until it answers."),
 	}
 }
@@ -143,7 +143,7 @@ var wordPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:,=+-]{0,127}$`)
 func setWord(field *string, v any) error {
 	text, ok := textOf(v)
 	if !ok || !wordPattern.MatchString(text) {
-		return fmt.Errorf("%s is not one word", show(v))
+		return fmt.Errorf("%s is not one word", shortValue(v))
 	}
 	*field = text
 	return nil
@@ -154,12 +154,12 @@ var capabilityPattern = regexp.MustCompile(`^[A-Z_]{3,32}$`)
 func setCapabilities(field *[]string, v any) error {
 	list, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of capabilities; use for example [\"SYS_PTRACE\"]", show(v))
+		return fmt.Errorf("%s is not a list of capabilities; use for example [\"SYS_PTRACE\"]", shortValue(v))
 	}
 	for i, name := range list {
 		list[i] = strings.TrimPrefix(strings.ToUpper(name), "CAP_")
 		if !capabilityPattern.MatchString(list[i]) {
-			return fmt.Errorf("%s is not a capability; use for example SYS_PTRACE", quote(name))
+			return fmt.Errorf("%s is not a capability; use for example SYS_PTRACE", quoteText(name))
 		}
 	}
 	slices.Sort(list)

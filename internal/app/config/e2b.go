@@ -28,13 +28,13 @@ func defaultE2B() E2B { return E2B{Internet: true, Public: true} }
 
 func e2bSettings() []setting {
 	return []setting{
-		define(KeyE2BTemplates, func(c *Config) *map[string]sandpit.Image { return &c.E2B.Templates }, setTemplates,
+		defineSetting(KeyE2BTemplates, func(c *Config) *map[string]sandpit.Image { return &c.E2B.Templates }, setTemplates,
 			"The images that templates of E2B's clients stand for: `{ base = \"debian:12\" }`. The variable: `base=debian:12 python=python:3.12`. "+
 				"In an image that has a user called `user`, programs run as that user. An owner's template of the name, and one that an administrator has "+
-				"published, come before.").by("the built-in templates; see [from-e2b.md](from-e2b.md#what-a-template-name-means)"),
-		define(KeyE2BInternet, func(c *Config) *bool { return &c.E2B.Internet }, setBool,
+				"published, come before.").describedBy("the built-in templates; see [from-e2b.md](from-e2b.md#what-a-template-name-means)"),
+		defineSetting(KeyE2BInternet, func(c *Config) *bool { return &c.E2B.Internet }, setBool,
 			"Whether sandboxes of E2B's clients reach the network when their clients ask for it, which E2B's do unless they are told not to."),
-		define(KeyE2BPublic, func(c *Config) *bool { return &c.E2B.Public }, setBool,
+		defineSetting(KeyE2BPublic, func(c *Config) *bool { return &c.E2B.Public }, setBool,
 			"Whether everybody who knows the host name of a port reaches it, as with E2B, in sandboxes whose clients do not forbid it. "+
 				"If not, clients need the traffic token that they get with the sandbox."),
 	}
@@ -56,16 +56,16 @@ func setTemplates(field *map[string]sandpit.Image, v any) error {
 			table[name] = word(image)
 		}
 	default:
-		return fmt.Errorf("%s is not a table of images; use for example %s", show(v), example)
+		return fmt.Errorf("%s is not a table of images; use for example %s", shortValue(v), example)
 	}
 	templates := make(map[string]sandpit.Image, len(table))
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		var image sandpit.Image
 		if !templatePattern.MatchString(name) {
-			return fmt.Errorf("%s: not a name of a template; use for example %s", quote(name), example)
+			return fmt.Errorf("%s: not a name of a template; use for example %s", quoteText(name), example)
 		}
 		if err := setImage(&image, table[name]); err != nil {
-			return fmt.Errorf("%s: %w", quote(name), err)
+			return fmt.Errorf("%s: %w", quoteText(name), err)
 		}
 		templates[name] = image
 	}

@@ -23,7 +23,7 @@ type alias struct {
 // sectionOf returns the section that a variable's name belongs to, and the rest of
 // the name. All variables of a section must be known.
 func sectionOf(name string) (section, rest string, ours bool) {
-	for _, section := range sections() {
+	for _, section := range ownSections() {
 		if rest, ours := strings.CutPrefix(name, "SANDPIT_"+strings.ToUpper(section)+"_"); ours {
 			return section, rest, true
 		}
@@ -34,7 +34,7 @@ func sectionOf(name string) (section, rest string, ours bool) {
 func (l *loader) loadEnvironment() {
 	before, noticed := len(l.problems.List), len(l.cfg.Notices)
 	known := map[string]bool{"SANDPIT_CONFIG": true, "SANDPIT_REQUIRE": true}
-	for _, s := range settings() {
+	for _, s := range allSettings() {
 		name := s.key.Variable()
 		known[name] = true
 		if value := l.env[name]; value != "" {
@@ -65,7 +65,7 @@ func (l *loader) applyAliases(s setting) {
 		if a.read != nil {
 			w, ok := a.read(value)
 			if !ok {
-				l.notice("%s: %s makes no sense here and is ignored", a.name, quote(value))
+				l.addNotice("%s: %s makes no sense here and is ignored", a.name, quoteText(value))
 				continue
 			}
 			value = string(w)
@@ -84,7 +84,7 @@ func (l *loader) addressOf(hostName, portName string) {
 	}
 	host, port = cmp.Or(strings.Trim(host, "[]"), "localhost"), cmp.Or(port, "8090")
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil || !dnsPattern.MatchString(host) && net.ParseIP(host) == nil {
-		l.notice("%s and %s are no address and are ignored", hostName, portName)
+		l.addNotice("%s and %s are no address and are ignored", hostName, portName)
 		return
 	}
 	source := hostName
@@ -99,22 +99,22 @@ func (l *loader) addressOf(hostName, portName string) {
 func (l *loader) unknownVariable(name string) {
 	if section, rest, ours := sectionOf(name); ours {
 		text := "unknown variable"
-		if near := suggest(rest, namesIn(section)); near != "" {
+		if near := suggestName(rest, namesIn(section)); near != "" {
 			text = fmt.Sprintf("unknown variable; did you mean %s?", Key(section+"."+near).Variable())
 		}
-		l.problems.add(Problem{Source: printable(name), Text: text})
+		l.problems.addProblem(Problem{Source: toPrintable(name), Text: text})
 		return
 	}
 	rest := strings.TrimPrefix(name, "SANDPIT_")
 	for _, near := range append(namesIn(""), "config") {
-		if distance(strings.ToLower(rest), near) <= min(2, len(near)/3) {
-			l.problems.add(Problem{
-				Source: printable(name), Text: fmt.Sprintf("unknown variable; did you mean %s?", Key(near).Variable()),
+		if editDistance(strings.ToLower(rest), near) <= min(2, len(near)/3) {
+			l.problems.addProblem(Problem{
+				Source: toPrintable(name), Text: fmt.Sprintf("unknown variable; did you mean %s?", Key(near).Variable()),
 			})
 			return
 		}
 	}
-	l.notice("%s: unknown variable, ignored", printable(name))
+	l.addNotice("%s: unknown variable, ignored", toPrintable(name))
 }
 
 // kubernetes matches what Kubernetes sets in every container for a service, for
@@ -125,8 +125,8 @@ func ofKubernetes(name, value string) bool {
 	return kubernetes.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
 }
 
-func (l *loader) notice(format string, args ...any) {
-	l.cfg.Notices = append(l.cfg.Notices, strings.Map(visible, fmt.Sprintf(format, args...)))
+func (l *loader) addNotice(format string, args ...any) {
+	l.cfg.Notices = append(l.cfg.Notices, strings.Map(toVisible, fmt.Sprintf(format, args...)))
 }
 
 // loadSystemd reads what systemd sets for a service.

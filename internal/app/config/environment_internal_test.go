@@ -19,7 +19,7 @@ func TestVariablesOfOthersAreDocumented(t *testing.T) {
 		t.Fatal("the page has no section of them")
 	}
 	seen := 0
-	for _, s := range settings() {
+	for _, s := range allSettings() {
 		for _, a := range s.also {
 			if seen++; !strings.Contains(page, "`"+a.name) {
 				t.Errorf("%s stands for %s, and is not in docs/configuration.md", a.name, s.key)

@@ -29,11 +29,11 @@ func readBounded(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile+1))
 }
 
-// sections are the ones that are ours: those of settings.
-func sections() []string {
+// ownSections are the ones that are ours: those of settings.
+func ownSections() []string {
 	var names []string
-	for _, s := range settings() {
-		if section, _ := s.key.split(); section != "" && !slices.Contains(names, section) {
+	for _, s := range allSettings() {
+		if section, _ := s.key.splitKey(); section != "" && !slices.Contains(names, section) {
 			names = append(names, section)
 		}
 	}
@@ -59,10 +59,10 @@ func (l *loader) loadFile() {
 	case err != nil && !explicit && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)):
 		return
 	case err != nil:
-		l.problems.add(Problem{Source: source, Text: readFailure(name, err)})
+		l.problems.addProblem(Problem{Source: source, Text: readFailure(name, err)})
 		return
 	case len(data) > maxFile:
-		l.problems.add(Problem{Source: source, Text: name + " is larger than 64 KiB"})
+		l.problems.addProblem(Problem{Source: source, Text: name + " is larger than 64 KiB"})
 		return
 	}
 	l.cfg.File = name
@@ -82,11 +82,11 @@ func (l *loader) loadTOML(name, text string) {
 	var top table
 	meta, err := toml.Decode(text, &top)
 	if err != nil {
-		l.problems.add(syntaxProblem(name, err))
+		l.problems.addProblem(syntaxProblem(name, err))
 		return
 	}
 	f := file{loader: l, name: name, meta: meta}
-	for _, e := range f.entries(top) {
+	for _, e := range f.listEntries(top) {
 		f.loadTop(e)
 	}
 	slices.SortStableFunc(l.problems.List[before:], func(a, b Problem) int { return cmp.Compare(a.Line, b.Line) })
@@ -112,12 +112,12 @@ type entry struct {
 	start int // byte offset, for the order
 }
 
-// entries returns the lines of a table in file order.
-func (f *file) entries(t table) []entry {
+// listEntries returns the lines of a table in file order.
+func (f *file) listEntries(t table) []entry {
 	list := make([]entry, 0, len(t))
 	for name, raw := range t {
 		e := entry{name: name, raw: raw}
-		e.value, e.line, e.start = f.look(raw)
+		e.value, e.line, e.start = f.locateValue(raw)
 		list = append(list, e)
 	}
 	slices.SortFunc(list, func(a, b entry) int {
@@ -126,9 +126,9 @@ func (f *file) entries(t table) []entry {
 	return list
 }
 
-// look returns a value and where it is. The decoder tells positions only in
+// locateValue returns a value and where it is. The decoder tells positions only in
 // errors, so the value is received by a type that always answers with one.
-func (f *file) look(raw toml.Primitive) (value any, line, start int) {
+func (f *file) locateValue(raw toml.Primitive) (value any, line, start int) {
 	var c catcher
 	err := f.meta.PrimitiveDecode(raw, &c)
 	if at, ok := errors.AsType[toml.ParseError](err); ok {
@@ -149,7 +149,7 @@ func (c *catcher) UnmarshalTOML(value any) error {
 
 // loadTop takes one entry from outside all sections, or one whole section.
 func (f *file) loadTop(e entry) {
-	if slices.Contains(sections(), e.name) {
+	if slices.Contains(ownSections(), e.name) {
 		f.loadSection(e)
 		return
 	}
@@ -161,63 +161,63 @@ func (f *file) loadTop(e entry) {
 			return
 		}
 	}
-	if section, _ := key.split(); section == "" && f.apply(key, e.value, f.name, e.line) {
+	if section, _ := key.splitKey(); section == "" && f.applyValue(key, e.value, f.name, e.line) {
 		return
 	}
-	text := unknown("key", e.name, namesIn(""))
+	text := unknownText("key", e.name, namesIn(""))
 	if slices.Contains(namesIn("sandbox"), e.name) {
 		text = "stands outside of its section; write it below [sandbox]"
 	}
-	f.problem(e, key, text)
+	f.addProblem(e, key, text)
 }
 
 // ignoreSection leaves a section to the program it is for, unless it looks
 // like one of ours, misspelt.
 func (f *file) ignoreSection(e entry) {
-	for _, ours := range append(sections(), string(KeyPool)) {
-		if misspelt(e.name, ours) {
-			f.problem(e, Key(e.name), fmt.Sprintf("unknown section; did you mean [%s]?", ours))
+	for _, ours := range append(ownSections(), string(KeyPool)) {
+		if isMisspelled(e.name, ours) {
+			f.addProblem(e, Key(e.name), fmt.Sprintf("unknown section; did you mean [%s]?", ours))
 			return
 		}
 	}
-	f.cfg.Ignored = append(f.cfg.Ignored, printable(e.name))
+	f.cfg.Ignored = append(f.cfg.Ignored, toPrintable(e.name))
 }
 
-// misspelt reports whether a section is likely meant to be ours. A short name is
+// isMisspelled reports whether a section is likely meant to be ours. A short name is
 // easily a letter or two away from another program's: [llm], [tool].
-func misspelt(name, ours string) bool {
+func isMisspelled(name, ours string) bool {
 	if len(ours) <= 4 {
-		return distance(strings.ToLower(name), ours) <= 1 && strings.EqualFold(name[:min(1, len(name))], ours[:1])
+		return editDistance(strings.ToLower(name), ours) <= 1 && strings.EqualFold(name[:min(1, len(name))], ours[:1])
 	}
-	return suggest(name, []string{ours}) == ours && distance(name, ours) <= 2
+	return suggestName(name, []string{ours}) == ours && editDistance(name, ours) <= 2
 }
 
 func (f *file) loadSection(e entry) {
 	if _, ok := e.value.(map[string]any); !ok {
-		f.problem(e, Key(e.name), fmt.Sprintf("is not a section; write [%s] on a line of its own", e.name))
+		f.addProblem(e, Key(e.name), fmt.Sprintf("is not a section; write [%s] on a line of its own", e.name))
 		return
 	}
 	var t table
 	if err := f.meta.PrimitiveDecode(e.raw, &t); err != nil {
-		f.problem(e, Key(e.name), "is not a section: "+clean(err.Error()))
+		f.addProblem(e, Key(e.name), "is not a section: "+redactMessage(err.Error()))
 		return
 	}
-	for _, sub := range f.entries(t) {
+	for _, sub := range f.listEntries(t) {
 		key := Key(e.name + "." + sub.name)
-		if !f.apply(key, sub.value, f.name, sub.line) {
-			f.problem(sub, key, unknown("key", sub.name, namesIn(e.name)))
+		if !f.applyValue(key, sub.value, f.name, sub.line) {
+			f.addProblem(sub, key, unknownText("key", sub.name, namesIn(e.name)))
 		}
 	}
 }
 
-func (f *file) problem(e entry, key Key, text string) {
-	f.problems.add(Problem{Source: f.name, Line: e.line, Key: Key(printable(string(key))), Text: text})
+func (f *file) addProblem(e entry, key Key, text string) {
+	f.problems.addProblem(Problem{Source: f.name, Line: e.line, Key: Key(toPrintable(string(key))), Text: text})
 }
 
 func syntaxProblem(name string, err error) Problem {
-	p := Problem{Source: name, Text: "not valid TOML: " + clean(err.Error())}
+	p := Problem{Source: name, Text: "not valid TOML: " + redactMessage(err.Error())}
 	if at, ok := errors.AsType[toml.ParseError](err); ok {
-		p.Line, p.Text = at.Position.Line, "not valid TOML: "+clean(at.Message)
+		p.Line, p.Text = at.Position.Line, "not valid TOML: "+redactMessage(at.Message)
 		if strings.Contains(at.Message, `'\n'`) && p.Line > 1 {
 			p.Line-- // the end of a line counts as the next one
 		}
@@ -232,10 +232,10 @@ var quoted = regexp.MustCompile(`'''|"[^"]*"|'[^']*'|\d{4,}`)
 // harmless is a single character, or the escape of one.
 var harmless = regexp.MustCompile(`^['"]\\?.['"]$|^['"]{2}$`)
 
-// clean removes pieces of the file from a message of the decoder: the line at
+// redactMessage removes pieces of the file from a message of the decoder: the line at
 // fault may be the key of a model in a section that is none of our business.
 // The name of a key that stands twice is no secret.
-func clean(message string) string {
+func redactMessage(message string) string {
 	if strings.HasPrefix(message, "Key '") && !hasControl(message) {
 		return message
 	}

@@ -64,7 +64,7 @@ var hostPattern = regexp.MustCompile(`^(\[[0-9a-fA-F:]+\]|[a-zA-Z0-9][a-zA-Z0-9.
 
 func checkHost(host string) error {
 	if !hostPattern.MatchString(host) {
-		return fmt.Errorf("%s is not a registry; write for example ghcr.io or localhost:5000", quote(host))
+		return fmt.Errorf("%s is not a registry; write for example ghcr.io or localhost:5000", quoteText(host))
 	}
 	return nil
 }
@@ -72,7 +72,7 @@ func checkHost(host string) error {
 func setHosts(field *[]string, v any) error {
 	hosts, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of registries; use for example [\"registry.lan:5000\"]", show(v))
+		return fmt.Errorf("%s is not a list of registries; use for example [\"registry.lan:5000\"]", shortValue(v))
 	}
 	for _, host := range hosts {
 		if err := checkHost(host); err != nil {
@@ -87,7 +87,7 @@ func setHosts(field *[]string, v any) error {
 func setRegistries(field *[]string, v any) error {
 	list, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of registries; use for example [\"registry.lan:5000\", \"10.1.0.0/16\"]", show(v))
+		return fmt.Errorf("%s is not a list of registries; use for example [\"registry.lan:5000\", \"10.1.0.0/16\"]", shortValue(v))
 	}
 	for _, text := range list {
 		if _, err := netip.ParsePrefix(text); err == nil {
@@ -105,7 +105,7 @@ func setRegistries(field *[]string, v any) error {
 func setImages(field *[]string, v any) error {
 	names, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of images; use for example [\"python:3.12-slim\"]", show(v))
+		return fmt.Errorf("%s is not a list of images; use for example [\"python:3.12-slim\"]", shortValue(v))
 	}
 	if slices.Contains(names, "") {
 		return errors.New("the name of an image is empty")
@@ -146,18 +146,18 @@ func setMirrors(field *map[string][]string, v any) error {
 		for item := range strings.FieldsSeq(string(v)) {
 			name, list, ok := strings.Cut(item, "=")
 			if !ok {
-				return fmt.Errorf("%s is not a list of mirrors; use for example docker.io=localhost:5000", show(v))
+				return fmt.Errorf("%s is not a list of mirrors; use for example docker.io=localhost:5000", shortValue(v))
 			}
 			table[name] = word(list)
 		}
 	default:
-		return fmt.Errorf("%s %s", show(v), form)
+		return fmt.Errorf("%s %s", shortValue(v), form)
 	}
 	mirrors := make(map[string][]string, len(table))
 	for name, list := range table {
 		hosts, ok := listOf(list)
 		if !ok {
-			return fmt.Errorf("%s: %s %s", quote(name), show(list), form)
+			return fmt.Errorf("%s: %s %s", quoteText(name), shortValue(list), form)
 		}
 		for _, host := range append(slices.Clone(hosts), name) {
 			if err := checkHost(host); err != nil {

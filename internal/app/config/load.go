@@ -58,7 +58,7 @@ func FromProcess() Options {
 // The error is always a *Problems, which is sandpit.Invalid.
 func Load(o Options) (Config, error) {
 	l := loader{opts: o.withDefaults(), cfg: Default(), problems: &Problems{}}
-	l.env = environment(o.Environ)
+	l.env = parseEnvironment(o.Environ)
 	l.loadFile()
 	l.loadEnvironment()
 	l.loadOverrides()
@@ -67,13 +67,13 @@ func Load(o Options) (Config, error) {
 	l.fillServer()
 	l.checkTogether()
 	l.noticeSandbox()
-	return l.cfg, l.problems.err()
+	return l.cfg, l.problems.errorOrNil()
 }
 
 // noticeSandbox says that what agents call tools for is never done outside of a sandbox.
 func (l *loader) noticeSandbox() {
 	if l.cfg.Explicit(KeyUseSandbox) && !l.cfg.Sandbox.UseSandbox {
-		l.notice("%s: %s = false has no effect: tools of agents always run in a sandbox", l.cfg.Sources[KeyUseSandbox], KeyUseSandbox)
+		l.addNotice("%s: %s = false has no effect: tools of agents always run in a sandbox", l.cfg.Sources[KeyUseSandbox], KeyUseSandbox)
 	}
 }
 
@@ -95,15 +95,15 @@ type loader struct {
 	problems *Problems
 }
 
-// apply sets key and remembers where the value came from. It reports whether
+// applyValue sets key and remembers where the value came from. It reports whether
 // there is such a setting.
-func (l *loader) apply(key Key, value any, source string, line int) bool {
+func (l *loader) applyValue(key Key, value any, source string, line int) bool {
 	s, ok := findSetting(key)
 	if !ok {
 		return false
 	}
 	if err := s.set(&l.cfg, value); err != nil {
-		l.problems.add(Problem{Source: source, Line: line, Key: key, Text: err.Error()})
+		l.problems.addProblem(Problem{Source: source, Line: line, Key: key, Text: err.Error()})
 		return true
 	}
 	if line > 0 {
@@ -116,7 +116,7 @@ func (l *loader) apply(key Key, value any, source string, line int) bool {
 func (l *loader) loadOverrides() {
 	for _, o := range l.opts.Overrides {
 		if !l.applyWord(o.Key, o.Value, o.Flag) {
-			l.problems.add(Problem{Source: o.Flag, Text: fmt.Sprintf("there is no setting %q", string(o.Key))})
+			l.problems.addProblem(Problem{Source: o.Flag, Text: fmt.Sprintf("there is no setting %q", string(o.Key))})
 		}
 	}
 }
@@ -125,16 +125,16 @@ func (l *loader) loadOverrides() {
 // is meant.
 func (l *loader) applyWord(key Key, value, source string) bool {
 	before := len(l.problems.List)
-	known := l.apply(key, word(value), source, 0)
+	known := l.applyValue(key, word(value), source, 0)
 	for i := range l.problems.List[before:] {
 		l.problems.List[before+i].Key = ""
 	}
 	return known
 }
 
-// environment turns "name=value" lines into a map. The first of several wins,
+// parseEnvironment turns "name=value" lines into a map. The first of several wins,
 // as it does for os.Getenv.
-func environment(lines []string) map[string]string {
+func parseEnvironment(lines []string) map[string]string {
 	env := make(map[string]string, len(lines))
 	for _, line := range lines {
 		name, value, ok := strings.Cut(line, "=")

@@ -11,11 +11,11 @@ var toolPattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 func setTools(field *[]string, v any) error {
 	list, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of tools; use for example [\"default\", \"git\"]", show(v))
+		return fmt.Errorf("%s is not a list of tools; use for example [\"default\", \"git\"]", shortValue(v))
 	}
 	for _, word := range list {
 		if !toolPattern.MatchString(word) {
-			return fmt.Errorf("%s is not the name of a tool or category; use for example default, all or git", quote(word))
+			return fmt.Errorf("%s is not the name of a tool or category; use for example default, all or git", quoteText(word))
 		}
 	}
 	*field = list

@@ -32,8 +32,8 @@ type Network struct {
 	CeilingConnections, CeilingConnectionRate int
 }
 
-// ceiling is the part of the section that bounds sandboxes.
-func (n Network) ceiling() sandpit.NetworkPolicy {
+// ceilingPolicy is the part of the section that bounds sandboxes.
+func (n Network) ceilingPolicy() sandpit.NetworkPolicy {
 	return sandpit.NetworkPolicy{Allow: n.CeilingAllow, Deny: n.CeilingDeny, Limits: sandpit.NetworkLimits{
 		Receive: n.CeilingReceive, Send: n.CeilingSend,
 		Connections: n.CeilingConnections, ConnectionRate: n.CeilingConnectionRate,
@@ -43,7 +43,7 @@ func (n Network) ceiling() sandpit.NetworkPolicy {
 // Ceiling returns what no sandbox goes beyond. Invalid: it cannot be understood, which
 // Load has told already.
 func (n Network) Ceiling() (*policy.Ceiling, error) {
-	return policy.NewCeiling(n.Forbid, n.ceiling(), n.Allow)
+	return policy.NewCeiling(n.Forbid, n.ceilingPolicy(), n.Allow)
 }
 
 // Fill gives an online policy that has no rules those of the section.
@@ -80,24 +80,24 @@ func (n Network) String() string {
 
 func networkSettings() []setting {
 	return []setting{
-		define(KeyNetworkForbid, func(c *Config) *bool { return &c.Network.Forbid }, setBool,
+		defineSetting(KeyNetworkForbid, func(c *Config) *bool { return &c.Network.Forbid }, setBool,
 			"Whether every sandbox is offline, whoever asks."),
-		define(KeyNetworkAllow, func(c *Config) *[]string { return &c.Network.Allow }, setRules,
-			"What an online sandbox may reach whose request has no rules. The variable has commas or spaces between rules.").by("every public address"),
-		define(KeyNetworkDeny, func(c *Config) *[]string { return &c.Network.Deny }, setRules,
+		defineSetting(KeyNetworkAllow, func(c *Config) *[]string { return &c.Network.Allow }, setRules,
+			"What an online sandbox may reach whose request has no rules. The variable has commas or spaces between rules.").describedBy("every public address"),
+		defineSetting(KeyNetworkDeny, func(c *Config) *[]string { return &c.Network.Deny }, setRules,
 			"What such a sandbox may not reach."),
-		define(KeyCeilingAllow, func(c *Config) *[]string { return &c.Network.CeilingAllow }, setRules,
-			"Each allow rule of a sandbox must lie within one of these rules; a sandbox without allow rules has these. Ordinary owners may open private and special addresses, and the machine's own, only within these rules, or within allow if there are none.").by("no bound"),
-		define(KeyCeilingDeny, func(c *Config) *[]string { return &c.Network.CeilingDeny }, setRules,
+		defineSetting(KeyCeilingAllow, func(c *Config) *[]string { return &c.Network.CeilingAllow }, setRules,
+			"Each allow rule of a sandbox must lie within one of these rules; a sandbox without allow rules has these. Ordinary owners may open private and special addresses, and the machine's own, only within these rules, or within allow if there are none.").describedBy("no bound"),
+		defineSetting(KeyCeilingDeny, func(c *Config) *[]string { return &c.Network.CeilingDeny }, setRules,
 			"What no sandbox may reach, whatever it asks for."),
-		define(KeyCeilingReceive, func(c *Config) *int64 { return &c.Network.CeilingReceive }, sizeOf(1<<10, "1k", `"10m"`),
-			"The most that a sandbox may receive each second. At least 1k.").by("no bound"),
-		define(KeyCeilingSend, func(c *Config) *int64 { return &c.Network.CeilingSend }, sizeOf(1<<10, "1k", `"10m"`),
-			"The most that a sandbox may send each second. At least 1k.").by("no bound"),
-		define(KeyCeilingConnections, func(c *Config) *int { return &c.Network.CeilingConnections }, numberOf("connections", 1, 1<<20),
-			"The most connections of a sandbox at a time. 1 to 1048576.").by("no bound"),
-		define(KeyCeilingConnectionRate, func(c *Config) *int { return &c.Network.CeilingConnectionRate }, numberOf("connections", 1, 1<<20),
-			"The most connections that a sandbox may begin each second. 1 to 1048576.").by("no bound"),
+		defineSetting(KeyCeilingReceive, func(c *Config) *int64 { return &c.Network.CeilingReceive }, sizeOf(1<<10, "1k", `"10m"`),
+			"The most that a sandbox may receive each second. At least 1k.").describedBy("no bound"),
+		defineSetting(KeyCeilingSend, func(c *Config) *int64 { return &c.Network.CeilingSend }, sizeOf(1<<10, "1k", `"10m"`),
+			"The most that a sandbox may send each second. At least 1k.").describedBy("no bound"),
+		defineSetting(KeyCeilingConnections, func(c *Config) *int { return &c.Network.CeilingConnections }, numberOf("connections", 1, 1<<20),
+			"The most connections of a sandbox at a time. 1 to 1048576.").describedBy("no bound"),
+		defineSetting(KeyCeilingConnectionRate, func(c *Config) *int { return &c.Network.CeilingConnectionRate }, numberOf("connections", 1, 1<<20),
+			"The most connections that a sandbox may begin each second. 1 to 1048576.").describedBy("no bound"),
 	}
 }
 
@@ -105,7 +105,7 @@ func networkSettings() []setting {
 func setRules(field *[]string, v any) error {
 	rules, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of network rules; use for example [\"*.python.org:443\"]", show(v))
+		return fmt.Errorf("%s is not a list of network rules; use for example [\"*.python.org:443\"]", shortValue(v))
 	}
 	if _, err := policy.Parse(sandpit.NetworkPolicy{Online: true, Allow: rules}); err != nil {
 		if hint := sandpit.HintOf(err); hint != "" {
@@ -121,17 +121,17 @@ func setRules(field *[]string, v any) error {
 func (l *loader) checkNetwork() {
 	n := l.cfg.Network
 	if n.Forbid && l.cfg.Sandbox.NetworkEnabled {
-		l.conflict(KeyNetworkForbid, "is true, and so is sandbox.network_enabled; leave one of them out")
+		l.addConflict(KeyNetworkForbid, "is true, and so is sandbox.network_enabled; leave one of them out")
 		return
 	}
 	ceiling, err := n.Ceiling()
 	if err != nil {
-		l.conflict(KeyCeilingAllow, err.Error())
+		l.addConflict(KeyCeilingAllow, err.Error())
 		return
 	}
 	usual := sandpit.NetworkPolicy{Online: !n.Forbid}
 	n.Fill(&usual)
 	if _, err := ceiling.Bound(usual, policy.Requester{IsLocal: func(netip.Addr) bool { return false }}); err != nil {
-		l.conflict(KeyNetworkAllow, "is beyond the ceiling: "+cmp.Or(sandpit.HintOf(err), err.Error()))
+		l.addConflict(KeyNetworkAllow, "is beyond the ceiling: "+cmp.Or(sandpit.HintOf(err), err.Error()))
 	}
 }

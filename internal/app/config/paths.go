@@ -10,7 +10,7 @@ import (
 // /etc/sandpit/config.toml, or "" if the user has no home directory. It need
 // not exist.
 func DefaultFile(o Options) string {
-	l := loader{opts: o, env: environment(o.Environ)}
+	l := loader{opts: o, env: parseEnvironment(o.Environ)}
 	return l.defaultFile()
 }
 
@@ -18,17 +18,17 @@ func (l *loader) defaultFile() string {
 	if l.opts.UID == 0 {
 		return "/etc/sandpit/config.toml"
 	}
-	dir := l.xdg("XDG_CONFIG_HOME", ".config")
+	dir := l.xdgDir("XDG_CONFIG_HOME", ".config")
 	if dir == "" {
 		return ""
 	}
 	return filepath.Join(dir, "config.toml")
 }
 
-// xdg returns our directory below the one a variable names, or below one in
+// xdgDir returns our directory below the one a variable names, or below one in
 // the home directory. As the XDG rules have it, a relative path counts as not
 // set. It returns "" if there is neither.
-func (l *loader) xdg(variable, inHome string) string {
+func (l *loader) xdgDir(variable, inHome string) string {
 	if dir := l.env[variable]; filepath.IsAbs(dir) {
 		return filepath.Join(dir, "sandpit")
 	}
@@ -45,8 +45,8 @@ func (l *loader) fillDirs() {
 	}
 	stateIsUsual := l.cfg.StateDir == ""
 	if l.opts.UID == 0 {
-		fill(&l.cfg.StateDir, "/var/lib/sandpit")
-		fill(&l.cfg.CacheDir, "/var/cache/sandpit")
+		setIfEmpty(&l.cfg.StateDir, "/var/lib/sandpit")
+		setIfEmpty(&l.cfg.CacheDir, "/var/cache/sandpit")
 	} else {
 		l.fillFromHome(&l.cfg.StateDir, KeyStateDir, "XDG_STATE_HOME", ".local/state")
 		l.fillFromHome(&l.cfg.CacheDir, KeyCacheDir, "XDG_CACHE_HOME", ".cache")
@@ -54,15 +54,15 @@ func (l *loader) fillDirs() {
 	// Whoever moves the state moves the sockets with it: two state directories
 	// must not meet in one runtime directory.
 	if stateIsUsual {
-		fill(&l.cfg.RuntimeDir, l.usualRuntime())
+		setIfEmpty(&l.cfg.RuntimeDir, l.usualRuntime())
 	}
 	if l.cfg.StateDir != "" {
-		fill(&l.cfg.RuntimeDir, filepath.Join(l.cfg.StateDir, "run"))
+		setIfEmpty(&l.cfg.RuntimeDir, filepath.Join(l.cfg.StateDir, "run"))
 	}
 	if dir := l.env["TMPDIR"]; filepath.IsAbs(dir) {
-		fill(&l.cfg.TempDir, filepath.Clean(dir))
+		setIfEmpty(&l.cfg.TempDir, filepath.Clean(dir))
 	}
-	fill(&l.cfg.TempDir, "/tmp")
+	setIfEmpty(&l.cfg.TempDir, "/tmp")
 }
 
 // fillDocker finds Docker's own configuration, and engines without root, where Docker
@@ -72,23 +72,23 @@ func (l *loader) fillDocker() {
 		l.cfg.Docker.RuntimeDir = dir
 	}
 	if dir := l.env["DOCKER_CONFIG"]; filepath.IsAbs(dir) {
-		fill(&l.cfg.Image.DockerConfig, dir)
+		setIfEmpty(&l.cfg.Image.DockerConfig, dir)
 	}
 	if filepath.IsAbs(l.opts.Home) {
-		fill(&l.cfg.Image.DockerConfig, filepath.Join(l.opts.Home, ".docker"))
+		setIfEmpty(&l.cfg.Image.DockerConfig, filepath.Join(l.opts.Home, ".docker"))
 	}
 }
 
-func fill(field *string, value string) {
+func setIfEmpty(field *string, value string) {
 	if *field == "" {
 		*field = value
 	}
 }
 
 func (l *loader) fillFromHome(field *string, key Key, variable, inHome string) {
-	fill(field, l.xdg(variable, inHome))
+	setIfEmpty(field, l.xdgDir(variable, inHome))
 	if *field == "" && l.cfg.Sources[key] == "" {
-		l.problems.add(Problem{
+		l.problems.addProblem(Problem{
 			Source: key.Variable(),
 			Text:   fmt.Sprintf("no home directory to derive it from; set HOME, %s or this variable to an absolute path", variable),
 		})

@@ -29,14 +29,14 @@ func defaultPreview() Preview { return Preview{Domain: "localhost", Listen: None
 
 func previewSettings() []setting {
 	return []setting{
-		define(KeyPreviewDomain, func(c *Config) *string { return &c.Preview.Domain }, setDomain,
+		defineSetting(KeyPreviewDomain, func(c *Config) *string { return &c.Preview.Domain }, setDomain,
 			"The name below which each port of a sandbox has a host name of its own, `8000-ID.localhost`; browsers find the names below localhost by themselves. "+
 				"A URL such as `https://preview.example.org` if viewers come through another server; or none."),
-		define(KeyPreviewListen, func(c *Config) *string { return &c.Preview.Listen }, setListen,
+		defineSetting(KeyPreviewListen, func(c *Config) *string { return &c.Preview.Listen }, setListen,
 			"A TCP address where ports are seen by a path instead, `/p/ID/8000/`, or none. All previews share one origin there."),
-		define(KeyPreviewURL, func(c *Config) *string { return &c.Preview.URL }, setWebURL,
-			"The URL by which viewers reach that address.").by("`http://` or `https://` and the address"),
-		define(KeyPreviewFrames, func(c *Config) *[]string { return &c.Preview.Frames }, setOrigins,
+		defineSetting(KeyPreviewURL, func(c *Config) *string { return &c.Preview.URL }, setWebURL,
+			"The URL by which viewers reach that address.").describedBy("`http://` or `https://` and the address"),
+		defineSetting(KeyPreviewFrames, func(c *Config) *[]string { return &c.Preview.Frames }, setOrigins,
 			"Origins such as `https://app.example.org` whose pages may show private previews in frames, besides a preview's own pages. "+
 				"Browsers send a preview's cookie there only if both are below one registered domain."),
 	}
@@ -46,12 +46,12 @@ func previewSettings() []setting {
 func setOrigins(field *[]string, v any) error {
 	list, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of origins; use for example [\"https://app.example.org\"]", show(v))
+		return fmt.Errorf("%s is not a list of origins; use for example [\"https://app.example.org\"]", shortValue(v))
 	}
 	origins := make([]string, len(list))
 	for i, text := range list {
 		if err := setWebURL(&origins[i], text); err != nil || !originPattern.MatchString(strings.ToLower(origins[i])) {
-			return fmt.Errorf("%s is not an origin; use for example https://app.example.org", quote(text))
+			return fmt.Errorf("%s is not an origin; use for example https://app.example.org", quoteText(text))
 		}
 		origins[i] = strings.ToLower(origins[i])
 	}
@@ -80,7 +80,7 @@ func setDomain(field *string, v any) error {
 		}
 	}
 	if !ok || strings.HasPrefix(name, "*") || !dnsPattern.MatchString(name) || len(name) > maxDomain {
-		return fmt.Errorf("%s is not a domain for previews; use for example preview.example.org, or none", show(v))
+		return fmt.Errorf("%s is not a domain for previews; use for example preview.example.org, or none", shortValue(v))
 	}
 	*field = text
 	return nil
@@ -95,7 +95,7 @@ func setWebURL(field *string, v any) error {
 	u, err := url.Parse(text)
 	if !ok || err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil ||
 		strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
-		return fmt.Errorf("%s is not the URL of a server; use for example https://previews.example.org", show(v))
+		return fmt.Errorf("%s is not the URL of a server; use for example https://previews.example.org", shortValue(v))
 	}
 	*field = strings.TrimRight(text, "/")
 	return nil

@@ -58,33 +58,33 @@ func (p *Problems) Error() string {
 // Unwrap returns sandpit.Invalid, so that sandpit.CodeOf finds it.
 func (p *Problems) Unwrap() error { return sandpit.Invalid }
 
-// add keeps one problem on one line, whatever is in the names it repeats.
-func (p *Problems) add(one Problem) {
-	one.Source = strings.Map(visible, one.Source)
-	one.Text = strings.Map(visible, one.Text)
+// addProblem keeps one problem on one line, whatever is in the names it repeats.
+func (p *Problems) addProblem(one Problem) {
+	one.Source = strings.Map(toVisible, one.Source)
+	one.Text = strings.Map(toVisible, one.Text)
 	p.List = append(p.List, one)
 }
 
-func visible(r rune) rune {
+func toVisible(r rune) rune {
 	if unicode.IsControl(r) {
 		return '?'
 	}
 	return r
 }
 
-// err returns p, or nil if there is nothing in it.
-func (p *Problems) err() error {
+// errorOrNil returns p, or nil if there is nothing in it.
+func (p *Problems) errorOrNil() error {
 	if len(p.List) == 0 {
 		return nil
 	}
 	return p
 }
 
-// printable keeps a name that somebody else chose from breaking the line it is
+// toPrintable keeps a name that somebody else chose from breaking the line it is
 // shown on.
-func printable(name string) string {
+func toPrintable(name string) string {
 	if hasControl(name) || len(name) > 80 {
-		return quote(name)
+		return quoteText(name)
 	}
 	return name
 }

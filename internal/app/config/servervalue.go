@@ -20,7 +20,7 @@ func setURL(field *string, v any) error {
 	const form = "is not the address of a server; use for example http://127.0.0.1:8090 or unix:///run/sandpit/sandpit.sock"
 	text, ok := textOf(v)
 	if !ok || hasControl(text) {
-		return fmt.Errorf("%s %s", show(v), form)
+		return fmt.Errorf("%s %s", shortValue(v), form)
 	}
 	u, err := url.Parse(text)
 	switch {
@@ -30,7 +30,7 @@ func setURL(field *string, v any) error {
 		text = strings.TrimRight(text, "/")
 	case u.Scheme == "unix" && u.Host == "" && filepath.IsAbs(u.Path):
 	default:
-		return fmt.Errorf("%s %s", show(v), form)
+		return fmt.Errorf("%s %s", shortValue(v), form)
 	}
 	*field = text
 	return nil
@@ -53,7 +53,7 @@ func setEmail(field *string, v any) error {
 	text, ok := textOf(v)
 	name, host, found := strings.Cut(text, "@")
 	if !ok || !found || name == "" || len(text) > 254 || !dnsPattern.MatchString(host) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return fmt.Errorf("%s is not an e-mail address; use for example admin@example.com", show(v))
+		return fmt.Errorf("%s is not an e-mail address; use for example admin@example.com", shortValue(v))
 	}
 	*field = text
 	return nil
@@ -107,7 +107,7 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 func setName(field *string, v any) error {
 	text, ok := textOf(v)
 	if !ok || !namePattern.MatchString(text) {
-		return fmt.Errorf("%s is not a name; use letters, digits, '.', '_' and '-', at most 64", show(v))
+		return fmt.Errorf("%s is not a name; use letters, digits, '.', '_' and '-', at most 64", shortValue(v))
 	}
 	*field = text
 	return nil
@@ -122,7 +122,7 @@ func setListen(field *string, v any) error {
 	host, port, err := net.SplitHostPort(text)
 	n, numErr := strconv.ParseUint(port, 10, 16)
 	if !ok || err != nil || numErr != nil || hasControl(text) || strings.ContainsAny(host, "/ ") {
-		return fmt.Errorf("%s is not an address to listen on; use for example 127.0.0.1:8090, or none", show(v))
+		return fmt.Errorf("%s is not an address to listen on; use for example 127.0.0.1:8090, or none", shortValue(v))
 	}
 	*field = net.JoinHostPort(host, strconv.FormatUint(n, 10))
 	return nil
@@ -141,7 +141,7 @@ func setSocket(field *string, v any) error {
 		return fmt.Errorf("%w, or be none", err)
 	}
 	if len(path) > maxSocket {
-		return fmt.Errorf("%s is too long for a socket; use at most %d bytes", show(v), maxSocket)
+		return fmt.Errorf("%s is too long for a socket; use at most %d bytes", shortValue(v), maxSocket)
 	}
 	*field = path
 	return nil
@@ -152,11 +152,11 @@ var dnsPattern = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9
 func setNames(field *[]string, v any) error {
 	names, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of host names; use for example [\"sandpit.example.com\"]", show(v))
+		return fmt.Errorf("%s is not a list of host names; use for example [\"sandpit.example.com\"]", shortValue(v))
 	}
 	for i, name := range names {
 		if len(name) > 253 || !dnsPattern.MatchString(name) {
-			return fmt.Errorf("%s is not a host name; write it without a scheme and a port", quote(name))
+			return fmt.Errorf("%s is not a host name; write it without a scheme and a port", quoteText(name))
 		}
 		names[i] = strings.ToLower(name)
 	}
@@ -168,7 +168,7 @@ func setNames(field *[]string, v any) error {
 func setProxies(field *[]string, v any) error {
 	list, ok := listOf(v)
 	if !ok {
-		return fmt.Errorf("%s is not a list of addresses; use for example [\"10.0.0.5\", \"192.168.1.0/24\"]", show(v))
+		return fmt.Errorf("%s is not a list of addresses; use for example [\"10.0.0.5\", \"192.168.1.0/24\"]", shortValue(v))
 	}
 	proxies := make([]string, len(list))
 	for i, text := range list {
@@ -179,7 +179,7 @@ func setProxies(field *[]string, v any) error {
 		}
 		prefix, err := netip.ParsePrefix(text)
 		if err != nil {
-			return fmt.Errorf("%s is not an address; use for example 10.0.0.5 or 192.168.1.0/24", quote(text))
+			return fmt.Errorf("%s is not an address; use for example 10.0.0.5 or 192.168.1.0/24", quoteText(text))
 		}
 		proxies[i] = prefix.Masked().String()
 	}
@@ -206,7 +206,7 @@ func setPaths(field *[]string, v any) error {
 	if w, ok := v.(word); ok {
 		list = strings.FieldsFunc(string(w), func(r rune) bool { return r == ':' })
 	} else if list, ok = listOf(v); !ok {
-		return fmt.Errorf("%s is not a list of paths; use for example [\"/srv/data\"]", show(v))
+		return fmt.Errorf("%s is not a list of paths; use for example [\"/srv/data\"]", shortValue(v))
 	}
 	paths := make([]string, len(list))
 	for i, path := range list {
@@ -224,7 +224,7 @@ func setLifetime(field *time.Duration, v any) error {
 		err = errors.New("is below zero; use 0 for ever")
 	}
 	if err != nil {
-		return fmt.Errorf("%s %w", show(v), err)
+		return fmt.Errorf("%s %w", shortValue(v), err)
 	}
 	*field = limit
 	return nil
@@ -236,7 +236,7 @@ func setInterval(field *time.Duration, v any) error {
 		err = errors.New("is below zero; use 0 for never")
 	}
 	if err != nil {
-		return fmt.Errorf("%s %w", show(v), err)
+		return fmt.Errorf("%s %w", shortValue(v), err)
 	}
 	*field = every
 	return nil
@@ -265,16 +265,16 @@ func setCounts(field *map[string]int, v any, example string, good func(name stri
 			table[item[:at]] = word(strings.TrimPrefix(item[at:], "="))
 		}
 	default:
-		return fmt.Errorf("%s is not a table of numbers; use for example %s", show(v), example)
+		return fmt.Errorf("%s is not a table of numbers; use for example %s", shortValue(v), example)
 	}
 	counts := make(map[string]int, len(table))
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		var n int
 		if name == "" || len(name) > 256 || hasControl(name) || !good(name) {
-			return fmt.Errorf("%s: not a name with a limit; use for example %s", quote(name), example)
+			return fmt.Errorf("%s: not a name with a limit; use for example %s", quoteText(name), example)
 		}
 		if err := numberOf("sandboxes", 0, 1e6)(&n, table[name]); err != nil {
-			return fmt.Errorf("%s: %w", quote(name), err)
+			return fmt.Errorf("%s: %w", quoteText(name), err)
 		}
 		counts[name] = n
 	}
@@ -282,8 +282,8 @@ func setCounts(field *map[string]int, v any, example string, good func(name stri
 	return nil
 }
 
-// levels are the names of levels; those of other languages' loggers are known, too.
-func levels() map[string]slog.Level {
+// levelNames are the names of levels; those of other languages' loggers are known, too.
+func levelNames() map[string]slog.Level {
 	return map[string]slog.Level{
 		"trace": slog.LevelDebug, "debug": slog.LevelDebug, "info": slog.LevelInfo, "notice": slog.LevelInfo,
 		"warn": slog.LevelWarn, "warning": slog.LevelWarn,
@@ -293,9 +293,9 @@ func levels() map[string]slog.Level {
 
 func setLevel(field *slog.Level, v any) error {
 	text, ok := textOf(v)
-	level, known := levels()[strings.ToLower(text)]
+	level, known := levelNames()[strings.ToLower(text)]
 	if !ok || !known {
-		return fmt.Errorf("%s is not one of debug, info, warn, error", show(v))
+		return fmt.Errorf("%s is not one of debug, info, warn, error", shortValue(v))
 	}
 	*field = level
 	return nil
@@ -303,7 +303,7 @@ func setLevel(field *slog.Level, v any) error {
 
 // readLevel reads LOG_LEVEL, which many programs share.
 func readLevel(value string) (word, bool) {
-	_, known := levels()[strings.ToLower(value)]
+	_, known := levelNames()[strings.ToLower(value)]
 	return word(value), known
 }
 
@@ -348,7 +348,7 @@ func setPools(field *[]Pool, v any) error {
 	}
 	pools := make([]Pool, len(entries))
 	for i, entry := range entries {
-		if err := pools[i].read(entry); err != nil {
+		if err := pools[i].parseEntry(entry); err != nil {
 			return fmt.Errorf("entry %d: %w", i+1, err)
 		}
 	}
@@ -358,8 +358,8 @@ func setPools(field *[]Pool, v any) error {
 
 var errNotPools = errors.New("is not a list; write [[pool]] on a line of its own above each entry")
 
-// read fills in p from one entry.
-func (p *Pool) read(entry map[string]any) error {
+// parseEntry fills in p from one entry.
+func (p *Pool) parseEntry(entry map[string]any) error {
 	setters := map[string]func(any) error{
 		"provider":     func(v any) error { return setName(&p.Provider, v) },
 		"image":        func(v any) error { return setImage(&p.Image, v) },
@@ -374,7 +374,7 @@ func (p *Pool) read(entry map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(entry)) {
 		set, known := setters[name]
 		if !known {
-			return fmt.Errorf("%s: %s", printable(name), unknown("key", name, slices.Sorted(maps.Keys(setters))))
+			return fmt.Errorf("%s: %s", toPrintable(name), unknownText("key", name, slices.Sorted(maps.Keys(setters))))
 		}
 		if err := set(entry[name]); err != nil {
 			return fmt.Errorf("%s: %w", name, err)

@@ -175,8 +175,8 @@ func (k Key) Variable() string {
 	return "SANDPIT_" + strings.ToUpper(strings.ReplaceAll(string(k), ".", "_"))
 }
 
-// split returns the section ("" for none) and the name within it.
-func (k Key) split() (section, name string) {
+// splitKey returns the section ("" for none) and the name within it.
+func (k Key) splitKey() (section, name string) {
 	section, name, found := strings.Cut(string(k), ".")
 	if !found {
 		return "", section
@@ -198,27 +198,27 @@ type setting struct {
 // word is a value in text form that no TOML type is known for yet.
 type word string
 
-// define makes a setting of a field and the function that reads its values.
-func define[T any](key Key, field func(*Config) *T, set func(*T, any) error, about string) setting {
+// defineSetting makes a setting of a field and the function that reads its values.
+func defineSetting[T any](key Key, field func(*Config) *T, set func(*T, any) error, about string) setting {
 	return setting{
 		key: key, about: about,
 		set:  func(c *Config, v any) error { return set(field(c), v) },
-		show: func(c *Config) string { return render(*field(c)) },
+		show: func(c *Config) string { return renderValue(*field(c)) },
 	}
 }
 
-// by says in words what the default is.
-func (s setting) by(usual string) setting { s.usual = usual; return s }
+// describedBy says in words what the default is.
+func (s setting) describedBy(usual string) setting { s.usual = usual; return s }
 
-// or names a variable of somebody else that is read when ours is not set. read
+// orVariable names a variable of somebody else that is read when ours is not set. read
 // turns its value into ours; nil takes it as it is.
-func (s setting) or(variable string, read func(string) (word, bool)) setting {
+func (s setting) orVariable(variable string, read func(string) (word, bool)) setting {
 	s.also = append(s.also, alias{name: variable, read: read})
 	return s
 }
 
 func findSetting(key Key) (setting, bool) {
-	for _, s := range settings() {
+	for _, s := range allSettings() {
 		if s.key == key {
 			return s, true
 		}
@@ -229,8 +229,8 @@ func findSetting(key Key) (setting, bool) {
 // namesIn returns the names of the settings in a section, "" being none.
 func namesIn(section string) []string {
 	var names []string
-	for _, s := range settings() {
-		if sec, name := s.key.split(); sec == section {
+	for _, s := range allSettings() {
+		if sec, name := s.key.splitKey(); sec == section {
 			names = append(names, name)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 // Invalid: not a size, or one of 8 EiB and more.
 func ParseSize(text string) (int64, error) {
 	digits := strings.TrimRight(text, "bBiIkKmMgGtTpP ")
-	factor, ok := unit(strings.ToLower(strings.TrimPrefix(text[len(digits):], " ")))
+	factor, ok := unitFactor(strings.ToLower(strings.TrimPrefix(text[len(digits):], " ")))
 	whole, fraction, hasPoint := strings.Cut(digits, ".")
 	if !ok || !isDigits(whole) || hasPoint && !isDigits(fraction) {
 		return 0, notSize(text)
@@ -31,20 +31,20 @@ func ParseSize(text string) (int64, error) {
 	}
 	rest := int64(part * float64(factor))
 	if err != nil || n > (math.MaxInt64-rest)/factor {
-		return 0, sandpit.Errorf(sandpit.Invalid, "%s is larger than any machine", quote(text))
+		return 0, sandpit.Errorf(sandpit.Invalid, "%s is larger than any machine", quoteText(text))
 	}
 	return n*factor + rest, nil
 }
 
 func notSize(text string) error {
-	return sandpit.Errorf(sandpit.Invalid, "%s is not a size; use for example 512m or 2g", quote(text))
+	return sandpit.Errorf(sandpit.Invalid, "%s is not a size; use for example 512m or 2g", quoteText(text))
 }
 
 func isDigits(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-func unit(suffix string) (factor int64, ok bool) {
+func unitFactor(suffix string) (factor int64, ok bool) {
 	if suffix == "" || suffix == "b" {
 		return 1, true
 	}

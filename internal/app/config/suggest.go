@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// unknown is the text of a problem about a name that does not exist, with the
+// unknownText is the text of a problem about a name that does not exist, with the
 // known name that was probably meant.
-func unknown(what, name string, known []string) string {
-	if near := suggest(name, known); near != "" {
+func unknownText(what, name string, known []string) string {
+	if near := suggestName(name, known); near != "" {
 		return fmt.Sprintf("unknown %s; did you mean %s?", what, near)
 	}
 	return "unknown " + what
 }
 
-// suggest returns the known name that a person who wrote name probably meant,
+// suggestName returns the known name that a person who wrote name probably meant,
 // or "": one few keystrokes away, else one that begins alike.
-func suggest(name string, known []string) string {
+func suggestName(name string, known []string) string {
 	name = strings.ToLower(name)
 	best, least := "", max(2, len(name)/3)+1
 	for _, k := range known {
-		if d := distance(name, strings.ToLower(k)); d < least {
+		if d := editDistance(name, strings.ToLower(k)); d < least {
 			best, least = k, d
 		}
 	}
@@ -45,9 +45,9 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// distance counts the insertions, deletions, replacements and swaps of
+// editDistance counts the insertions, deletions, replacements and swaps of
 // neighbours that turn a into b.
-func distance(a, b string) int {
+func editDistance(a, b string) int {
 	const far = 64
 	if len(a) > far || len(b) > far {
 		return far

@@ -9,7 +9,7 @@ import (
 // fillServer gives what nothing has set its usual place.
 func (l *loader) fillServer() {
 	if l.cfg.RuntimeDir != "" {
-		fill(&l.cfg.Server.Socket, filepath.Join(l.cfg.RuntimeDir, "sandpit.sock"))
+		setIfEmpty(&l.cfg.Server.Socket, filepath.Join(l.cfg.RuntimeDir, "sandpit.sock"))
 	}
 	// What root's server shows of the machine should take more than a connection; root has the socket.
 	if !l.cfg.Explicit(KeyKeyless) && l.opts.UID == 0 {
@@ -23,13 +23,13 @@ func (l *loader) checkTogether() {
 	l.checkTLS(s)
 	l.checkNetwork()
 	if s.Listen == None && s.Socket == None {
-		l.conflict(KeyListen, "is none, and so is server.socket; nobody could reach the server")
+		l.addConflict(KeyListen, "is none, and so is server.socket; nobody could reach the server")
 	}
 	if q.Provider == QueueRedis && q.RedisURL == "" {
-		l.conflict(KeyQueueProvider, "is redis; say where it is with queue.redis_url")
+		l.addConflict(KeyQueueProvider, "is redis; say where it is with queue.redis_url")
 	}
 	if len(l.problems.List) == 0 && s.Burst < s.Rate && l.cfg.Explicit(KeyBurst) {
-		l.conflict(KeyBurst, "is below server.rate, which then cannot be reached")
+		l.addConflict(KeyBurst, "is below server.rate, which then cannot be reached")
 	}
 	l.cfg.Server.Burst = max(s.Burst, s.Rate)
 }
@@ -37,23 +37,23 @@ func (l *loader) checkTogether() {
 func (l *loader) checkTLS(s Server) {
 	switch {
 	case s.TLSCert != "" && s.TLSKey == "":
-		l.conflict(KeyTLSCert, "needs server.tls_key, too")
+		l.addConflict(KeyTLSCert, "needs server.tls_key, too")
 	case s.TLSKey != "" && s.TLSCert == "":
-		l.conflict(KeyTLSKey, "needs server.tls_cert, too")
+		l.addConflict(KeyTLSKey, "needs server.tls_cert, too")
 	case s.TLS == TLSFiles && s.TLSCert == "":
-		l.conflict(KeyTLS, "is files; say which with server.tls_cert and server.tls_key")
+		l.addConflict(KeyTLS, "is files; say which with server.tls_cert and server.tls_key")
 	case s.TLS != "" && s.TLS != TLSFiles && s.TLSCert != "":
-		l.conflict(KeyTLS, "is "+s.TLS+", and server.tls_cert names a certificate; leave one of them out")
+		l.addConflict(KeyTLS, "is "+s.TLS+", and server.tls_cert names a certificate; leave one of them out")
 	}
 	if s.TLS == TLSAuto && (len(s.Names) == 0 || slices.ContainsFunc(s.Names, func(name string) bool { return strings.HasPrefix(name, "*") })) {
-		l.conflict(KeyTLS, "is auto; name the server in server.names, without \"*\"")
+		l.addConflict(KeyTLS, "is auto; name the server in server.names, without \"*\"")
 	}
 	if s.TLS != "" && s.TLS != TLSOff && s.Listen == None {
-		l.conflict(KeyTLS, "is "+s.TLS+", and server.listen is none; there is nothing to encrypt")
+		l.addConflict(KeyTLS, "is "+s.TLS+", and server.listen is none; there is nothing to encrypt")
 	}
 }
 
-// conflict is a problem of a setting that somebody has made.
-func (l *loader) conflict(key Key, text string) {
-	l.problems.add(Problem{Source: l.cfg.Sources[key], Key: key, Text: text})
+// addConflict is a problem of a setting that somebody has made.
+func (l *loader) addConflict(key Key, text string) {
+	l.problems.addProblem(Problem{Source: l.cfg.Sources[key], Key: key, Text: text})
 }

@@ -40,28 +40,28 @@ func (l *loader) loadTraces() {
 	}
 	u, err := url.Parse(t.Endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		l.notice("OTEL_EXPORTER_OTLP_ENDPOINT is not an address like http://localhost:4318; there are no traces")
+		l.addNotice("OTEL_EXPORTER_OTLP_ENDPOINT is not an address like http://localhost:4318; there are no traces")
 		return
 	}
-	if protocol := l.first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); protocol == "grpc" {
-		l.notice("OTEL_EXPORTER_OTLP_PROTOCOL: gRPC is not spoken here, but OTLP over HTTP, as JSON; there are no traces")
+	if protocol := l.firstVariable("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); protocol == "grpc" {
+		l.addNotice("OTEL_EXPORTER_OTLP_PROTOCOL: gRPC is not spoken here, but OTLP over HTTP, as JSON; there are no traces")
 		return
 	}
 	t.Headers = map[string]Secret{}
-	for name, value := range pairs(l.first("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")) {
+	for name, value := range parsePairs(l.firstVariable("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")) {
 		t.Headers[name] = Secret(value)
 	}
-	t.Attributes = pairs(l.env["OTEL_RESOURCE_ATTRIBUTES"])
+	t.Attributes = parsePairs(l.env["OTEL_RESOURCE_ATTRIBUTES"])
 	if name := l.env["OTEL_SERVICE_NAME"]; name != "" {
 		t.Service = name
 	} else if name := t.Attributes["service.name"]; name != "" {
 		t.Service = name
 	}
 	delete(t.Attributes, "service.name")
-	if text := l.first("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"); text != "" {
+	if text := l.firstVariable("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"); text != "" {
 		ms, err := strconv.Atoi(text)
 		if err != nil || ms <= 0 || ms > int(time.Hour/time.Millisecond) {
-			l.notice("OTEL_EXPORTER_OTLP_TIMEOUT: %s is not a number of milliseconds and is ignored", quote(text))
+			l.addNotice("OTEL_EXPORTER_OTLP_TIMEOUT: %s is not a number of milliseconds and is ignored", quoteText(text))
 		} else {
 			t.Timeout = time.Duration(ms) * time.Millisecond
 		}
@@ -69,8 +69,8 @@ func (l *loader) loadTraces() {
 	l.cfg.Telemetry.Traces = t
 }
 
-// first returns the value of the first variable that is set.
-func (l *loader) first(names ...string) string {
+// firstVariable returns the value of the first variable that is set.
+func (l *loader) firstVariable(names ...string) string {
 	for _, name := range names {
 		if value := l.env[name]; value != "" {
 			return value
@@ -79,9 +79,9 @@ func (l *loader) first(names ...string) string {
 	return ""
 }
 
-// pairs reads name=value,name=value with the values escaped as in URLs. What is not
+// parsePairs reads name=value,name=value with the values escaped as in URLs. What is not
 // of this form is left out.
-func pairs(text string) map[string]string {
+func parsePairs(text string) map[string]string {
 	list := map[string]string{}
 	for item := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(item, "=")

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // textOf returns the text of a TOML string or a word.
@@ -34,20 +35,20 @@ func setBool(field *bool, v any) error {
 		return nil
 	}
 	if _, quoted := v.(string); quoted {
-		return fmt.Errorf("%s is text; use true or false without quotes", show(v))
+		return fmt.Errorf("%s is text; use true or false without quotes", shortValue(v))
 	}
-	return fmt.Errorf("%s is neither true nor false", show(v))
+	return fmt.Errorf("%s is neither true nor false", shortValue(v))
 }
 
 func setImage(field *sandpit.Image, v any) error {
 	text, ok := textOf(v)
 	switch {
 	case !ok:
-		return fmt.Errorf("%s is not the name of an image; use text, for example \"python:3.12-slim\"", show(v))
+		return fmt.Errorf("%s is not the name of an image; use text, for example \"python:3.12-slim\"", shortValue(v))
 	case strings.TrimSpace(text) == "":
 		return fmt.Errorf("is empty; leave it out for %q", sandpit.HostImage)
 	case hasControl(text):
-		return fmt.Errorf("%s has a control character in it", show(v))
+		return fmt.Errorf("%s has a control character in it", shortValue(v))
 	}
 	*field = sandpit.Image(text)
 	return nil
@@ -57,11 +58,11 @@ func setWorkDir(field *string, v any) error {
 	text, ok := textOf(v)
 	switch {
 	case !ok || !path.IsAbs(text):
-		return fmt.Errorf("%s is not an absolute path; use for example %s", show(v), sandpit.DefaultWorkDir)
+		return fmt.Errorf("%s is not an absolute path; use for example %s", shortValue(v), sandpit.DefaultWorkDir)
 	case hasControl(text):
-		return fmt.Errorf("%s has a control character in it", show(v))
+		return fmt.Errorf("%s has a control character in it", shortValue(v))
 	case path.Clean(text) != text:
-		return fmt.Errorf("%s is not a clean path; write %q", show(v), path.Clean(text))
+		return fmt.Errorf("%s is not a clean path; write %q", shortValue(v), path.Clean(text))
 	}
 	*field = text
 	return nil
@@ -73,9 +74,9 @@ func setPath(field *string, v any) error {
 	text, ok := textOf(v)
 	switch {
 	case !ok || !filepath.IsAbs(text):
-		return fmt.Errorf("%s is not an absolute path; it must start with /", show(v))
+		return fmt.Errorf("%s is not an absolute path; it must start with /", shortValue(v))
 	case hasControl(text):
-		return fmt.Errorf("%s has a control character in it", show(v))
+		return fmt.Errorf("%s has a control character in it", shortValue(v))
 	}
 	*field = filepath.Clean(text)
 	return nil
@@ -94,7 +95,7 @@ func sizeOf(least int64, leastText, example string) func(*int64, any) error {
 		if !isNumber {
 			text, ok := textOf(v)
 			if !ok {
-				return fmt.Errorf("%s is not a size; use for example %s", show(v), example)
+				return fmt.Errorf("%s is not a size; use for example %s", shortValue(v), example)
 			}
 			var err error
 			if size, err = ParseSize(text); err != nil {
@@ -102,7 +103,7 @@ func sizeOf(least int64, leastText, example string) func(*int64, any) error {
 			}
 		}
 		if size < least {
-			return fmt.Errorf("%s is too small; use at least %s", show(v), leastText)
+			return fmt.Errorf("%s is too small; use at least %s", shortValue(v), leastText)
 		}
 		*field = size
 		return nil
@@ -119,7 +120,7 @@ func numberOf(what string, least, most int64) func(*int, any) error {
 			isNumber = err == nil
 		}
 		if !isNumber || n < least || n > most {
-			return fmt.Errorf("%s is not a number of %s; use %d to %d", show(v), what, least, most)
+			return fmt.Errorf("%s is not a number of %s; use %d to %d", shortValue(v), what, least, most)
 		}
 		*field = int(n)
 		return nil
@@ -131,7 +132,7 @@ func oneOf(words ...string) func(*string, any) error {
 	return func(field *string, v any) error {
 		text, ok := textOf(v)
 		if !ok || !slices.Contains(words, text) {
-			return fmt.Errorf("%s is not one of %s", show(v), strings.Join(words, ", "))
+			return fmt.Errorf("%s is not one of %s", shortValue(v), strings.Join(words, ", "))
 		}
 		*field = text
 		return nil
@@ -159,14 +160,14 @@ func setCPU(field *float64, v any) error {
 		return notCPUs(v)
 	}
 	if !(cpus >= minCPU && cpus <= maxCPU) { // also true of NaN
-		return fmt.Errorf("%s is out of range; use 0.01 to 1024", show(v))
+		return fmt.Errorf("%s is out of range; use 0.01 to 1024", shortValue(v))
 	}
 	*field = cpus
 	return nil
 }
 
 func notCPUs(v any) error {
-	return fmt.Errorf("%s is not a number of CPUs; use for example 0.5 or 2", show(v))
+	return fmt.Errorf("%s is not a number of CPUs; use for example 0.5 or 2", shortValue(v))
 }
 
 // timeOf reads times that are some time.
@@ -175,9 +176,9 @@ func timeOf(usual string) func(*time.Duration, any) error {
 		limit, err := timeoutOf(v)
 		switch {
 		case err != nil:
-			return fmt.Errorf("%s %w", show(v), err)
+			return fmt.Errorf("%s %w", shortValue(v), err)
 		case limit <= 0:
-			return fmt.Errorf("%s is no time at all; use at least 1, or leave it out for %s", show(v), usual)
+			return fmt.Errorf("%s is no time at all; use at least 1, or leave it out for %s", shortValue(v), usual)
 		}
 		*field = limit
 		return nil
@@ -196,13 +197,13 @@ func timeoutOf(v any) (time.Duration, error) {
 
 func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
-// show renders a value for a message: short, on one line.
-func show(v any) string {
+// shortValue renders a value for a message: short, on one line.
+func shortValue(v any) string {
 	switch v := v.(type) {
 	case string:
-		return quote(v)
+		return quoteText(v)
 	case word:
-		return quote(string(v))
+		return quoteText(string(v))
 	case bool, int64, float64:
 		return fmt.Sprint(v)
 	case time.Time:
@@ -214,10 +215,7 @@ func show(v any) string {
 	}
 }
 
-func quote(s string) string {
-	const most = 60
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return fmt.Sprintf("%q", s)
+func quoteText(s string) string {
+	const maxLength = 60
+	return fmt.Sprintf("%q", textlen.Shorten(s, maxLength))
 }

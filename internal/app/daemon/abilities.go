@@ -14,10 +14,10 @@ func ownAbilities(p sandpit.Provider) []string {
 	return list
 }
 
-// abilities names what sandboxes of the type of i can do besides the usual, in the
+// abilityNames names what sandboxes of the type of i can do besides the usual, in the
 // order of a sandbox's life. Nothing of i but its type is looked at, so it may be a nil
 // pointer.
-func abilities(i sandpit.Instance) []string {
+func abilityNames(i sandpit.Instance) []string {
 	var list []string
 	add := func(can bool, name string) {
 		if can {

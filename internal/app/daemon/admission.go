@@ -8,9 +8,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/commandscreen"
 )
 
-// Admission returns what decides about each command before it starts, as
-// sandbox.command_screen says, or nil if that is off. Nobody can be asked there. Warnings go
-// to the log, without the command's text, which may hold secrets.
+// Admission returns the check of each command before it starts, as sandbox.command_screen
+// configures it, or nil if that is off. It cannot ask a person. Warnings go to the log,
+// without the command's text, which may contain secrets.
 func Admission(cfg config.Config, warnings *slog.Logger) func(context.Context, []string, string) error {
 	mode := cfg.Sandbox.CommandScreen
 	if mode == config.ScreenOff {

@@ -21,7 +21,7 @@ func TestClientShell(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	session, err := terminal.Open(t.Context(), c.Open(sandpit.ID(w.ids["sandbox"])).Guest(), terminal.Options{})
+	session, err := terminal.Open(t.Context(), c.Sandboxes.Open(sandpit.ID(w.ids["sandbox"])).Guest(), terminal.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

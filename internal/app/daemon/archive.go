@@ -18,8 +18,8 @@ func archiveDir(cfg config.Config) string {
 	return cmp.Or(cfg.Archive.Dir, filepath.Join(cfg.StateDir, "archive"))
 }
 
-// archiveDisk returns the disk of the archive; nil: there is no directory of this machine, or
-// none yet.
+// archiveDisk returns the disk of the archive, or nil if the archive is not a directory of
+// this machine or does not exist yet.
 func (s *service) archiveDisk() (*diskspace.Disk, error) {
 	if s.cfg.Archive.S3 != "" {
 		return nil, nil

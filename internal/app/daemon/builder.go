@@ -91,7 +91,7 @@ func (b builder) PrepareTemplate(ctx context.Context, j manager.TemplateJob) (fu
 	if err != nil {
 		return nil, err
 	}
-	return held(root).Release, nil
+	return holdRoot(root).Release, nil
 }
 
 // BuildTemplate implements manager.TemplateBuilder.
@@ -124,8 +124,8 @@ func (b builder) BuildTemplate(ctx context.Context, j manager.TemplateJob) (int6
 // fetchEvery is the time between two lines of a build's log about what it fetches.
 const fetchEvery = 5 * time.Second
 
-// fetchProgress returns a function that tells hear, every few seconds, how much of a
-// build's base is fetched.
+// fetchProgress returns a function that reports to hear, every few seconds, how much of a
+// build's base was downloaded.
 func fetchProgress(hear func(text string), now func() time.Time) image.Progress {
 	var last time.Time
 	return func(done, total int64) {
@@ -149,10 +149,10 @@ func (b builder) RemoveTemplate(ctx context.Context, id sandpit.BuildID) error {
 	if errors.Is(err, sandpit.NotFound) {
 		err = nil
 	}
-	return errors.Join(err, b.contexts.drop(id))
+	return errors.Join(err, b.contexts.dropUnused(id))
 }
 
-// maker makes the sandboxes of steps. Who answers for them gives them their IDs.
+// maker creates the sandboxes of steps. The manager chooses their IDs.
 type maker func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error)
 
 // Create implements template.Maker.

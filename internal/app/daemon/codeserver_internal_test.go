@@ -31,7 +31,7 @@ func TestCodeServer(t *testing.T) {
 	cfg := configured(t, "[preview]", "listen = '127.0.0.1:0'")
 	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
 	keepPackages(t, cfg.CacheDir)
-	r := start(t, cfg, kinds())
+	r := start(t, cfg, providerKinds())
 	c, err := client.New(client.Options{URL: "unix://" + r.Socket})
 	if err != nil {
 		t.Fatal(err)

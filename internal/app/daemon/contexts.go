@@ -36,8 +36,8 @@ type contexts struct {
 // buildContext is what there is of one build.
 type buildContext struct {
 	space *diskspace.Reservation
-	busy  bool // somebody fills the directory, or copies from it
-	gone  bool // who is busy is to remove it
+	busy  bool // the directory is being filled or copied from
+	gone  bool // the current user of the directory must remove it
 }
 
 var _ native.Contexts = (*contexts)(nil)
@@ -60,10 +60,10 @@ func openContexts(stateDir string, space *diskspace.Budget) (*contexts, error) {
 	return &contexts{dir: dir, space: space, kept: make(map[sandpit.BuildID]*buildContext)}, config.MakePrivate(dir, os.Geteuid())
 }
 
-func (c *contexts) path(id sandpit.BuildID) string { return filepath.Join(c.dir, string(id)) }
+func (c *contexts) dirOf(id sandpit.BuildID) string { return filepath.Join(c.dir, string(id)) }
 
-// begin counts the files of a build, of which there are none yet.
-func (c *contexts) begin(owner string, id sandpit.BuildID) (*diskspace.Reservation, error) {
+// beginUpload counts the files of a build that has none yet.
+func (c *contexts) beginUpload(owner string, id sandpit.BuildID) (*diskspace.Reservation, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.kept[id]
@@ -71,7 +71,7 @@ func (c *contexts) begin(owner string, id sandpit.BuildID) (*diskspace.Reservati
 		return nil, sandpit.Errorf(sandpit.Conflict, "the files of build %s are already being uploaded", id)
 	}
 	if old != nil { // others take their place
-		if err := c.remove(id); err != nil {
+		if err := c.removeFiles(id); err != nil {
 			return nil, err
 		}
 	}
@@ -83,8 +83,8 @@ func (c *contexts) begin(owner string, id sandpit.BuildID) (*diskspace.Reservati
 	return space, nil
 }
 
-// end removes the files of a build for who was busy with them, or keeps them.
-func (c *contexts) end(id sandpit.BuildID, keep bool) error {
+// endUse removes or keeps the files of a build at the end of a use.
+func (c *contexts) endUse(id sandpit.BuildID, keep bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.kept[id]
@@ -92,15 +92,15 @@ func (c *contexts) end(id sandpit.BuildID, keep bool) error {
 		b.busy = false
 		return nil
 	}
-	return c.remove(id)
+	return c.removeFiles(id)
 }
 
-// remove removes the files of a build. They count as long as they are there. The lock is
+// removeFiles removes the files of a build. They count as long as they are there. The lock is
 // held.
-func (c *contexts) remove(id sandpit.BuildID) error {
+func (c *contexts) removeFiles(id sandpit.BuildID) error {
 	b := c.kept[id]
 	b.busy = false
-	if err := os.RemoveAll(c.path(id)); err != nil {
+	if err := os.RemoveAll(c.dirOf(id)); err != nil {
 		return err
 	}
 	b.space.Release()
@@ -113,12 +113,12 @@ func (c *contexts) Put(ctx context.Context, owner string, id sandpit.BuildID, fr
 	if err := id.Validate(); err != nil {
 		return err
 	}
-	space, err := c.begin(owner, id)
+	space, err := c.beginUpload(owner, id)
 	if err != nil {
 		return err
 	}
-	err = fillContext(ctx, c.path(id), from, space)
-	return errors.Join(err, c.end(id, err == nil))
+	err = fillContext(ctx, c.dirOf(id), from, space)
+	return errors.Join(err, c.endUse(id, err == nil))
 }
 
 // fillContext unpacks a stream into a new directory.
@@ -130,7 +130,7 @@ func fillContext(ctx context.Context, dir string, from io.Reader, space *diskspa
 	if err != nil {
 		return err
 	}
-	// Links may lead anywhere: who copies follows none out of the directory.
+	// Links may lead anywhere: a copy follows none out of the directory.
 	_, err = tree.Unpack(ctx, from, root, tree.Options{
 		OutsideLinks: true, KeepTop: true, MaxBytes: maxContext, MaxEntries: maxContextEntries, Reserve: space.Write,
 	})
@@ -149,13 +149,13 @@ func (c *contexts) Take(id sandpit.BuildID) (dir string, release func(), err err
 		return "", nil, sandpit.Errorf(sandpit.Conflict, "the files of build %s are still being sent", id)
 	}
 	b.busy = true
-	return c.path(id), func() {
-		_ = c.end(id, false) // the next server does it otherwise
+	return c.dirOf(id), func() {
+		_ = c.endUse(id, false) // the next server does it otherwise
 	}, nil
 }
 
-// drop removes the files of a build that nobody can start any more.
-func (c *contexts) drop(id sandpit.BuildID) error {
+// dropUnused removes the files of a build that can no longer start.
+func (c *contexts) dropUnused(id sandpit.BuildID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := c.kept[id]
@@ -166,5 +166,5 @@ func (c *contexts) drop(id sandpit.BuildID) error {
 		b.gone = true
 		return nil
 	}
-	return c.remove(id)
+	return c.removeFiles(id)
 }

@@ -60,7 +60,7 @@ func TestContextBounds(t *testing.T) {
 	if err := put("ann", third); sandpit.CodeOf(err) != sandpit.Exhausted {
 		t.Errorf("one more: %v", err)
 	}
-	if _, err := os.Stat(c.path(third)); err == nil {
+	if _, err := os.Stat(c.dirOf(third)); err == nil {
 		t.Error("what was refused is there")
 	}
 	if err := put("bob", sandpit.NewBuildID()); err != nil {
@@ -146,7 +146,7 @@ func TestContextsGo(t *testing.T) {
 		}
 	}
 	expect(2, "while more come")
-	if err := c.DeleteTemplate(t.Context(), "web"); err != nil {
+	if err := c.Templates.Delete(t.Context(), "web"); err != nil {
 		t.Fatal(err)
 	}
 	expect(1, "the template is removed")

@@ -27,10 +27,10 @@ type probing struct {
 // probeName is the file that is written and removed.
 const probeName = ".ready"
 
-// check writes, syncs and removes a small file in a directory.
+// checkDir writes, syncs and removes a small file in a directory.
 //
 // Timeout: it takes longer than ctx allows.
-func (p *diskProbe) check(ctx context.Context, dir string) error {
+func (p *diskProbe) checkDir(ctx context.Context, dir string) error {
 	p.mu.Lock()
 	one := p.busy[dir]
 	if one == nil {
@@ -56,8 +56,8 @@ func (p *diskProbe) check(ctx context.Context, dir string) error {
 	}
 }
 
-// wait returns when all probes have ended, or ctx has.
-func (p *diskProbe) wait(ctx context.Context) error {
+// waitForProbes returns when all probes have ended, or ctx has.
+func (p *diskProbe) waitForProbes(ctx context.Context) error {
 	for {
 		p.mu.Lock()
 		var one *probing
@@ -88,7 +88,7 @@ func writeProbe(path string) error {
 	return errors.Join(err, f.Close(), os.Remove(path))
 }
 
-// checkDisks reports whether the server can write its files, and has room for more.
+// checkDisks reports whether the server can write its files and has space for more.
 func (s *service) checkDisks(ctx context.Context) error {
 	for _, dir := range []struct {
 		name, path string
@@ -96,7 +96,7 @@ func (s *service) checkDisks(ctx context.Context) error {
 	}{
 		{"state_dir", s.cfg.StateDir, true}, {"cache_dir", s.cfg.CacheDir, true}, {"runtime_dir", s.cfg.RuntimeDir, false},
 	} {
-		err := s.probe.check(ctx, dir.path)
+		err := s.probe.checkDir(ctx, dir.path)
 		if err == nil && dir.room {
 			disk, at := s.disks.At(dir.path)
 			err = errors.Join(at, disk.Check())

@@ -19,16 +19,16 @@ func TestDiskProbe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var p diskProbe
-	if err := p.check(t.Context(), dir); err != nil {
+	if err := p.checkDir(t.Context(), dir); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("it leaves %v, %v", left, err)
 	}
-	if err := p.check(t.Context(), filepath.Join(dir, "missing")); err == nil {
+	if err := p.checkDir(t.Context(), filepath.Join(dir, "missing")); err == nil {
 		t.Error("a directory that is missing can be written to")
 	}
-	if err := p.wait(t.Context()); err != nil {
+	if err := p.waitForProbes(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -45,14 +45,14 @@ func TestDiskThatHangs(t *testing.T) {
 	var p diskProbe
 	for range 3 { // of which one waits
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		if err := p.check(ctx, dir); sandpit.CodeOf(err) != sandpit.Timeout {
+		if err := p.checkDir(ctx, dir); sandpit.CodeOf(err) != sandpit.Timeout {
 			t.Errorf("got %v, want a timeout", err)
 		}
 		cancel()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if err := p.wait(ctx); sandpit.CodeOf(err) != sandpit.Timeout {
+	if err := p.waitForProbes(ctx); sandpit.CodeOf(err) != sandpit.Timeout {
 		t.Errorf("wait: %v, want a timeout", err)
 	}
 	reader, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -60,7 +60,7 @@ func TestDiskThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	if err := p.wait(t.Context()); err != nil {
+	if err := p.waitForProbes(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -55,10 +55,10 @@ func dockerOptions(cfg config.Config) (docker.Options, error) {
 	}
 	d := cfg.Docker
 	o := docker.Options{
-		Endpoint: e, Defaults: limits(cfg), Network: d.Network, Runtime: d.Runtime, Userns: d.Userns, User: d.User,
+		Endpoint: e, Defaults: defaultLimits(cfg), Network: d.Network, Runtime: d.Runtime, Userns: d.Userns, User: d.User,
 		Capabilities: d.Capabilities, ReadOnlyRoot: d.ReadOnlyRoot, TmpfsSize: d.TmpfsSize, ShmSize: d.ShmSize,
 		OpenFiles: int64(d.OpenFiles), Pull: image.PullPolicy(cfg.Image.Pull), PullTimeout: cfg.Image.PullTimeout,
-		Credentials: credentials(cfg.Image), StopGrace: d.StopGrace, CallTimeout: d.CallTimeout, Patience: d.Patience,
+		Credentials: registryCredentials(cfg.Image), StopGrace: d.StopGrace, CallTimeout: d.CallTimeout, Patience: d.Patience,
 		Mounts: docker.AnyMounts, // those of requests are checked where the administrator's exceptions are known
 	}
 	if !guestbin.Has(runtime.GOARCH) {
@@ -75,7 +75,7 @@ func dockerServerOptions(ctx context.Context, s surroundings) (docker.Options, e
 		return o, err
 	}
 	o.StateDir = dockerDir(s.cfg)
-	o.Guard, o.AcquirePull = guard(s.cfg), s.images.AcquirePull
+	o.Guard, o.AcquirePull = registryGuard(s.cfg), s.images.AcquirePull
 	for _, ref := range listedImages(s.cfg) {
 		o.Listed = append(o.Listed, string(ref))
 	}
@@ -96,12 +96,12 @@ func openDocker(ctx context.Context, s surroundings) (sandpit.Provider, error) {
 // openAnswering returns a provider whose engine has just answered.
 func openAnswering(ctx context.Context, cfg config.Config, o docker.Options) (*docker.Provider, error) {
 	if !o.Ephemeral && usedDocker(cfg) {
-		return answering(ctx, o)
+		return openIfAnswering(ctx, o)
 	}
 	// Nothing is left of one that has never answered.
 	probe := o
 	probe.Ephemeral = true
-	p, err := answering(ctx, probe)
+	p, err := openIfAnswering(ctx, probe)
 	if err != nil || o.Ephemeral {
 		return p, err
 	}
@@ -111,7 +111,7 @@ func openAnswering(ctx context.Context, cfg config.Config, o docker.Options) (*d
 	return docker.New(o)
 }
 
-func answering(ctx context.Context, o docker.Options) (*docker.Provider, error) {
+func openIfAnswering(ctx context.Context, o docker.Options) (*docker.Provider, error) {
 	p, err := docker.New(o)
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func answering(ctx context.Context, o docker.Options) (*docker.Provider, error) 
 	return p, nil
 }
 
-// defaultImage is what a provider's sandboxes start from when nobody names an image.
+// defaultImage returns the default image of a provider.
 func defaultImage(cfg config.Config, provider string) sandpit.Image {
 	if provider == nameDocker && (cfg.Sandbox.Image == sandpit.HostImage || !cfg.Explicit(config.KeyImage)) {
 		return cfg.Docker.Image
@@ -130,5 +130,5 @@ func defaultImage(cfg config.Config, provider string) sandpit.Image {
 	return cfg.Sandbox.Image
 }
 
-// DefaultImage is what a sandbox starts from when nobody names an image.
+// DefaultImage returns the default image of the configured provider.
 func DefaultImage(cfg config.Config) sandpit.Image { return defaultImage(cfg, cfg.Provider) }

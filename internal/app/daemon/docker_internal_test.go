@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
@@ -42,7 +43,7 @@ func withDocker(t *testing.T, lines ...string) config.Config {
 func dockers(t *testing.T) []kind {
 	t.Helper()
 	guest := testdocker.Guest(t)
-	list := kinds()
+	list := providerKinds()
 	for i, k := range list {
 		if k.name == nameDocker {
 			list[i].open = func(ctx context.Context, s surroundings) (sandpit.Provider, error) {
@@ -98,7 +99,7 @@ func TestDocker(t *testing.T) {
 	list := dockers(t)
 	r := start(t, cfg, list)
 	c := r.dial()
-	s, err := c.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Name: "kept"}})
+	s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Name: "kept"}})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, r.log)
 	}
@@ -113,7 +114,7 @@ func TestDocker(t *testing.T) {
 	stranger := makeStranger(t, cfg, identity)
 	r = start(t, cfg, list)
 	c = r.dial()
-	kept, err := c.Get(t.Context(), s.ID)
+	kept, err := c.Sandboxes.Get(t.Context(), s.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +189,7 @@ func TestDockerComesLater(t *testing.T) {
 	if err := c.Ready(t.Context()); !errors.Is(err, sandpit.Unavailable) {
 		t.Errorf("ready: %v, want unavailable", err)
 	}
-	_, err := c.Create(t.Context(), client.CreateRequest{})
+	_, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{})
 	if !errors.Is(err, sandpit.Unavailable) || !strings.Contains(err.Error(), later) || sandpit.HintOf(err) == "" {
 		t.Errorf("create: %v (hint %q)", err, sandpit.HintOf(err))
 	}
@@ -206,14 +207,14 @@ func TestDockerComesLater(t *testing.T) {
 			t.Fatalf("ready: %v", c.Ready(t.Context()))
 		}
 	}
-	s, err := c.Create(t.Context(), client.CreateRequest{})
+	s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Delete(t.Context()); err != nil {
 		t.Error(err)
 	}
-	_, err = c.Create(t.Context(), client.CreateRequest{Provider: "nobody"})
+	_, err = c.Sandboxes.Create(t.Context(), client.CreateRequest{Provider: "nobody"})
 	if !errors.Is(err, sandpit.Unsupported) || !strings.Contains(err.Error(), `Unsupported provider type: "nobody". Available providers: docker, gvisor`) {
 		t.Errorf("nobody's: %v", err)
 	}
@@ -223,7 +224,7 @@ func TestDockerComesLater(t *testing.T) {
 func until(t *testing.T, c *client.Client, id sandpit.ID, is func(sandpit.Sandbox) bool) sandpit.Sandbox {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		s, err := c.Get(t.Context(), id)
+		s, err := c.Sandboxes.Get(t.Context(), id)
 		if err == nil && is(s.Sandbox) {
 			return s.Sandbox
 		}
@@ -246,7 +247,7 @@ func TestDockerRecovers(t *testing.T) {
 			"stopped by somebody else":                   func(id sandpit.ID) { kill(id, "TERM") },
 			"its container was removed by somebody else": remove,
 		} {
-			s, err := c.Create(t.Context(), client.CreateRequest{})
+			s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -262,7 +263,7 @@ func TestDockerRecovers(t *testing.T) {
 		}
 	})
 	t.Run("made again when asked", func(t *testing.T) {
-		s, err := c.Create(t.Context(), client.CreateRequest{Policy: client.Policy{Recreate: 2}})
+		s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{Policy: sandpit.Policy{Recreate: 2}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,7 +303,7 @@ func TestDockerImages(t *testing.T) {
 	var group sync.WaitGroup
 	for range 2 {
 		group.Go(func() {
-			i, err := c.PullImage(t.Context(), client.PullRequest{Name: tagged}, nil)
+			i, err := c.Images.Pull(t.Context(), api.Pull{Name: tagged}, nil)
 			if err != nil || i.Kind != nameDocker || i.Size == 0 {
 				t.Errorf("pull: %+v, %v", i, err)
 			}
@@ -315,14 +316,14 @@ func TestDockerImages(t *testing.T) {
 	}
 	close(registry.Hold)
 	group.Wait()
-	images, err := c.Images(t.Context(), "")
+	images, err := c.Images.List(t.Context(), "")
 	if err != nil || !strings.Contains(names(images), tagged) || !strings.Contains(names(images), busybox) {
 		t.Errorf("images: %s, %v", names(images), err)
 	}
-	if err := c.RemoveImage(t.Context(), "", busybox); !errors.Is(err, sandpit.Unsupported) {
+	if err := c.Images.Remove(t.Context(), "", busybox); !errors.Is(err, sandpit.Unsupported) {
 		t.Errorf("delete: %v, want unsupported", err)
 	}
-	s, err := c.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: sandpit.Image(tagged)}})
+	s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Image: sandpit.Image(tagged)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +332,7 @@ func TestDockerImages(t *testing.T) {
 	}
 }
 
-func names(list []client.Image) string {
+func names(list []api.Image) string {
 	var all []string
 	for _, i := range list {
 		all = append(all, i.Name)

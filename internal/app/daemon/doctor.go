@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// Finding is what Examine tells about one thing it looked at.
+// Finding is the result of one check of Examine.
 type Finding = gvisor.Finding
 
 // Examine looks at the machine, and then has the configured provider make a real
@@ -35,8 +35,8 @@ func Examine(ctx context.Context, cfg config.Config, show func(Finding)) bool {
 	return ok && !f.Failed
 }
 
-// examineDocker tells of the docker engine, which only matters where it is to make the
-// sandboxes: then trying fails.
+// examineDocker checks the docker engine, which matters only if it is the provider: then
+// trying fails.
 func examineDocker(ctx context.Context, cfg config.Config) Finding {
 	f := Finding{Name: "docker"}
 	text, err := askDocker(ctx, cfg)
@@ -55,7 +55,7 @@ func examineDocker(ctx context.Context, cfg config.Config) Finding {
 	return f
 }
 
-// examineNetwork tells what the configuration lets sandboxes reach.
+// examineNetwork reports what the configuration lets sandboxes reach.
 func examineNetwork(cfg config.Config) Finding {
 	return Finding{Name: "network", Text: cfg.Network.String()}
 }
@@ -66,7 +66,7 @@ func askDocker(ctx context.Context, cfg config.Config) (text string, err error) 
 		return "", err
 	}
 	o.Ephemeral = true
-	p, err := answering(ctx, o)
+	p, err := openIfAnswering(ctx, o)
 	if err != nil {
 		return "", err
 	}

@@ -21,23 +21,23 @@ func (s *service) e2bOptions() e2b.Options {
 		Manager: s.manager, Store: s.store, Keys: s.keys, Tokens: s.gateway,
 		Templates: c.Templates, Cached: s.cachedTemplate, Default: s.cfg.Sandbox.Image, Files: filepath.Join(s.cfg.StateDir, "e2b"),
 		Log:      s.log,
-		Internet: c.Internet, Public: c.Public,
+		Internet: c.Internet, Public: c.Public, HostAccess: s.hostAccess(),
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,
 		},
 		Space: s.buildFiles, Memory: s.memory,
-		Domain: func() string { return s.places().Host }, MaxBody: s.cfg.Server.MaxBody,
+		Domain: func() string { return s.previewPlaces().Host }, MaxBody: s.cfg.Server.MaxBody,
 	}
 }
 
-// rules are how the gateway treats a sandbox.
-func rules(b sandpit.Sandbox) preview.Rules {
+// previewRules are how the gateway treats a sandbox.
+func previewRules(b sandpit.Sandbox) preview.Rules {
 	p := e2b.Ports(b)
 	return preview.Rules{E2B: p.Made, Private: p.Private, Wakes: p.Wakes, Host: p.Host, HTTPS: p.HTTPS}
 }
 
-// refuse answers a request that is not let in, as its client takes it.
-func refuse(w http.ResponseWriter, r *http.Request, err error) {
+// writeRefusal writes the error of a refused request in the form its client expects.
+func writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
 	if e2b.Is(r.URL.Path) {
 		e2b.WriteError(w, r, err)
 		return
@@ -45,9 +45,9 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	api.WriteError(w, r, err)
 }
 
-// names are those that the server is reached by. Clients of E2B's put "api" before the
-// domain that they are told.
-func (s *service) names() []string {
+// serverNames returns the host names of the server. E2B's clients put "api" before their
+// domain.
+func (s *service) serverNames() []string {
 	if s.cfg.Preview.Domain == config.None {
 		return s.cfg.Server.Names
 	}

@@ -21,13 +21,13 @@ import (
 // openGateway opens the previews.
 func (s *service) openGateway(ctx context.Context) (err error) {
 	s.gateway, err = preview.Open(ctx, preview.Options{
-		Manager: s.manager, Store: s.store, Tokens: s.tokens, Keys: s.keys, Domain: previewName(s.cfg.Preview.Domain), Places: s.places,
+		Manager: s.manager, Store: s.store, Tokens: s.tokens, Keys: s.keys, Domain: previewName(s.cfg.Preview.Domain), Places: s.previewPlaces,
 		Frames: s.cfg.Preview.Frames,
 		// The edge is made with the handler, after the gateway and before any request.
 		Admit: func(w http.ResponseWriter, r *http.Request) (*http.Request, error) { return s.edge.Admit(w, r) },
-		Enter: func(r *http.Request, owner string) (func(), error) { return s.edge.EnterPreview(r, owner) },
-		Rules: rules, Wake: func(ctx context.Context, id sandpit.ID) error { return s.e2b.Wake(ctx, id) },
-		Observe: s.observe, Log: s.log,
+		Enter: func(r *http.Request, owner string) (func(), error) { return s.edge.CountPreview(r, owner) },
+		Rules: previewRules, Wake: func(ctx context.Context, id sandpit.ID) error { return s.e2b.Wake(ctx, id) },
+		Observe: s.observeAnswer, Log: s.log,
 	})
 	return err
 }
@@ -52,12 +52,12 @@ func previewName(domain string) string {
 	return u.Hostname()
 }
 
-// places tells where previews are seen.
-func (s *service) places() preview.Places {
+// previewPlaces returns where previews are served.
+func (s *service) previewPlaces() preview.Places {
 	c := s.cfg.Preview
 	p := preview.Places{Paths: c.URL}
 	if s.paths != nil {
-		p.Paths = cmp.Or(c.URL, s.scheme()+"://"+reachable(s.paths.Addr()))
+		p.Paths = cmp.Or(c.URL, s.urlScheme()+"://"+reachableAddress(s.paths.Addr()))
 	}
 	if c.Domain == config.None {
 		return p
@@ -67,7 +67,7 @@ func (s *service) places() preview.Places {
 		return p
 	}
 	if at, ok := s.server.Addr().(*net.TCPAddr); ok {
-		p.Scheme, p.Host = s.scheme(), net.JoinHostPort(c.Domain, strconv.Itoa(at.Port))
+		p.Scheme, p.Host = s.urlScheme(), net.JoinHostPort(c.Domain, strconv.Itoa(at.Port))
 	}
 	return p
 }
@@ -84,23 +84,23 @@ func (s *service) maxHeader() int {
 	return 0
 }
 
-func (s *service) scheme() string {
+func (s *service) urlScheme() string {
 	if s.cfg.Server.TLSKind() == config.TLSOff {
 		return "http"
 	}
 	return "https"
 }
 
-// url returns the address at which the server listens, from its machine, or "".
-func (s *service) url() string {
+// localURL returns the address at which the server listens, from its machine, or "".
+func (s *service) localURL() string {
 	if s.server == nil || s.server.Addr() == nil {
 		return ""
 	}
-	return s.scheme() + "://" + reachable(s.server.Addr())
+	return s.urlScheme() + "://" + reachableAddress(s.server.Addr())
 }
 
-// reachable is an address by which a listener is reached from this machine.
-func reachable(addr net.Addr) string {
+// reachableAddress is an address by which a listener is reached from this machine.
+func reachableAddress(addr net.Addr) string {
 	at, ok := addr.(*net.TCPAddr)
 	if !ok {
 		return addr.String()
@@ -113,7 +113,7 @@ func reachable(addr net.Addr) string {
 }
 
 // listenPaths opens the listener of previews by path, with the server's certificates, and
-// returns its URL; "" if there is none.
+// returns its URL, or "" if it is not configured.
 func (s *service) listenPaths(ctx context.Context, certificates *tls.Config) (string, error) {
 	c := s.cfg.Server
 	if s.cfg.Preview.Listen == config.None {
@@ -122,13 +122,13 @@ func (s *service) listenPaths(ctx context.Context, certificates *tls.Config) (st
 	server, err := api.Listen(ctx, api.ServerOptions{
 		Handler: s.tracer.Handler(s.gateway.Paths()), Address: s.cfg.Preview.Listen, TLS: certificates, Drain: c.Drain, Log: s.log,
 		MaxHeader: s.maxHeader(), MaxConnections: c.MaxConnections, MaxConnectionsPerAddress: c.MaxConnectionsPerAddress, MaxConnectionsPerOwner: c.MaxConnectionsPerOwner,
-		Proxies: proxies(c),
+		Proxies: trustedProxies(c),
 	})
 	if err != nil {
 		return "", err
 	}
 	s.paths = server
-	return s.places().Paths, nil
+	return s.previewPlaces().Paths, nil
 }
 
 // servePaths answers at that listener until ctx ends.

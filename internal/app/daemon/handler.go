@@ -16,10 +16,10 @@ import (
 // administrators only.
 const pathMetrics = "/metrics"
 
-// handler answers all requests.
-func (s *service) handler() http.Handler {
+// newHandler answers all requests.
+func (s *service) newHandler() http.Handler {
 	s.mux = &api.Mux{}
-	public := s.routes(s.mux)
+	public := s.addRoutes(s.mux)
 	if s.metrics != nil {
 		figures := s.metrics.Handler()
 		s.mux.HandleFunc("GET "+pathMetrics, func(w http.ResponseWriter, r *http.Request) {
@@ -36,9 +36,9 @@ func (s *service) handler() http.Handler {
 	}
 	c := s.cfg.Server
 	s.edge = api.NewEdge(api.EdgeOptions{
-		Keys: s.keys, Report: s.manager.Report, Keyless: c.Keyless, Names: s.names(), Public: public, Refuse: refuse,
-		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observe, Log: s.log,
-		MaxRequests: maxRequests(c), MaxRequestsPerOwner: c.MaxRequestsPerOwner, Proxies: proxies(c), Memory: s.memory,
+		Keys: s.keys, Report: s.manager.Events().Record, Keyless: c.Keyless, Names: s.serverNames(), Public: public, Refuse: writeRefusal,
+		Rate: float64(c.Rate), Burst: c.Burst, Observe: s.observeAnswer, Log: s.log,
+		MaxRequests: maxRequests(c), MaxRequestsPerOwner: c.MaxRequestsPerOwner, Proxies: trustedProxies(c), Memory: s.memory,
 		Private: api.NewRedactor(s.cfg.StateDir, s.cfg.CacheDir, s.cfg.RuntimeDir, s.cfg.Docker.RuntimeDir, c.Socket),
 	})
 	return s.tracer.Handler(s.gateway.Handler(s.edge.Handler(&s.mux.ServeMux)))
@@ -69,8 +69,8 @@ func memoryTotal(c config.Server) int64 {
 	return cmp.Or(c.Memory, memory.DefaultTotal(memory.Limit()))
 }
 
-// shares returns how the resources are used that owners share, for figures.
-func (s *service) shares() []fairshare.Status {
+// shareStatuses returns how the resources are used that owners share, for figures.
+func (s *service) shareStatuses() []fairshare.Status {
 	list := append(s.manager.Shares(), s.memory.Shares()...)
 	if s.edge != nil { // else nothing is served yet
 		list = append(list, s.edge.Shares()...)
@@ -78,9 +78,9 @@ func (s *service) shares() []fairshare.Status {
 	return list
 }
 
-// proxies returns the reverse proxies that are trusted, which the configuration has
+// trustedProxies returns the reverse proxies that are trusted, which the configuration has
 // checked.
-func proxies(c config.Server) (list api.Proxies) {
+func trustedProxies(c config.Server) (list api.Proxies) {
 	for _, text := range c.TrustedProxies {
 		if prefix, err := netip.ParsePrefix(text); err == nil {
 			list = append(list, prefix)
@@ -89,8 +89,8 @@ func proxies(c config.Server) (list api.Proxies) {
 	return list
 }
 
-// observe hears of each request that was answered.
-func (s *service) observe(r *http.Request, a api.Answer) {
+// observeAnswer records each answered request.
+func (s *service) observeAnswer(r *http.Request, a api.Outcome) {
 	if s.metrics != nil {
 		s.metrics.Request(r.Method, a.Route, a.Status, a.Took, a.Bytes)
 	}

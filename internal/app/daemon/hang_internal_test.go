@@ -385,7 +385,7 @@ func TestNoCallHangsInside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute")
 	}
-	r := newHangRig(t, kinds(), nameGVisor)
+	r := newHangRig(t, providerKinds(), nameGVisor)
 	for _, id := range r.everyBox(t) {
 		r.http(http.MethodPost, "/v1/sandboxes/"+string(id)+"/run", `{"command": "kill -STOP 1", "user": "root", "detach": true}`)(t.Context())
 	}

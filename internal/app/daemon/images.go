@@ -40,14 +40,14 @@ type Pruned = image.Pruned
 // OpenImages opens the cache of images that cfg names, for the user of this machine.
 func OpenImages(cfg config.Config) (*Images, error) { return openImages(cfg, nil) }
 
-// sharing is how the owners of a server share its cache of images, whose directory exists.
-func (s *service) sharing(cfg config.Config) (*image.Sharing, error) {
+// imageSharing is how the owners of a server share its cache of images, whose directory exists.
+func (s *service) imageSharing(cfg config.Config) (*image.Sharing, error) {
 	disk, err := s.disks.At(cfg.CacheDir)
 	own := cfg.Image.OwnerCacheSize
 	if own == 0 {
 		own = fairshare.Half(cfg.Image.CacheSize)
 	}
-	return &image.Sharing{Guard: guard(cfg), Pulls: s.pulls, OwnerSize: min(own, cfg.Image.CacheSize), Disk: disk}, err
+	return &image.Sharing{Guard: registryGuard(cfg), Pulls: s.pulls, OwnerSize: min(own, cfg.Image.CacheSize), Disk: disk}, err
 }
 
 // maxWaitingPulls is how many requests of each owner may wait for a slot.
@@ -76,9 +76,9 @@ func openImages(cfg config.Config, sharing *image.Sharing) (*Images, error) {
 	return image.Open(dir, o)
 }
 
-// guard keeps users of a server from having it ask registries that they do not reach
+// registryGuard keeps users of a server from having it ask registries that they do not reach
 // themselves, but for those that the configuration names in any way.
-func guard(cfg config.Config) *image.Guard {
+func registryGuard(cfg config.Config) *image.Guard {
 	inside := slices.Concat(cfg.Image.Registries, cfg.Image.Insecure, slices.Collect(maps.Keys(cfg.Image.Auth)))
 	for _, mirrors := range cfg.Image.Mirrors {
 		inside = append(inside, mirrors...)
@@ -109,15 +109,15 @@ func imageOptions(cfg config.Config) image.Options {
 		Pull:        image.PullPolicy(cfg.Image.Pull),
 		Mirrors:     cfg.Image.Mirrors,
 		Insecure:    cfg.Image.Insecure,
-		Credentials: credentials(cfg.Image),
+		Credentials: registryCredentials(cfg.Image),
 		CacheSize:   cfg.Image.CacheSize,
 		PullTimeout: cfg.Image.PullTimeout,
 		Builtins:    BuiltinTemplates(),
 	}
 }
 
-// credentials takes logins from our own configuration, then from Docker's.
-func credentials(cfg config.Image) image.CredentialFunc {
+// registryCredentials takes logins from our own configuration, then from Docker's.
+func registryCredentials(cfg config.Image) image.CredentialFunc {
 	docker := image.DockerCredentials(cfg.DockerConfig)
 	return func(ctx context.Context, registry string) (image.Credential, error) {
 		if login, ok := cfg.Auth[registry]; ok {
@@ -130,18 +130,18 @@ func credentials(cfg config.Image) image.CredentialFunc {
 // ImageConfig returns what an image says about the programs in it. The image is
 // fetched or converted first, if need be.
 func (l *Local) ImageConfig(ctx context.Context, ref sandpit.Image) (ImageConfig, error) {
-	return l.images.config(ctx, ref, l.progress)
+	return l.images.imageConfig(ctx, ref, l.progress)
 }
 
 // HasImage reports whether there is an image under a name already.
 func (l *Local) HasImage(ctx context.Context, name string) (bool, error) {
-	return l.images.has(ctx, name)
+	return l.images.hasImage(ctx, name)
 }
 
 // ownImages are those of the cache.
 type ownImages struct{ store *image.Store }
 
-func (i ownImages) config(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error) {
+func (i ownImages) imageConfig(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error) {
 	root, err := i.store.Resolve(ctx, ref, progress)
 	if err != nil {
 		return ImageConfig{}, err
@@ -149,16 +149,16 @@ func (i ownImages) config(ctx context.Context, ref sandpit.Image, progress image
 	return root.Config, root.File.Close()
 }
 
-func (i ownImages) has(_ context.Context, name string) (bool, error) { return i.store.Has(name) }
+func (i ownImages) hasImage(_ context.Context, name string) (bool, error) { return i.store.Has(name) }
 
 // engineImages are those of a docker engine.
 type engineImages struct{ p *docker.Provider }
 
-func (i engineImages) config(ctx context.Context, ref sandpit.Image, _ image.Progress) (ImageConfig, error) {
+func (i engineImages) imageConfig(ctx context.Context, ref sandpit.Image, _ image.Progress) (ImageConfig, error) {
 	return i.p.ImageConfig(ctx, ref)
 }
 
-func (i engineImages) has(ctx context.Context, name string) (bool, error) {
+func (i engineImages) hasImage(ctx context.Context, name string) (bool, error) {
 	return i.p.HasImage(ctx, name)
 }
 
@@ -168,7 +168,7 @@ type EngineImages struct{ p *docker.Provider }
 // OpenEngineImages returns the images of the provider that cfg names if it has some of
 // its own, else nil: then they are those of OpenImages. It does not connect yet.
 //
-// Unsupported: there is no such provider.
+// Unsupported: unknown provider.
 func OpenEngineImages(cfg config.Config) (*EngineImages, error) {
 	if !slices.Contains(ProviderNames(), cfg.Provider) {
 		return nil, unknownProvider(cfg.Provider, ProviderNames())
@@ -207,8 +207,8 @@ func listEngine(ctx context.Context, p *docker.Provider, admin bool) ([]wire.Ima
 	return list, err
 }
 
-// Pull has the engine fetch an image, unless it has it; always asks the registry all the
-// same. Progress, which may be nil, hears of bytes.
+// Pull has the engine fetch an image unless it has it; with always it asks the registry in
+// any case. Progress, which may be nil, is called with bytes.
 func (i EngineImages) Pull(ctx context.Context, name string, always bool, progress func(done, total int64)) (wire.Image, error) {
 	return pullEngine(ctx, i.p, api.Principal{Admin: true}, wire.Pull{Name: name, Always: always}, progress)
 }

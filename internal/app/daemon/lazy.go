@@ -12,10 +12,10 @@ import (
 // succeeds: what it needs may come later.
 type lazy struct {
 	open func(context.Context) (sandpit.Provider, error)
-	// used reports whether there may be sandboxes. Nobody is asked for any before.
+	// used reports whether there may be sandboxes. Until then the provider is not opened.
 	used func() bool
 
-	opening chan struct{} // full while somebody opens it
+	opening chan struct{} // full while it is being opened
 
 	mu     sync.Mutex
 	inner  sandpit.Provider // nil until it is open
@@ -32,8 +32,8 @@ func newLazy(open func(context.Context) (sandpit.Provider, error), used func() b
 	return &lazy{open: open, used: used, opening: make(chan struct{}, 1)}
 }
 
-// opened returns the provider if it is open.
-func (l *lazy) opened() (sandpit.Provider, error) {
+// openProvider returns the provider if it is open.
+func (l *lazy) openProvider() (sandpit.Provider, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -42,9 +42,9 @@ func (l *lazy) opened() (sandpit.Provider, error) {
 	return l.inner, nil
 }
 
-// provider returns the provider, and opens it first if need be.
-func (l *lazy) provider(ctx context.Context) (sandpit.Provider, error) {
-	if p, err := l.opened(); p != nil || err != nil {
+// ensureProvider returns the provider, and opens it first if need be.
+func (l *lazy) ensureProvider(ctx context.Context) (sandpit.Provider, error) {
+	if p, err := l.openProvider(); p != nil || err != nil {
 		return p, err
 	}
 	select {
@@ -53,7 +53,7 @@ func (l *lazy) provider(ctx context.Context) (sandpit.Provider, error) {
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-l.opening }()
-	if p, err := l.opened(); p != nil || err != nil {
+	if p, err := l.openProvider(); p != nil || err != nil {
 		return p, err
 	}
 	p, err := l.open(ctx)
@@ -66,9 +66,9 @@ func (l *lazy) provider(ctx context.Context) (sandpit.Provider, error) {
 	return p, nil
 }
 
-// check reports why no sandboxes can be made now, if so.
-func (l *lazy) check(ctx context.Context) error {
-	p, err := l.provider(ctx)
+// checkProvider reports why no sandboxes can be made now, if so.
+func (l *lazy) checkProvider(ctx context.Context) error {
+	p, err := l.ensureProvider(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (l *lazy) check(ctx context.Context) error {
 
 // Create implements sandpit.Provider.
 func (l *lazy) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
-	p, err := l.provider(ctx)
+	p, err := l.ensureProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,10 +92,10 @@ func (l *lazy) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sa
 
 // List implements sandpit.Provider.
 func (l *lazy) List(ctx context.Context) ([]sandpit.Placement, error) {
-	if p, err := l.opened(); p == nil && err == nil && !l.used() {
+	if p, err := l.openProvider(); p == nil && err == nil && !l.used() {
 		return nil, nil
 	}
-	p, err := l.provider(ctx)
+	p, err := l.ensureProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,14 +104,14 @@ func (l *lazy) List(ctx context.Context) ([]sandpit.Placement, error) {
 
 // Attach implements sandpit.Provider.
 func (l *lazy) Attach(ctx context.Context, handle []byte) (sandpit.Instance, error) {
-	p, err := l.provider(ctx)
+	p, err := l.ensureProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return p.Attach(ctx, handle)
 }
 
-// Close implements sandpit.Provider. It waits for who opens it.
+// Close implements sandpit.Provider. It waits for a concurrent open.
 func (l *lazy) Close() error {
 	l.opening <- struct{}{}
 	defer func() { <-l.opening }()
@@ -134,9 +134,9 @@ func (l *lazy) Unwrap() any {
 	return l.inner
 }
 
-// snapshots returns the provider, opened, as one that keeps snapshots.
-func (l *lazy) snapshots(ctx context.Context) (sandpit.SnapshotKeeper, error) {
-	p, err := l.provider(ctx)
+// snapshotKeeper returns the provider, opened, as one that keeps snapshots.
+func (l *lazy) snapshotKeeper(ctx context.Context) (sandpit.SnapshotKeeper, error) {
+	p, err := l.ensureProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -149,10 +149,10 @@ func (l *lazy) snapshots(ctx context.Context) (sandpit.SnapshotKeeper, error) {
 
 // ListSnapshots implements sandpit.SnapshotKeeper.
 func (l *lazy) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
-	if p, err := l.opened(); p == nil && err == nil && !l.used() {
+	if p, err := l.openProvider(); p == nil && err == nil && !l.used() {
 		return nil, nil
 	}
-	k, err := l.snapshots(ctx)
+	k, err := l.snapshotKeeper(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (l *lazy) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
 
 // RemoveSnapshot implements sandpit.SnapshotKeeper.
 func (l *lazy) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
-	k, err := l.snapshots(ctx)
+	k, err := l.snapshotKeeper(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (l *lazy) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) error 
 
 // ReadSnapshotLayer implements sandpit.SnapshotKeeper.
 func (l *lazy) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID) (io.ReadCloser, error) {
-	k, err := l.snapshots(ctx)
+	k, err := l.snapshotKeeper(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (l *lazy) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID) (io
 
 // ExportSnapshot implements sandpit.SnapshotKeeper.
 func (l *lazy) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
-	k, err := l.snapshots(ctx)
+	k, err := l.snapshotKeeper(ctx)
 	if err != nil {
 		return err
 	}
@@ -188,16 +188,16 @@ func (l *lazy) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.
 
 // ImportSnapshot implements sandpit.SnapshotKeeper.
 func (l *lazy) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from io.Reader) (sandpit.Snapshot, error) {
-	k, err := l.snapshots(ctx)
+	k, err := l.snapshotKeeper(ctx)
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
 	return k.ImportSnapshot(ctx, id, from)
 }
 
-// keeper returns the provider, opened, as one that keeps volumes.
-func (l *lazy) keeper(ctx context.Context) (sandpit.VolumeKeeper, error) {
-	p, err := l.provider(ctx)
+// volumeKeeper returns the provider, opened, as one that keeps volumes.
+func (l *lazy) volumeKeeper(ctx context.Context) (sandpit.VolumeKeeper, error) {
+	p, err := l.ensureProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (l *lazy) keeper(ctx context.Context) (sandpit.VolumeKeeper, error) {
 
 // CreateVolume implements sandpit.VolumeKeeper.
 func (l *lazy) CreateVolume(ctx context.Context, name string) error {
-	k, err := l.keeper(ctx)
+	k, err := l.volumeKeeper(ctx)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (l *lazy) CreateVolume(ctx context.Context, name string) error {
 
 // RemoveVolume implements sandpit.VolumeKeeper.
 func (l *lazy) RemoveVolume(ctx context.Context, name string) error {
-	k, err := l.keeper(ctx)
+	k, err := l.volumeKeeper(ctx)
 	if err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func (l *lazy) RemoveVolume(ctx context.Context, name string) error {
 
 // VolumeSize implements sandpit.VolumeKeeper.
 func (l *lazy) VolumeSize(ctx context.Context, name string) (int64, error) {
-	k, err := l.keeper(ctx)
+	k, err := l.volumeKeeper(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -33,24 +33,24 @@ type Local struct {
 
 	mu   sync.Mutex
 	made []sandpit.Instance
-	temp *tempdir.Session // nil: nobody has asked for one
+	temp *tempdir.Session // nil: not needed so far
 }
 
 // localImages are what a Local makes sandboxes from.
 type localImages interface {
-	config(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error)
-	has(ctx context.Context, name string) (bool, error)
+	imageConfig(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error)
+	hasImage(ctx context.Context, name string) (bool, error)
 }
 
-// Listeners hear what happens. Each may be nil.
+// Listeners are callbacks. Each may be nil.
 type Listeners struct {
-	// Progress hears about images being converted.
+	// Progress reports the conversion of images.
 	Progress func(done, total int64)
-	// Notice hears of default limits that this machine cannot enforce.
+	// Notice reports default limits that this machine cannot enforce.
 	Notice func(text string)
-	// Left hears where temporary directories are that stay, in a sentence for people.
+	// Left reports temporary directories that are kept, in a sentence for people.
 	Left func(text string)
-	// Published hears which ports were opened, before the sandbox is made.
+	// Published reports the opened ports before the sandbox is created.
 	Published func(ports []sandpit.Port)
 	// Admit decides about each command before it starts: see Admission. Default: all run.
 	Admit func(ctx context.Context, args []string, dir string) error
@@ -59,7 +59,7 @@ type Listeners struct {
 // OpenLocal prepares the directories that cfg names, or finds the docker engine, by the
 // provider that it names.
 //
-// Unsupported: this program cannot hold a sandbox, or there is no such provider.
+// Unsupported: this program cannot run sandboxes, or the provider is unknown.
 func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
 	var l *Local
 	var err error
@@ -110,7 +110,7 @@ func openLocalGVisor(cfg config.Config, hear Listeners) (*Local, error) {
 		ScratchDir: scratch,
 		Images:     store,
 		Engine:     cfg.Engine,
-		Defaults:   limits(cfg),
+		Defaults:   defaultLimits(cfg),
 		Notice:     hear.Notice,
 		Progress:   hear.Progress,
 	})
@@ -122,17 +122,17 @@ func openLocalGVisor(cfg config.Config, hear Listeners) (*Local, error) {
 	}, nil
 }
 
-// limits are those of the configuration.
-func limits(cfg config.Config) sandpit.Resources {
+// defaultLimits are those of the configuration.
+func defaultLimits(cfg config.Config) sandpit.Resources {
 	return sandpit.Resources{
 		Memory: cfg.Sandbox.MemoryLimit, CPUs: cfg.Sandbox.CPULimit,
 		Disk: cfg.Sandbox.DiskLimit, PIDs: cfg.Sandbox.PIDsLimit,
 	}
 }
 
-// explicitLimits are those that somebody chose, and so not to be left out.
+// explicitLimits are the configured limits, which must not be omitted.
 func explicitLimits(cfg config.Config) sandpit.Resources {
-	r := limits(cfg)
+	r := defaultLimits(cfg)
 	for key, clear := range map[config.Key]func(){
 		config.KeyMemoryLimit: func() { r.Memory = 0 },
 		config.KeyCPULimit:    func() { r.CPUs = 0 },
@@ -189,8 +189,8 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	return box, nil
 }
 
-// publishAndMake makes a sandbox whose ports are open before: one that is taken is told
-// before anything is made.
+// publishAndMake opens the published ports and then creates the sandbox, so a port that is
+// in use is reported before anything is created.
 func (l *Local) publishAndMake(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
 	if len(spec.Ports) == 0 {
 		return l.provider.Create(ctx, id, spec)
@@ -235,7 +235,7 @@ func (l *Local) Close() error {
 	return nil
 }
 
-// destroyLimit is how long an engine may take to remove what was made.
+// destroyLimit is how long an engine may take to remove a sandbox.
 const destroyLimit = time.Minute
 
 // destroyAll leaves to the embedded engine what ends with it anyway.

@@ -35,7 +35,7 @@ func (l *Local) makeTempDirs(mounts []sandpit.Mount) error {
 		mounts[i].Source = tempdir.Name(parent, m.Target)
 		if m.Keep {
 			err = tempdir.Make(mounts[i].Source)
-			l.tell(m.Target + " is kept in " + mounts[i].Source)
+			l.showNotice(m.Target + " is kept in " + mounts[i].Source)
 		} else {
 			err = session.Make(mounts[i].Source)
 		}
@@ -46,7 +46,7 @@ func (l *Local) makeTempDirs(mounts []sandpit.Mount) error {
 	return nil
 }
 
-func (l *Local) tell(text string) {
+func (l *Local) showNotice(text string) {
 	if l.hear.Left != nil {
 		l.hear.Left(text)
 	}
@@ -69,13 +69,13 @@ func (l *Local) tempSession() (*tempdir.Session, error) {
 	return l.temp, err
 }
 
-// sweepTempDirs removes what programs have left that were killed. What cannot be removed
-// is told and tried again the next time.
+// sweepTempDirs removes temporary directories of killed programs. It reports those that it
+// cannot remove and tries again the next time.
 func (l *Local) sweepTempDirs() {
 	ctx, cancel := context.WithTimeout(context.Background(), destroyLimit)
 	defer cancel()
 	if err := tempdir.Sweep(ctx, tempNotes(l.cfg)); err != nil {
-		l.tell("a temporary directory of a program that was killed is still there: " + err.Error())
+		l.showNotice("a temporary directory of a program that was killed is still there: " + err.Error())
 	}
 }
 

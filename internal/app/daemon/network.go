@@ -16,8 +16,8 @@ func fillNetwork(cfg config.Config, p *sandpit.NetworkPolicy) {
 	cfg.Network.Fill(p)
 }
 
-// boundNetwork returns what keeps policies below the ceiling of the configuration, and
-// the addresses inside to those who may open them.
+// boundNetwork returns the function that keeps policies within the configured ceiling, and
+// inside addresses to callers that may open them.
 func boundNetwork(cfg config.Config) (func(p sandpit.NetworkPolicy, administrator bool) (sandpit.NetworkPolicy, error), error) {
 	ceiling, err := cfg.Network.Ceiling()
 	if err != nil {

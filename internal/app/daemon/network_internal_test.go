@@ -23,7 +23,7 @@ func TestCeiling(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t, ceilingLines...)
 	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
-	r := start(t, cfg, kinds())
+	r := start(t, cfg, providerKinds())
 	s := r.sandbox("POST", "/v1/sandboxes", `{"spec":{"network":{"online":true}}}`, http.StatusCreated)
 	if n := s.Spec.Network; !slices.Equal(n.Allow, []string{"a.example.org:443"}) || !slices.Equal(n.Deny, []string{"bad.example.org"}) || n.Limits.Send != 1<<20 {
 		t.Errorf("by default: %+v", n)

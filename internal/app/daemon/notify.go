@@ -11,8 +11,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
-// notifier tells systemd how the server is doing: sd_notify(3), which is one
-// datagram of text.
+// notifier reports the server's state to systemd by sd_notify(3), which is one datagram of
+// text.
 type notifier struct {
 	o   config.Systemd
 	log *slog.Logger
@@ -21,8 +21,8 @@ type notifier struct {
 // notifyLimit is how long systemd may take to listen.
 const notifyLimit = 5 * time.Second
 
-// tell sends a state. Systemd not hearing of it is no reason to stop.
-func (n notifier) tell(ctx context.Context, state string) {
+// sendState sends a state. A failure does not stop the server.
+func (n notifier) sendState(ctx context.Context, state string) {
 	if n.o.Socket == "" {
 		return
 	}
@@ -32,18 +32,18 @@ func (n notifier) tell(ctx context.Context, state string) {
 	}
 	conn, err := (&net.Dialer{Timeout: notifyLimit}).DialContext(ctx, "unixgram", name)
 	if err == nil {
-		_ = conn.SetWriteDeadline(time.Now().Add(notifyLimit)) // a full socket is no reason to wait for ever
+		_ = conn.SetWriteDeadline(time.Now().Add(notifyLimit)) // a full socket must not block for ever
 		_, err = conn.Write([]byte(state))
 		_ = conn.Close() // a datagram is gone already
 	}
 	if err != nil {
-		n.log.WarnContext(ctx, "systemd cannot be told", slog.String("state", state), slog.Any("error", err))
+		n.log.WarnContext(ctx, "server: systemd not notified", slog.String("state", state), slog.Any("error", err))
 	}
 }
 
-// watch tells systemd that the server lives, as often as it wants, as long as well
-// says so, until ctx ends.
-func (n notifier) watch(ctx context.Context, well func(context.Context) error) {
+// notifyWatchdog notifies systemd's watchdog, as often as it requires, while well returns
+// nil, until ctx ends.
+func (n notifier) notifyWatchdog(ctx context.Context, well func(context.Context) error) {
 	if n.o.Watchdog <= 0 || n.o.PID != 0 && n.o.PID != os.Getpid() {
 		return
 	}
@@ -57,9 +57,9 @@ func (n notifier) watch(ctx context.Context, well func(context.Context) error) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			n.log.ErrorContext(ctx, "the server is not well, and systemd is not told otherwise", slog.Any("error", err))
+			n.log.ErrorContext(ctx, "server: health check failed; watchdog not notified", slog.Any("error", err))
 		default:
-			n.tell(ctx, "WATCHDOG=1")
+			n.sendState(ctx, "WATCHDOG=1")
 		}
 		select {
 		case <-ticker.C:

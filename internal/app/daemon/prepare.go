@@ -42,11 +42,11 @@ func prepareCached(ctx context.Context, p preparer, r manager.ImageRequest) (man
 	if err != nil {
 		return manager.PreparedImage{}, err
 	}
-	return held(root), nil
+	return holdRoot(root), nil
 }
 
-// held keeps an image from being removed until it is released.
-func held(root image.Root) manager.PreparedImage {
+// holdRoot keeps an image from being removed until it is released.
+func holdRoot(root image.Root) manager.PreparedImage {
 	return manager.PreparedImage{
 		Image:   sandpit.Image(root.ID),
 		Release: func() { _ = root.File.Close() }, // only read
@@ -67,7 +67,7 @@ func (p preparer) prepareAgain(ctx context.Context, r manager.ImageRequest) (man
 	if err != nil {
 		return manager.PreparedImage{}, err
 	}
-	return held(root), nil
+	return holdRoot(root), nil
 }
 
 // resolver finds images.
@@ -86,7 +86,7 @@ func imagesFor(store *image.Store, owner string, admin bool) resolver {
 
 // prepareEngine is PrepareImage for a docker engine.
 func prepareEngine(ctx context.Context, p preparer, r manager.ImageRequest) (manager.PreparedImage, error) {
-	inner, err := p.providers.byName[r.Provider].provider(ctx)
+	inner, err := p.providers.byName[r.Provider].ensureProvider(ctx)
 	if err != nil {
 		return manager.PreparedImage{}, err
 	}
@@ -96,7 +96,7 @@ func prepareEngine(ctx context.Context, p preparer, r manager.ImageRequest) (man
 	}
 	id := r.Prepared
 	switch {
-	case r.Again && id != "": // if the engine does not have it any more, it says so
+	case r.Again && id != "": // the engine reports it if the image is gone
 	case r.Admin || r.Owner == "":
 		id, err = engine.EngineImage(ctx, r.Image)
 	default:

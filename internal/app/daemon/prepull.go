@@ -19,7 +19,7 @@ const (
 	prePullAtOnce  = 2
 )
 
-// prePuller makes images ready in the background, and tells how far it is.
+// prePuller prepares images in the background and reports its progress.
 type prePuller struct {
 	log   *slog.Logger
 	pause time.Duration // after the first failure
@@ -38,31 +38,31 @@ func newPrePuller(images []string, prepare func(context.Context, sandpit.Image) 
 	return p
 }
 
-// status tells of each image.
-func (p *prePuller) status() []wire.PrePull {
+// listStatus returns the status of each image.
+func (p *prePuller) listStatus() []wire.PrePull {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.list)
 }
 
-func (p *prePuller) set(i int, change func(*wire.PrePull)) {
+func (p *prePuller) updateStatus(i int, change func(*wire.PrePull)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.list[i])
 }
 
-// run returns when all images are ready or given up, or ctx ends.
-func (p *prePuller) run(ctx context.Context) {
+// pullAll returns when all images are ready or given up, or ctx ends.
+func (p *prePuller) pullAll(ctx context.Context) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	places := make(chan struct{}, prePullAtOnce)
-	for i, one := range p.status() {
-		group.Go(func() { p.fetch(ctx, i, one.Image, places) })
+	for i, one := range p.listStatus() {
+		group.Go(func() { p.pullUntilReady(ctx, i, one.Image, places) })
 	}
 }
 
-// fetch tries to make one image ready until it is, or trying is of no use.
-func (p *prePuller) fetch(ctx context.Context, i int, image string, places chan struct{}) {
+// pullUntilReady tries to make one image ready until it is, or trying is of no use.
+func (p *prePuller) pullUntilReady(ctx context.Context, i int, image string, places chan struct{}) {
 	pause := p.pause
 	for try := 1; ; try++ {
 		select {
@@ -70,18 +70,18 @@ func (p *prePuller) fetch(ctx context.Context, i int, image string, places chan 
 		case <-ctx.Done():
 			return
 		}
-		took, err := p.attempt(ctx, i, image, try)
+		took, err := p.tryPull(ctx, i, image, try)
 		<-places
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
-			p.set(i, func(s *wire.PrePull) { s.State, s.Error = wire.PrePullReady, "" })
+			p.updateStatus(i, func(s *wire.PrePull) { s.State, s.Error = wire.PrePullReady, "" })
 			p.log.InfoContext(ctx, "an image is ready", slog.String("image", image), slog.Duration("took", took))
 			return
 		}
-		final := try == prePullTries || hopeless(err)
-		p.set(i, func(s *wire.PrePull) {
+		final := try == prePullTries || isPermanent(err)
+		p.updateStatus(i, func(s *wire.PrePull) {
 			s.State, s.Error = wire.PrePullWaiting, err.Error()
 			if final {
 				s.State = wire.PrePullFailed
@@ -104,22 +104,22 @@ func (p *prePuller) fetch(ctx context.Context, i int, image string, places chan 
 	}
 }
 
-func (p *prePuller) attempt(ctx context.Context, i int, image string, try int) (time.Duration, error) {
-	p.set(i, func(s *wire.PrePull) { s.State, s.Tries = wire.PrePullFetching, try })
+func (p *prePuller) tryPull(ctx context.Context, i int, image string, try int) (time.Duration, error) {
+	p.updateStatus(i, func(s *wire.PrePull) { s.State, s.Tries = wire.PrePullFetching, try })
 	begin := time.Now()
 	err := p.prepare(ctx, sandpit.Image(image))
 	return time.Since(begin), err
 }
 
-// hopeless reports whether an error will be the same the next time.
-func hopeless(err error) bool {
+// isPermanent reports whether an error will be the same the next time.
+func isPermanent(err error) bool {
 	code := sandpit.CodeOf(err)
 	return code == sandpit.Invalid || code == sandpit.Unsupported
 }
 
 // prepareImage makes an image ready with the default provider.
 func (s *service) prepareImage(ctx context.Context, image sandpit.Image) error {
-	p, err := s.providers.usual().provider(ctx)
+	p, err := s.providers.defaultProvider().ensureProvider(ctx)
 	if err != nil {
 		return err
 	}

@@ -38,17 +38,17 @@ func TestPrePull(t *testing.T) {
 	log := &pages{}
 	p := newPrePuller([]string{"once", "later", "never", "nonsense"}, prepare, slog.New(slog.NewTextHandler(log, nil)))
 	p.pause = time.Microsecond
-	if got := p.status()[0].State; got != wire.PrePullWaiting {
+	if got := p.listStatus()[0].State; got != wire.PrePullWaiting {
 		t.Errorf("at first: %s", got)
 	}
-	p.run(t.Context())
+	p.pullAll(t.Context())
 	want := []wire.PrePull{
 		{Image: "once", State: wire.PrePullReady, Tries: 1},
 		{Image: "later", State: wire.PrePullReady, Tries: 3},
 		{Image: "never", State: wire.PrePullFailed, Tries: prePullTries, Error: "there is none"},
 		{Image: "nonsense", State: wire.PrePullFailed, Tries: 1, Error: "no name"},
 	}
-	if diff := cmp.Diff(want, p.status()); diff != "" {
+	if diff := cmp.Diff(want, p.listStatus()); diff != "" {
 		t.Error(diff)
 	}
 	for _, line := range []string{"an image is ready", "again_in=", "given up", `hint="look again"`} {
@@ -74,7 +74,7 @@ func TestPrePullEnds(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		p.run(ctx)
+		p.pullAll(ctx)
 	}()
 	<-fetching
 	cancel()

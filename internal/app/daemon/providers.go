@@ -19,7 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// ProviderStatus tells whether a provider can make sandboxes here.
+// ProviderStatus says whether a provider can create sandboxes here.
 type ProviderStatus struct {
 	Name string
 	// Default says that it makes the sandboxes of requests that name no other.
@@ -38,10 +38,10 @@ type surroundings struct {
 	cfg    config.Config
 	images *image.Store
 	log    *slog.Logger
-	// identity is that of the server's store, by which sandboxes are marked; "" where
-	// there is no server, and providers are only looked at.
+	// identity is that of the server's store, which marks sandboxes; "" without a server,
+	// when providers are only checked.
 	identity string
-	// group is the server's control group; nil: it has none.
+	// group is the server's control group, or nil.
 	group *gvisor.ServerGroup
 }
 
@@ -60,8 +60,8 @@ type kind struct {
 	prepare func(context.Context, preparer, manager.ImageRequest) (manager.PreparedImage, error)
 }
 
-// kinds is the table of providers. It is a function so that nothing is shared.
-func kinds() []kind {
+// providerKinds is the table of providers. It is a function so that nothing is shared.
+func providerKinds() []kind {
 	return []kind{
 		{
 			name:     nameGVisor,
@@ -106,7 +106,7 @@ func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
 
 		Images:   s.images,
 		Engine:   s.cfg.Engine,
-		Defaults: limits(s.cfg),
+		Defaults: defaultLimits(s.cfg),
 		Lasting:  true,
 
 		EngineLost: func(words string) {
@@ -120,7 +120,7 @@ func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
 }
 
 // ProviderNames lists the providers that this program knows.
-func ProviderNames() []string { return namesOf(kinds()) }
+func ProviderNames() []string { return namesOf(providerKinds()) }
 
 func namesOf(list []kind) []string {
 	names := make([]string, len(list))
@@ -130,7 +130,7 @@ func namesOf(list []kind) []string {
 	return names
 }
 
-// unknownProvider says that there is no provider of a name, and which there are.
+// unknownProvider returns the error for an unknown provider, with the known ones.
 func unknownProvider(name string, known []string) error {
 	return sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s", name, strings.Join(known, ", "))
 }
@@ -147,7 +147,7 @@ type providers struct {
 // when it is needed.
 func openProviders(ctx context.Context, s surroundings, list []kind) (*providers, error) {
 	all := &providers{cfg: s.cfg, kinds: list, byName: make(map[string]*lazy, len(list))}
-	var missing error // why there is no default one
+	var missing error // why the default provider is missing
 	for _, k := range list {
 		used := func() bool { return true }
 		if k.used != nil {
@@ -159,7 +159,7 @@ func openProviders(ctx context.Context, s surroundings, list []kind) (*providers
 		if k.used != nil && !usual {
 			continue
 		}
-		_, err := l.provider(ctx)
+		_, err := l.ensureProvider(ctx)
 		switch {
 		case err == nil:
 		case usual && (k.used == nil || sandpit.CodeOf(err) != sandpit.Unavailable):
@@ -173,27 +173,27 @@ func openProviders(ctx context.Context, s surroundings, list []kind) (*providers
 		missing = unknownProvider(s.cfg.Provider, namesOf(list))
 	}
 	if missing != nil {
-		return nil, errors.Join(missing, all.close())
+		return nil, errors.Join(missing, all.closeAll())
 	}
 	return all, nil
 }
 
-// usual is the provider of requests that name none.
-func (p *providers) usual() *lazy { return p.byName[p.cfg.Provider] }
+// defaultProvider is the provider of requests that name none.
+func (p *providers) defaultProvider() *lazy { return p.byName[p.cfg.Provider] }
 
 // statusLimit is how long a provider may take to say whether it can be used.
 const statusLimit = 15 * time.Second
 
-// statuses asks all providers, at the same time, whether they can be used now.
-func (p *providers) statuses(ctx context.Context) []ProviderStatus {
+// checkStatuses asks all providers, at the same time, whether they can be used now.
+func (p *providers) checkStatuses(ctx context.Context) []ProviderStatus {
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
 	list := make([]ProviderStatus, len(p.kinds))
 	var group sync.WaitGroup
 	for i, k := range p.kinds {
 		group.Go(func() {
-			err, able := p.byName[k.name].check(ctx), abilities(k.instance)
-			if inner, _ := p.byName[k.name].opened(); inner != nil {
+			err, able := p.byName[k.name].checkProvider(ctx), abilityNames(k.instance)
+			if inner, _ := p.byName[k.name].openProvider(); inner != nil {
 				able = append(able, ownAbilities(inner)...)
 			}
 			list[i] = ProviderStatus{
@@ -205,7 +205,7 @@ func (p *providers) statuses(ctx context.Context) []ProviderStatus {
 	return list
 }
 
-func (p *providers) close() error {
+func (p *providers) closeAll() error {
 	var errs []error
 	for _, l := range p.byName {
 		errs = append(errs, l.Close())
@@ -213,9 +213,8 @@ func (p *providers) close() error {
 	return errors.Join(errs...)
 }
 
-// Providers tells of each provider whether it can make sandboxes here, without a
-// server. An error is about the directories that cfg names, or the default provider
-// being none that exists.
+// Providers returns whether each provider can create sandboxes here, without a server. An
+// error concerns the directories that cfg names, or an unknown default provider.
 func Providers(ctx context.Context, cfg config.Config) ([]ProviderStatus, error) {
 	if !slices.Contains(ProviderNames(), cfg.Provider) {
 		return nil, unknownProvider(cfg.Provider, ProviderNames())
@@ -225,9 +224,9 @@ func Providers(ctx context.Context, cfg config.Config) ([]ProviderStatus, error)
 		return nil, err
 	}
 	s := surroundings{cfg: cfg, images: images, log: slog.New(slog.DiscardHandler)}
-	all := &providers{cfg: cfg, kinds: kinds(), byName: make(map[string]*lazy)}
+	all := &providers{cfg: cfg, kinds: providerKinds(), byName: make(map[string]*lazy)}
 	for _, k := range all.kinds {
 		all.byName[k.name] = newLazy(func(ctx context.Context) (sandpit.Provider, error) { return k.open(ctx, s) }, func() bool { return true })
 	}
-	return all.statuses(ctx), all.close()
+	return all.checkStatuses(ctx), all.closeAll()
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
-// routes adds the API to a mux, and returns the paths that nobody needs a key for.
-func (s *service) routes(mux api.Router) (public []string) {
+// addRoutes adds the API to a mux, and returns the paths that need no key.
+func (s *service) addRoutes(mux api.Router) (public []string) {
 	document := native.Register(mux, s.nativeOptions())
 	s.data.Register(mux)
 	data.Describe(document)
@@ -31,7 +31,7 @@ func (s *service) nativeOptions() native.Options {
 	v := ReadVersions()
 	return native.Options{
 		Manager: s.manager, Store: s.store, Keys: s.keys, SSH: native.SSH{Keys: s.sshKeys, Tokens: s.sshTokens, Where: s.whereSSH},
-		Images: cache{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.status,
+		Images: cache{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.listStatus,
 		Checks: []native.Check{
 			{Name: "engine", Do: s.checkEngine},
 			{Name: "store", Do: s.checkStoreWrites},
@@ -41,15 +41,21 @@ func (s *service) nativeOptions() native.Options {
 		Version: wire.Version{
 			Sandpit: v.Sandpit, GVisor: v.GVisor, Guest: v.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		},
-		URL: s.url, Previews: s.gateway, Tokens: s.tokens, Contexts: s.contexts,
-		MountRoots: s.cfg.Server.MountRoots, OwnPaths: s.cfg.OwnPaths(), Homes: []string{s.cfg.Home},
-		TemporaryMounts: s.cfg.Server.TemporaryMounts, Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
+		URL: s.localURL, Previews: s.gateway, Tokens: s.tokens, Contexts: s.contexts,
+		HostAccess: s.hostAccess(), Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
 	}
 }
 
-// listProviders tells of the providers as they are now.
+// hostAccess says which parts of this machine sandboxes of clients may use.
+func (s *service) hostAccess() api.HostAccess {
+	return api.HostAccess{
+		MountRoots: s.cfg.Server.MountRoots, OwnPaths: s.cfg.OwnPaths(), Homes: []string{s.cfg.Home}, TemporaryMounts: s.cfg.Server.TemporaryMounts,
+	}
+}
+
+// listProviders returns the current status of the providers.
 func (s *service) listProviders(ctx context.Context) []wire.Provider {
-	statuses := s.providers.statuses(ctx)
+	statuses := s.providers.checkStatuses(ctx)
 	list := make([]wire.Provider, len(statuses))
 	for i, p := range statuses {
 		list[i] = wire.Provider{Name: p.Name, Default: p.Default, Available: p.Err == nil, Endpoint: p.Endpoint, Abilities: p.Abilities}
@@ -69,9 +75,9 @@ type cache struct {
 
 var _ native.Images = cache{}
 
-// engine returns the provider of that name, or the default one, if it is docker, which
+// dockerProvider returns the provider of that name, or the default one, if it is docker, which
 // has images of its own; else nil.
-func (c cache) engine(ctx context.Context, name string) (*docker.Provider, error) {
+func (c cache) dockerProvider(ctx context.Context, name string) (*docker.Provider, error) {
 	name = cmp.Or(name, c.providers.cfg.Provider)
 	l := c.providers.byName[name]
 	if l == nil {
@@ -80,7 +86,7 @@ func (c cache) engine(ctx context.Context, name string) (*docker.Provider, error
 	if name != nameDocker {
 		return nil, nil
 	}
-	p, err := l.provider(ctx)
+	p, err := l.ensureProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +95,7 @@ func (c cache) engine(ctx context.Context, name string) (*docker.Provider, error
 }
 
 func (c cache) List(ctx context.Context, who api.Principal, provider string) ([]wire.Image, error) {
-	engine, err := c.engine(ctx, provider)
+	engine, err := c.dockerProvider(ctx, provider)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +115,7 @@ func (c cache) List(ctx context.Context, who api.Principal, provider string) ([]
 }
 
 func (c cache) Pull(ctx context.Context, who api.Principal, p wire.Pull, progress func(wire.Progress)) (wire.Image, error) {
-	engine, err := c.engine(ctx, p.Provider)
+	engine, err := c.dockerProvider(ctx, p.Provider)
 	if err != nil {
 		return wire.Image{}, err
 	}
@@ -129,7 +135,7 @@ func (c cache) Pull(ctx context.Context, who api.Principal, p wire.Pull, progres
 }
 
 func (c cache) Remove(ctx context.Context, provider, id string) error {
-	engine, err := c.engine(ctx, provider)
+	engine, err := c.dockerProvider(ctx, provider)
 	if err != nil {
 		return err
 	}
@@ -140,8 +146,7 @@ func (c cache) Remove(ctx context.Context, provider, id string) error {
 	return err
 }
 
-// imageOf leaves out what an image was made from: paths of the machine are nobody's
-// business.
+// imageOf omits the source of an image, because clients must not see paths of the machine.
 func imageOf(e image.Entry) wire.Image {
 	return wire.Image{
 		Name: e.Name, Owner: e.Owner, ID: e.ID, Kind: string(e.Kind), Digest: e.Digest, Platform: e.Platform,

@@ -70,7 +70,7 @@ func hides(t *testing.T, cfg config.Config, r *running, secret, when string) {
 func TestSecrets(t *testing.T) {
 	t.Parallel()
 	cfg, r, c := templateServer(t)
-	box, err := c.Create(t.Context(), client.CreateRequest{
+	box, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{
 		Spec: sandpit.Spec{Image: sandpit.Image(busyboxRoot(t)), Resources: sandpit.Resources{Memory: 128 << 20}}, Secrets: map[string]string{"TOKEN": theSecret},
 	})
 	if err != nil {
@@ -98,27 +98,27 @@ func TestSecrets(t *testing.T) {
 		t.Errorf("its file: %v, %v", info, err)
 	}
 	hidden(t, cfg, r, "running")
-	do(c.Checkpoint(t.Context(), box.ID))
+	do(c.Sandboxes.Checkpoint(t.Context(), box.ID))
 	hidden(t, cfg, r, "after a checkpoint")
-	do(c.Suspend(t.Context(), box.ID))
-	do(c.Resume(t.Context(), box.ID))
+	do(c.Sandboxes.Suspend(t.Context(), box.ID))
+	do(c.Sandboxes.Resume(t.Context(), box.ID))
 	has(box, secretTold)
 	hidden(t, cfg, r, "after a pause on disk")
 
 	copies(t, cfg, r, c, box)
 
-	do(c.Stop(t.Context(), box.ID))
+	do(c.Sandboxes.Stop(t.Context(), box.ID))
 	hidden(t, cfg, r, "stopped")
 	r.stop()
-	r = start(t, cfg, kinds())
-	do(c.Start(t.Context(), box.ID))
+	r = start(t, cfg, providerKinds())
+	do(c.Sandboxes.Start(t.Context(), box.ID))
 	has(box, secretTold)
 	hidden(t, cfg, r, "after another server has started it")
-	do(c.Stop(t.Context(), box.ID))
-	do(c.Archive(t.Context(), box.ID))
+	do(c.Sandboxes.Stop(t.Context(), box.ID))
+	do(c.Sandboxes.Archive(t.Context(), box.ID))
 	hidden(t, cfg, r, "archived")
-	do(c.Restore(t.Context(), box.ID))
-	do(c.Start(t.Context(), box.ID))
+	do(c.Sandboxes.Restore(t.Context(), box.ID))
+	do(c.Sandboxes.Start(t.Context(), box.ID))
 	has(box, secretTold)
 	do(box.Delete(t.Context()))
 	if left, err := os.ReadDir(filepath.Dir(kept)); err != nil || len(left) > 0 {
@@ -142,12 +142,12 @@ func TestSecretsOfThePool(t *testing.T) {
 	if got := shell(t, other, tellsSecret); got != "0" {
 		t.Errorf("the next of the pool has %q", got)
 	}
-	saved, err := c.CreateSnapshot(t.Context(), given.ID, "claimed")
+	saved, err := c.Snapshots.Create(t.Context(), given.ID, "claimed")
 	if err != nil || saved.Memory || len(saved.Spec.Secrets) > 0 {
 		t.Errorf("its snapshot: %+v, %v", saved, err)
 	}
 	hides(t, cfg, r, secret, "with a snapshot")
-	if err := errors.Join(c.Suspend(t.Context(), given.ID), c.Resume(t.Context(), given.ID)); err != nil {
+	if err := errors.Join(c.Sandboxes.Suspend(t.Context(), given.ID), c.Sandboxes.Resume(t.Context(), given.ID)); err != nil {
 		t.Fatal(err)
 	}
 	if got := shell(t, given, tellsSecret); got != "27 opensesame" {
@@ -167,7 +167,7 @@ func TestSecretsOfThePool(t *testing.T) {
 func claimed(t *testing.T, c *client.Client, r client.CreateRequest) *client.Sandbox {
 	t.Helper()
 	waits(t, c)
-	s, err := c.Create(t.Context(), r)
+	s, err := c.Sandboxes.Create(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,19 +196,19 @@ func TestSecretsInDocker(t *testing.T) {
 		hiddenInDocker(t, secret, when)
 	}
 	told(box, "25 opensesame", "claimed")
-	if _, err := c.CreateSnapshot(t.Context(), box.ID, "with-a-secret"); err != nil {
+	if _, err := c.Snapshots.Create(t.Context(), box.ID, "with-a-secret"); err != nil {
 		t.Fatal(err)
 	}
-	fork, err := c.Fork(t.Context(), box.ID, client.ForkRequest{})
+	fork, err := c.Sandboxes.Fork(t.Context(), box.ID, client.ForkRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	told(fork[0], "0", "a fork")
-	if err := errors.Join(c.Stop(t.Context(), box.ID), c.Start(t.Context(), box.ID)); err != nil {
+	if err := errors.Join(c.Sandboxes.Stop(t.Context(), box.ID), c.Sandboxes.Start(t.Context(), box.ID)); err != nil {
 		t.Fatal(err)
 	}
 	told(box, "25 opensesame", "stopped and started")
-	if err := errors.Join(box.Delete(t.Context()), fork[0].Delete(t.Context()), c.DeleteSnapshot(t.Context(), "", "with-a-secret")); err != nil {
+	if err := errors.Join(box.Delete(t.Context()), fork[0].Delete(t.Context()), c.Snapshots.Delete(t.Context(), "", "with-a-secret")); err != nil {
 		t.Error(err)
 	}
 	if left, err := os.ReadDir(filepath.Join(cfg.StateDir, "secrets")); err != nil || len(left) > 0 {
@@ -231,19 +231,19 @@ func hiddenInDocker(t *testing.T, secret, when string) {
 // copies expects the secret in no copy of a sandbox that was not given it.
 func copies(t *testing.T, cfg config.Config, r *running, c *client.Client, box *client.Sandbox) {
 	t.Helper()
-	saved, err := c.CreateSnapshot(t.Context(), box.ID, "with-a-secret")
+	saved, err := c.Snapshots.Create(t.Context(), box.ID, "with-a-secret")
 	if err != nil || saved.Memory || len(saved.Spec.Secrets) > 0 {
 		t.Fatalf("snapshot: %+v, %v", saved, err)
 	}
 	hidden(t, cfg, r, "with a snapshot")
 	var exported bytes.Buffer
-	if err := c.ExportSnapshot(t.Context(), "", "with-a-secret", &exported); err != nil || !bytes.Contains(exported.Bytes(), []byte("kept")) {
+	if err := c.Snapshots.Export(t.Context(), "", "with-a-secret", &exported); err != nil || !bytes.Contains(exported.Bytes(), []byte("kept")) {
 		t.Errorf("exported: %d bytes, %v; want all files in them", exported.Len(), err)
 	}
 	if bytes.Contains(exported.Bytes(), []byte(theSecret)) {
 		t.Error("it is exported")
 	}
-	if err := c.Rollback(t.Context(), box.ID, "with-a-secret"); sandpit.CodeOf(err) != sandpit.Unsupported {
+	if err := c.Sandboxes.Rollback(t.Context(), box.ID, "with-a-secret"); sandpit.CodeOf(err) != sandpit.Unsupported {
 		t.Errorf("rolled back: %v", err)
 	}
 	spec := sandpit.Spec{Image: sandpit.SnapshotImage(saved.ID)}
@@ -254,7 +254,7 @@ func copies(t *testing.T, cfg config.Config, r *running, c *client.Client, box *
 		"given nothing": {nil, "0"},
 		"given another": {map[string]string{"TOKEN": "another-one"}, "11 another"},
 	} {
-		s, err := c.Create(t.Context(), client.CreateRequest{Spec: spec, Secrets: tc.secrets})
+		s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: spec, Secrets: tc.secrets})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +265,7 @@ func copies(t *testing.T, cfg config.Config, r *running, c *client.Client, box *
 			t.Error(err)
 		}
 	}
-	forks, err := c.Fork(t.Context(), box.ID, client.ForkRequest{})
+	forks, err := c.Sandboxes.Fork(t.Context(), box.ID, client.ForkRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

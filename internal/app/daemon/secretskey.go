@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 const (
@@ -16,9 +17,8 @@ const (
 	stepKeyBytes = 32
 )
 
-// loadSecretsKey returns the key by which builds know the values of secrets again, and
-// makes it if there is none. Without it, steps with secrets are done once more, and nothing
-// else is lost.
+// loadSecretsKey returns the key of the digests by which builds recognize values of secrets,
+// and creates it if it is missing. If it is lost, only steps with secrets run again.
 func loadSecretsKey(cfg config.Config) ([]byte, error) {
 	path := filepath.Join(cfg.StateDir, stepKeyFile)
 	for range 2 {
@@ -44,17 +44,9 @@ func loadSecretsKey(cfg config.Config) ([]byte, error) {
 // makeSecretsKey writes a key, all of it or nothing, unless another process comes first.
 func makeSecretsKey(path string) error {
 	key := make([]byte, stepKeyBytes)
-	_, _ = rand.Read(key)                                      // never fails: crypto/rand ends the program instead
-	f, err := os.CreateTemp(filepath.Dir(path), "templates.*") // for its owner only
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // it has its name by then
-	_, err = f.Write(key)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err = os.Link(f.Name(), path); errors.Is(err, fs.ErrExist) {
+	_, _ = rand.Read(key) // never fails: crypto/rand ends the program instead
+	err := atomicfile.Create(path, 0o600, key)
+	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	return err

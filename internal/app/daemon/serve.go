@@ -24,18 +24,18 @@ import (
 // Options are what a server needs besides its configuration. The zero value of a
 // field means the default stated with it.
 type Options struct {
-	// Out is told, in a few lines for people, where the server listens, as soon as it
-	// does. Default: nobody is.
+	// Out receives, in a few lines for people, where the server listens, as soon as it
+	// does. Default: none.
 	Out io.Writer
 	// Log is where the log goes; it must take concurrent calls. Default: nowhere.
 	Log io.Writer
 	// Terminal says that Log is a terminal.
 	Terminal bool
 	// ControlGroup moves this process into a control group of its own for as long as the
-	// server runs, where it may make one. It is for processes that are nothing but the
+	// server runs, where it may make one. It is for processes that run only the
 	// server.
 	ControlGroup bool
-	// Started is told the same as Out, for programs. Default: nobody is.
+	// Started is called with the same addresses, for programs. Default: none.
 	Started func(Addresses)
 }
 
@@ -56,16 +56,15 @@ type Addresses struct {
 // closeLimit is how long the manager has to finish what is under way.
 const closeLimit = time.Minute
 
-// Serve runs a server until ctx ends, and returns when everything it has begun is
-// over. Its sandboxes go on: the next server in the same state directory takes them
-// up again.
+// Serve runs a server until ctx ends, and returns when all of its work has ended. Its
+// sandboxes keep running: the next server in the same state directory takes them over.
 //
-// Conflict: somebody else has the state directory, or listens at the address.
-// PermissionDenied: it would be reached from elsewhere, and nobody has a key.
-// Unsupported: there is no such provider, or it cannot make sandboxes here. Others
-// are about the configuration, directories, and the queue's server.
+// Conflict: another server uses the state directory or the address. PermissionDenied: the
+// address is reachable from other machines and there is no API key. Unsupported: the provider
+// is unknown or cannot create sandboxes here. Other errors concern the configuration,
+// directories, and the queue's server.
 func Serve(ctx context.Context, cfg config.Config, o Options) error {
-	return serveWith(ctx, cfg, o, kinds())
+	return serveWith(ctx, cfg, o, providerKinds())
 }
 
 // serveWith is Serve with other providers than those that this program knows.
@@ -83,19 +82,19 @@ func serveWith(ctx context.Context, cfg config.Config, o Options, list []kind) (
 		logger.InfoContext(ctx, "configuration: sections of other programs are ignored", slog.String("file", cfg.File), slog.Any("sections", cfg.Ignored))
 	}
 	s := &service{cfg: cfg, log: logger, notify: notifier{cfg.Systemd, logger}, kinds: list, ownGroup: o.ControlGroup}
-	defer func() { err = errors.Join(err, s.close(context.WithoutCancel(ctx))) }()
-	if err := s.open(ctx); err != nil {
+	defer func() { err = errors.Join(err, s.closeParts(context.WithoutCancel(ctx))) }()
+	if err := s.openParts(ctx); err != nil {
 		return err
 	}
-	return s.serve(ctx, o)
+	return s.serveUntil(ctx, o)
 }
 
 func consoleWanted(format string, terminal bool) bool {
 	return format == config.FormatConsole || format == config.FormatAuto && terminal
 }
 
-// openServerDirs makes the directories of a server and opens its cache of images, which
-// owners share as newSharing says; nil: there are none.
+// openServerDirs creates the directories of a server and opens its image cache, which owners
+// share as newSharing says.
 func openServerDirs(cfg config.Config, newSharing func(config.Config) (*image.Sharing, error)) (*image.Store, error) {
 	dirs := []string{
 		cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, filepath.Join(cfg.StateDir, "scratch"), filepath.Join(cfg.StateDir, "stopped"),
@@ -115,9 +114,9 @@ func openServerDirs(cfg config.Config, newSharing func(config.Config) (*image.Sh
 	return openImages(cfg, sharing)
 }
 
-// serve answers until ctx ends.
-func (s *service) serve(ctx context.Context, o Options) error {
-	where, err := s.listen(ctx)
+// serveUntil answers until ctx ends.
+func (s *service) serveUntil(ctx context.Context, o Options) error {
+	where, err := s.openListeners(ctx)
 	if err != nil {
 		return err
 	}
@@ -132,8 +131,8 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer stop()
-	group.Go(func() { s.notify.watch(background, s.checkStore) })
-	group.Go(func() { s.prePuller.run(background) })
+	group.Go(func() { s.notify.notifyWatchdog(background, s.checkStore) })
+	group.Go(func() { s.prePuller.pullAll(background) })
 	group.Go(func() { s.pruner.Run(background) })
 	failed := make(chan error, 1)
 	if s.metricsListener != nil {
@@ -144,17 +143,17 @@ func (s *service) serve(ctx context.Context, o Options) error {
 	sshDone := s.serveSSH(serving, end)
 	group.Go(func() {
 		<-serving.Done()
-		s.notify.tell(context.WithoutCancel(ctx), "STOPPING=1")
+		s.notify.sendState(context.WithoutCancel(ctx), "STOPPING=1")
 	})
 	paths := make(chan error, 1)
 	go func() {
 		err := s.servePaths(serving)
 		if err != nil {
-			end() // half a server is none
+			end() // do not run half a server
 		}
 		paths <- err
 	}()
-	s.announce(ctx, o, where)
+	s.announceReady(ctx, o, where)
 	err = s.server.Serve(serving)
 	end()
 	err = errors.Join(err, <-sshDone, <-paths, s.closeMetrics())
@@ -165,22 +164,22 @@ func (s *service) serve(ctx context.Context, o Options) error {
 		}
 	default:
 	}
-	s.log.InfoContext(ctx, "the server has stopped; its sandboxes go on")
+	s.log.InfoContext(ctx, "server: stopped; its sandboxes keep running")
 	return err
 }
 
-// listen opens all listeners.
-func (s *service) listen(ctx context.Context) (where Addresses, err error) {
+// openListeners opens all listeners.
+func (s *service) openListeners(ctx context.Context) (where Addresses, err error) {
 	c := s.cfg.Server
 	o := api.ServerOptions{
-		Handler: s.handler(), Address: c.Listen, Drain: c.Drain, Log: s.log,
+		Handler: s.newHandler(), Address: c.Listen, Drain: c.Drain, Log: s.log,
 		MaxHeader: s.maxHeader(), MaxConnections: c.MaxConnections, MaxConnectionsPerAddress: c.MaxConnectionsPerAddress, MaxConnectionsPerOwner: c.MaxConnectionsPerOwner,
-		Proxies: proxies(c),
+		Proxies: trustedProxies(c),
 	}
 	if c.Socket != config.None {
 		o.Socket, where.Socket = c.Socket, c.Socket
 	}
-	if o.TLS, err = s.certificates(); err != nil {
+	if o.TLS, err = s.serverCertificates(); err != nil {
 		return where, err
 	}
 	if s.server, err = api.Listen(ctx, o); err != nil {
@@ -204,7 +203,7 @@ func (s *service) listen(ctx context.Context) (where Addresses, err error) {
 		return where, errors.Join(sandpit.Errorf(sandpit.Unavailable, "listen for metrics: %w", err), s.server.Close(), s.closePaths())
 	}
 	s.metricsServer = &http.Server{
-		Handler: metricsHandler(s.metrics.Handler(), s.cfg.Telemetry.MetricsToken.Reveal(), s.names()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		Handler: metricsHandler(s.metrics.Handler(), s.cfg.Telemetry.MetricsToken.Reveal(), s.serverNames()), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute,
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	where.Metrics = "http://" + s.metricsListener.Addr().String() + pathMetrics
@@ -228,8 +227,8 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// refuseOpenDoor refuses to be reached from elsewhere while nobody has a key: then
-// nobody could use the address, and somebody is about to make a mistake.
+// refuseOpenDoor refuses to listen where other machines reach the server while there is no
+// API key: no client could use the address, so it is most likely a mistake.
 func (s *service) refuseOpenDoor(ctx context.Context) error {
 	addr, ok := s.server.Addr().(*net.TCPAddr)
 	if !ok || addr.IP.IsLoopback() {
@@ -240,13 +239,13 @@ func (s *service) refuseOpenDoor(ctx context.Context) error {
 		return err
 	}
 	return sandpit.WithHint(
-		sandpit.Errorf(sandpit.PermissionDenied, "%s is reached from other machines, and there is no API key yet", s.cfg.Server.Listen),
+		sandpit.Errorf(sandpit.PermissionDenied, "%s is reachable from other machines, and there is no API key", s.cfg.Server.Listen),
 		"make one first: start the server with SANDPIT_SERVER_LISTEN=none and run sandpit key create")
 }
 
-// announce tells everybody that the server can be used.
-func (s *service) announce(ctx context.Context, o Options, where Addresses) {
-	s.notify.tell(ctx, "READY=1\nSTATUS=listening at "+where.listed())
+// announceReady reports that the server is ready.
+func (s *service) announceReady(ctx context.Context, o Options, where Addresses) {
+	s.notify.sendState(ctx, "READY=1\nSTATUS=listening at "+where.listAll())
 	s.log.InfoContext(ctx, "listening", slog.String("url", where.URL), slog.String("socket", where.Socket),
 		slog.String("metrics", where.Metrics), slog.String("ssh", where.SSH), slog.String("provider", s.cfg.Provider), slog.String("state_dir", s.cfg.StateDir))
 	if o.Started != nil {
@@ -257,10 +256,10 @@ func (s *service) announce(ctx context.Context, o Options, where Addresses) {
 	}
 	try := "sandpit create"
 	if where.Socket == "" || where.Socket != s.usualSocket() {
-		try = "sandpit --server " + where.first() + " create"
+		try = "sandpit --server " + where.firstURL() + " create"
 	}
-	// Who is not there to read needs no words.
-	_, _ = fmt.Fprintf(o.Out, "sandpit listens at %s\n", where.listed())
+	// A failed write is ignored: there is no reader.
+	_, _ = fmt.Fprintf(o.Out, "sandpit listens at %s\n", where.listAll())
 	if where.SSH != "" {
 		_, _ = fmt.Fprintf(o.Out, "SSH: %s\n", where.SSH)
 	}
@@ -270,14 +269,14 @@ func (s *service) announce(ctx context.Context, o Options, where Addresses) {
 // usualSocket is where clients look.
 func (s *service) usualSocket() string { return filepath.Join(s.cfg.RuntimeDir, "sandpit.sock") }
 
-func (a Addresses) first() string {
+func (a Addresses) firstURL() string {
 	if a.Socket != "" {
 		return "unix://" + a.Socket
 	}
 	return a.URL
 }
 
-func (a Addresses) listed() string {
+func (a Addresses) listAll() string {
 	var list []string
 	if a.URL != "" {
 		list = append(list, a.URL)

@@ -244,7 +244,7 @@ func TestRestartKeepsRealSandboxes(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t)
 	cfg.Engine, cfg.Provider = testengine.Path(t), "gvisor"
-	testRestart(t, cfg, kinds())
+	testRestart(t, cfg, providerKinds())
 }
 
 func testRestart(t *testing.T, cfg config.Config, list []kind) {

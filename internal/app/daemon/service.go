@@ -45,7 +45,7 @@ type service struct {
 	log    *slog.Logger
 	notify notifier
 	kinds  []kind
-	// ownGroup says that the process is to have a control group of its own.
+	// ownGroup moves the process into a control group of its own.
 	ownGroup bool
 
 	store     *store.Store
@@ -81,17 +81,17 @@ type service struct {
 	secretsKey []byte
 
 	server          *api.Server
-	paths           *api.Server                 // of previews by path; nil: there is none
+	paths           *api.Server                 // of previews by path; nil if not configured
 	ssh             atomic.Pointer[sshd.Server] // nil: none, or not yet
 	metricsServer   *http.Server
 	metricsListener net.Listener // nil: none
 }
 
-// open opens all parts but the listeners. What was opened before an error is for
-// close.
-func (s *service) open(ctx context.Context) (err error) {
+// openParts opens all parts except the listeners. After an error, closeParts closes the
+// opened ones.
+func (s *service) openParts(ctx context.Context) (err error) {
 	s.disks, s.pulls = diskspace.NewDisks(s.cfg.Server.MinFreeDisk), newPulls(s.cfg)
-	if s.images, err = openServerDirs(s.cfg, s.sharing); err != nil {
+	if s.images, err = openServerDirs(s.cfg, s.imageSharing); err != nil {
 		return err
 	}
 	if s.store, err = store.Open(ctx, s.cfg.StateDir, store.Options{}); err != nil {
@@ -136,7 +136,7 @@ func (s *service) open(ctx context.Context) (err error) {
 	}
 	if s.metrics != nil {
 		s.metrics.Watch(telemetry.Sources{
-			Manager: s.manager, Queue: s.queue, Shares: s.shares, Sandboxes: s.cfg.Telemetry.MetricsSandboxes,
+			Manager: s.manager, Queue: s.queue, Shares: s.shareStatuses, Sandboxes: s.cfg.Telemetry.MetricsSandboxes,
 		})
 	}
 	s.keys = api.NewKeys(s.store, clock.System{}, s.log)
@@ -201,8 +201,8 @@ func (s *service) openQueue(ctx context.Context) error {
 	return q.Check(ctx)
 }
 
-// tempDir returns where temporary directories are made; "" is nowhere. A place that
-// nobody has chosen is no reason not to start.
+// tempDir returns where temporary directories are created, or "" if nowhere. An unusable
+// default directory does not prevent the start.
 func (s *service) tempDir(ctx context.Context) (string, error) {
 	dir, err := tempdir.Check(s.cfg.TempDir)
 	if err == nil || s.cfg.Explicit(config.KeyTempDir) {
@@ -216,8 +216,8 @@ func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
 		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
-		Log: s.log, Fill: s.fill, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
-		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.pools(),
+		Log: s.log, Fill: s.fillSpec, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
+		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.poolOptions(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, Remember: c.Remember,
 		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
@@ -290,9 +290,9 @@ func usageOptions(c config.Usage) manager.Usage {
 	return o
 }
 
-// fill gives a provider's sandbox what the configuration says, where its request says
+// fillSpec gives a provider's sandbox what the configuration says, where its request says
 // nothing.
-func (s *service) fill(provider string, spec *sandpit.Spec) {
+func (s *service) fillSpec(provider string, spec *sandpit.Spec) {
 	if spec.Image == "" {
 		spec.Image = defaultImage(s.cfg, provider)
 	}
@@ -328,7 +328,7 @@ func withUsualEnv(i sandpit.Image, env map[string]string) map[string]string {
 	return all
 }
 
-func (s *service) pools() []manager.Pool {
+func (s *service) poolOptions() []manager.Pool {
 	var pools []manager.Pool
 	for _, p := range s.cfg.Pools {
 		pools = append(pools, manager.Pool{
@@ -355,10 +355,12 @@ func (s *service) checkQueue(ctx context.Context) error {
 }
 
 // checkEngine asks the default provider whether it can make sandboxes.
-func (s *service) checkEngine(ctx context.Context) error { return s.providers.usual().check(ctx) }
+func (s *service) checkEngine(ctx context.Context) error {
+	return s.providers.defaultProvider().checkProvider(ctx)
+}
 
-// close ends what open has opened. The sandboxes stay.
-func (s *service) close(ctx context.Context) error {
+// closeParts ends what open has opened. The sandboxes stay.
+func (s *service) closeParts(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeLimit)
 	defer cancel()
 	var errs []error
@@ -383,7 +385,7 @@ func (s *service) close(ctx context.Context) error {
 		closeAs("the manager", func() error { return s.manager.Close(ctx) })
 	}
 	if s.providers != nil {
-		closeAs("the providers", s.providers.close)
+		closeAs("the providers", s.providers.closeAll)
 	}
 	if s.queue != nil {
 		closeAs("the queue", s.queue.Close)
@@ -391,7 +393,7 @@ func (s *service) close(ctx context.Context) error {
 	if s.store != nil {
 		closeAs("the store", s.store.Close)
 	}
-	closeAs("the disks", func() error { return s.probe.wait(ctx) })
+	closeAs("the disks", func() error { return s.probe.waitForProbes(ctx) })
 	if s.tracer != nil {
 		closeAs("the tracer", func() error { return s.tracer.Close(ctx) })
 	}
@@ -401,8 +403,8 @@ func (s *service) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// enterGroup moves the process into a control group of its own, and returns nil where it
-// may not have one.
+// enterGroup moves the process into a control group of its own, and returns nil without the
+// rights for one.
 func (s *service) enterGroup(ctx context.Context) *gvisor.ServerGroup {
 	if !s.ownGroup {
 		return nil

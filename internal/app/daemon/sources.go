@@ -19,8 +19,8 @@ func debianSource(cfg config.Config) *debian.Source {
 	}
 }
 
-// npmSource is where packages of npm come from: the mirrors that are configured for npm,
-// else the registry that npm asks on this machine.
+// npmSource returns the source of npm packages: the mirrors that are configured for npm,
+// else the registry that npm uses on this machine.
 func npmSource(cfg config.Config) *npm.Source {
 	s := &npm.Source{Dir: filepath.Join(cfg.CacheDir, "npm")}
 	for _, mirror := range cfg.Image.Mirrors[npm.Name] {

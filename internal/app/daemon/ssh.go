@@ -34,8 +34,8 @@ func (s *service) listenSSH(ctx context.Context) (where string, err error) {
 	return server.Addr().String(), nil
 }
 
-// serveSSH answers by SSH until ctx ends; when it cannot go on, the whole server ends. The
-// channel has how it went.
+// serveSSH serves SSH until ctx ends; if it fails, the whole server ends. The channel
+// receives the result.
 func (s *service) serveSSH(ctx context.Context, end func()) <-chan error {
 	done := make(chan error, 1)
 	server := s.ssh.Load()
@@ -50,9 +50,9 @@ func (s *service) serveSSH(ctx context.Context, end func()) <-chan error {
 	return done
 }
 
-// whereSSH tells where sandboxes are reached by SSH.
+// whereSSH returns the address of the SSH server.
 //
-// Unsupported: nowhere.
+// Unsupported: SSH is off.
 func (s *service) whereSSH() (wire.SSHServer, error) {
 	server := s.ssh.Load()
 	if server == nil {

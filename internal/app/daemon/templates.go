@@ -30,10 +30,10 @@ const TemplatePrefix = sandpit.TemplatePrefix
 const maxTemplateFile = 1 << 20
 
 // ReadTemplate reads a template file, or the one in a directory: sandpit.toml, else
-// Dockerfile; "builtin:NAME" is one that is part of this program. It returns the directory
-// that files are copied from, which is "" for those.
+// Dockerfile; "builtin:NAME" is a built-in template. It returns the directory that files
+// are copied from, which is "" for a built-in template.
 //
-// NotFound: there is none. Otherwise as template.Parse and ParseDockerfile.
+// NotFound. Other errors are those of template.Parse and ParseDockerfile.
 func ReadTemplate(path string, args map[string]string) (t Template, dir string, err error) {
 	if name, ok := strings.CutPrefix(path, template.BuiltinPrefix); ok {
 		t, err = template.Builtin(name)
@@ -68,7 +68,7 @@ func ReadTemplate(path string, args map[string]string) (t Template, dir string, 
 		return t, "", sandpit.Errorf(sandpit.CodeOf(err), "%s: %w", path, err)
 	}
 	if from := string(t.From); image.IsPath(from) && !filepath.IsAbs(from) {
-		if t.From, err = absolute(dir, from); err != nil {
+		if t.From, err = absoluteImage(dir, from); err != nil {
 			return t, "", err
 		}
 	}
@@ -85,7 +85,7 @@ func parseIn(dir string, data []byte) (Template, error) {
 	return template.Parse(data, root.FS())
 }
 
-func absolute(dir, path string) (sandpit.Image, error) {
+func absoluteImage(dir, path string) (sandpit.Image, error) {
 	abs, err := filepath.Abs(filepath.Join(dir, path))
 	return sandpit.Image(abs), err
 }
@@ -115,8 +115,7 @@ type TemplateBuild struct {
 	Fresh bool
 	// Output takes what steps put out.
 	Output io.Writer
-	// Prepare hears of what comes before the steps, Begin and Ran of steps, see
-	// template.Builder.
+	// Prepare reports the preparation, Begin and Ran the steps; see template.Builder.
 	Prepare func(what string)
 	Begin   func(number, total int, s TemplateStep)
 	Ran     func(number int, took time.Duration)

@@ -53,7 +53,7 @@ func templateServer(t *testing.T, lines ...string) (config.Config, *running, *cl
 	t.Helper()
 	cfg := configured(t, lines...)
 	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
-	r := start(t, cfg, kinds())
+	r := start(t, cfg, providerKinds())
 	c, err := client.New(client.Options{URL: "unix://" + r.Socket})
 	if err != nil {
 		t.Fatal(err)
@@ -65,12 +65,12 @@ func templateServer(t *testing.T, lines ...string) (config.Config, *running, *cl
 // build builds a template and returns how it has ended, and its log.
 func buildTemplate(t *testing.T, c *client.Client, r client.TemplateRequest) (sandpit.TemplateBuild, string) {
 	t.Helper()
-	_, b, err := c.BuildTemplate(t.Context(), r)
+	_, b, err := c.Templates.Build(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var log strings.Builder
-	b, err = c.WaitBuild(t.Context(), b.ID, func(l sandpit.BuildLog) { log.WriteString(l.Text + "\n") })
+	b, err = c.Builds.Wait(t.Context(), b.ID, func(l sandpit.BuildLog) { log.WriteString(l.Text + "\n") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func buildTemplate(t *testing.T, c *client.Client, r client.TemplateRequest) (sa
 // made makes a sandbox that is deleted when the test ends.
 func made(t *testing.T, c *client.Client, spec sandpit.Spec) *client.Sandbox {
 	t.Helper()
-	s, err := c.Create(t.Context(), client.CreateRequest{Spec: spec})
+	s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: spec})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestServerTemplates(t *testing.T) {
 		}
 	}
 	nowhere(t, cfg.StateDir, "plugh-xyzzy-01")
-	if err := c.DeleteTemplate(t.Context(), "web"); err != nil {
+	if err := c.Templates.Delete(t.Context(), "web"); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := filepath.Glob(filepath.Join(cfg.StateDir, "snapshots", "snap*")); err != nil || len(left) > 0 {
@@ -178,7 +178,7 @@ func TestTemplatePool(t *testing.T) {
 		if b.Status != sandpit.BuildReady {
 			t.Fatalf("%+v\n%s", b, log)
 		}
-		if err := c.SetTemplatePublic(t.Context(), "web", true); err != nil {
+		if err := c.Templates.SetPublic(t.Context(), "web", true); err != nil {
 			t.Fatal(err)
 		}
 		ask := func(what string) {
@@ -248,8 +248,8 @@ func TestTemplateNeverReady(t *testing.T) {
 		ready sandpit.Ready
 		want  string
 	}{
-		"late":  {"echo not yet; sleep 60", sandpit.Ready{Port: 8000, Timeout: 1}, "the start command was not ready after 1s; the last that it said: not yet"},
-		"fails": {"echo broken >&2; exit 3", sandpit.Ready{Command: "false"}, "the start command ended with exit status 3; the last that it said: broken"},
+		"late":  {"echo not yet; sleep 60", sandpit.Ready{Port: 8000, Timeout: 1}, "the start command was not ready after 1s; last output: not yet"},
+		"fails": {"echo broken >&2; exit 3", sandpit.Ready{Command: "false"}, "the start command ended with exit status 3; last output: broken"},
 	} {
 		b, log := buildTemplate(t, c, client.TemplateRequest{Name: name, Recipe: sandpit.Recipe{From: from, Start: tc.start, Ready: tc.ready}})
 		if b.Status != sandpit.BuildFailed || b.Reason.Message != tc.want || b.Reason.Step != "start "+tc.start {

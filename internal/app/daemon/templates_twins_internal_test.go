@@ -48,7 +48,7 @@ func TestTemplateTwins(t *testing.T) {
 		"environment": {Spec: sandpit.Spec{Env: map[string]string{"GIVEN": "environment"}}}, "secret": {Secrets: map[string]string{"GIVEN": "secret"}},
 	} {
 		r.Spec.Image = "template:anew"
-		s, err := c.Create(t.Context(), r)
+		s, err := c.Sandboxes.Create(t.Context(), r)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -108,15 +108,15 @@ func newTenancy(t *testing.T, lines ...string) *tenancy {
 	t.Helper()
 	cfg := configured(t, append([]string{"keyless = false", "rate = 1000000", "burst = 1000000"}, lines...)...)
 	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
-	s := &service{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), kinds: kinds()}
-	if err := s.open(t.Context()); err != nil {
-		t.Fatal(errors.Join(err, s.close(t.Context())))
+	s := &service{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), kinds: providerKinds()}
+	if err := s.openParts(t.Context()); err != nil {
+		t.Fatal(errors.Join(err, s.closeParts(t.Context())))
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	started, ended := make(chan Addresses, 1), make(chan error, 1)
 	go func() {
-		err := s.serve(ctx, Options{Out: io.Discard, Started: func(a Addresses) { started <- a }})
-		ended <- errors.Join(err, s.close(context.WithoutCancel(ctx)))
+		err := s.serveUntil(ctx, Options{Out: io.Discard, Started: func(a Addresses) { started <- a }})
+		ended <- errors.Join(err, s.closeParts(context.WithoutCancel(ctx)))
 	}()
 	t.Cleanup(func() {
 		stop()

@@ -15,8 +15,8 @@ func AuthorityFile(cfg config.Config) string {
 
 func tlsDir(cfg config.Config) string { return filepath.Join(cfg.StateDir, "tls") }
 
-// certificates returns those of the server, nil for none.
-func (s *service) certificates() (*tls.Config, error) {
+// serverCertificates returns those of the server, nil for none.
+func (s *service) serverCertificates() (*tls.Config, error) {
 	c := s.cfg.Server
 	switch c.TLSKind() {
 	case config.TLSFiles:

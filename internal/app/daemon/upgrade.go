@@ -9,7 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// Upgraded tells what became of a sandbox that is paused on disk.
+// Upgraded is the result of upgrading a suspended sandbox.
 type Upgraded = gvisor.Upgraded
 
 // UpgradeState has what is saved in the directories that cfg names outlive the version of

@@ -17,9 +17,9 @@ func TestUsageKill(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t, "[usage]", "interval = '200ms'", "memory = 50", "cpu = 0", "disk = 0", "pids = 0", "action = 'kill'", "sustained = '1s'")
 	cfg.Provider, cfg.Engine = nameGVisor, testengine.Path(t)
-	r := start(t, cfg, kinds())
+	r := start(t, cfg, providerKinds())
 	c := r.dial()
-	s, err := c.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Resources: sandpit.Resources{Memory: 256 << 20}}})
+	s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Resources: sandpit.Resources{Memory: 256 << 20}}})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, r.log)
 	}
@@ -34,7 +34,7 @@ func TestUsageKill(t *testing.T) {
 	}
 	var actions string
 	for ctx.Err() == nil && !strings.Contains(actions, "usage kill") { // events are written a moment later
-		events, err := c.Events(ctx, client.EventFilter{Sandbox: s.ID})
+		events, err := c.Events.List(ctx, client.EventFilter{Sandbox: s.ID})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestUsageKill(t *testing.T) {
 		actions = list.String()
 		time.Sleep(20 * time.Millisecond)
 	}
-	got, err := c.Get(t.Context(), s.ID)
+	got, err := c.Sandboxes.Get(t.Context(), s.ID)
 	if err != nil || got.State != sandpit.StateStopped || !strings.HasPrefix(got.Reason, "used too much: memory at ") {
 		t.Errorf("the sandbox is %s: %q, %v", got.State, got.Reason, err)
 	}

@@ -1,4 +1,4 @@
-// Package telemetry tells those who run a server what it does: a log, figures for
-// Prometheus, and spans for OpenTelemetry. Nothing here is global, and nothing fails
-// what it watches.
+// Package telemetry reports what a server does to its operators: a log, metrics for
+// Prometheus, and spans for OpenTelemetry. It has no global state, and its failures never
+// affect what it observes.
 package telemetry

@@ -14,23 +14,23 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// LogOptions say what a log tells, and how.
+// LogOptions configure a log.
 type LogOptions struct {
-	// Level is the least that is told. Default: info.
+	// Level is the lowest level that is logged. Default: info.
 	Level slog.Level
 	// Console writes lines for people; otherwise each line is a JSON object.
 	Console bool
 	// Color uses the colors of terminals.
 	Color bool
-	// RequestID returns the name of the request that a context belongs to, or "".
-	// Default: there is none.
+	// RequestID returns the ID of the request that a context belongs to, or "".
+	// Default: none.
 	RequestID func(context.Context) string
 }
 
 // NewLog returns a log that writes to w, which must take concurrent calls. Times are
-// RFC 3339 with milliseconds, in UTC. What is told in a request carries its
-// request_id, and its trace_id if there is one. Attributes whose name says that they
-// hold a secret are hidden; so are passwords in URLs, and headers that hold one.
+// RFC 3339 with milliseconds, in UTC. An entry of a request has its
+// request_id, and its trace_id if it has one. Attributes whose names mark secrets are
+// hidden, as are passwords in URLs and in headers.
 func NewLog(w io.Writer, o LogOptions) *slog.Logger {
 	if o.RequestID == nil {
 		o.RequestID = func(context.Context) string { return "" }
@@ -55,7 +55,7 @@ type marked struct {
 
 func (m marked) Handle(ctx context.Context, r slog.Record) error {
 	if ctx != nil {
-		if id := m.requestID(ctx); id != "" && !has(r, "request_id") {
+		if id := m.requestID(ctx); id != "" && !hasAttr(r, "request_id") {
 			r.AddAttrs(slog.String("request_id", id))
 		}
 		if span := trace.SpanContextFromContext(ctx); span.IsValid() {
@@ -73,7 +73,7 @@ func (m marked) WithGroup(name string) slog.Handler {
 	return marked{Handler: m.Handler.WithGroup(name), requestID: m.requestID}
 }
 
-func has(r slog.Record, key string) (found bool) {
+func hasAttr(r slog.Record, key string) (found bool) {
 	r.Attrs(func(a slog.Attr) bool {
 		found = a.Key == key
 		return !found
@@ -86,7 +86,7 @@ func replaceConsole(groups []string, a slog.Attr) slog.Attr {
 	if source, ok := a.Value.Any().(*slog.Source); ok && len(groups) == 0 {
 		return shortSource(source)
 	}
-	return redact(groups, a)
+	return redactAttr(groups, a)
 }
 
 // shortSource returns a call site without the path of the machine that the program was built on.
@@ -96,7 +96,7 @@ func shortSource(source *slog.Source) slog.Attr {
 	}
 	dir, name := cutLast(source.File)
 	_, dir = cutLast(dir)
-	return slog.String(slog.SourceKey, dir+"/"+name+":"+itoa(source.Line))
+	return slog.String(slog.SourceKey, dir+"/"+name+":"+formatInt(source.Line))
 }
 
 // replaceJSON formats times, and shortens call sites.
@@ -111,7 +111,7 @@ func replaceJSON(groups []string, a slog.Attr) slog.Attr {
 			return shortSource(v)
 		}
 	}
-	return redact(groups, a)
+	return redactAttr(groups, a)
 }
 
 func cutLast(path string) (dir, name string) {
@@ -121,13 +121,13 @@ func cutLast(path string) (dir, name string) {
 
 const hidden = "(hidden)"
 
-// redact hides secrets by the name of the attribute or of one of its groups.
-func redact(groups []string, a slog.Attr) slog.Attr {
+// redactAttr hides secrets by the name of the attribute or of one of its groups.
+func redactAttr(groups []string, a slog.Attr) slog.Attr {
 	if slices.ContainsFunc(append(slices.Clone(groups), a.Key), isSecret) {
 		if a.Value.Kind() != slog.KindGroup {
 			return slog.String(a.Key, hidden)
 		}
-		return a // its members come by themselves
+		return a // its members are handled one by one
 	}
 	if a.Value.Kind() != slog.KindAny {
 		return a

@@ -15,7 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 )
 
-func itoa(n int) string { return strconv.Itoa(n) }
+func formatInt(n int) string { return strconv.Itoa(n) }
 
 // Metrics counts what a server does. All methods may be called concurrently, and
 // return at once. It is a manager.Observer.
@@ -52,15 +52,15 @@ var (
 // NewMetrics returns figures of a server of this version, all of them zero.
 func NewMetrics(version string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), words: words{known: make(map[string]bool)}}
-	m.requests = m.counter("http_requests_total", "Requests that were answered.", "method", "route", "code")
-	m.requestTime = m.histogram("http_request_duration_seconds", "How long requests took, streams included.", quick, "method", "route")
-	m.operations = m.counter("operations_total", "What was done to sandboxes, or refused.", "action", "code")
-	m.operateTime = m.histogram("operation_duration_seconds", "How long it took to do something to a sandbox.", quick, "action")
-	m.commands = m.counter("commands_total", "Commands that ended, by how.", "result")
-	m.poolRequests = m.counter("pool_requests_total", "Requests for a sandbox of a pool's kind.", "provider", "image", "result")
-	m.handled = m.counter("queue_handled_total", "Messages of the queue that were handled. What failed is tried again, or given up.", "kind", "code")
-	m.calls = m.counter("provider_calls_total", "Calls of providers.", "provider", "call", "code")
-	m.callTime = m.histogram("provider_call_duration_seconds", "How long calls of providers took.", quick, "provider", "call")
+	m.requests = m.newCounter("http_requests_total", "Requests that were answered.", "method", "route", "code")
+	m.requestTime = m.newHistogram("http_request_duration_seconds", "How long requests took, streams included.", quick, "method", "route")
+	m.operations = m.newCounter("operations_total", "Operations on sandboxes, including refused ones.", "action", "code")
+	m.operateTime = m.newHistogram("operation_duration_seconds", "How long it took to do something to a sandbox.", quick, "action")
+	m.commands = m.newCounter("commands_total", "Commands that ended, by how.", "result")
+	m.poolRequests = m.newCounter("pool_requests_total", "Requests for a sandbox of a pool's kind.", "provider", "image", "result")
+	m.handled = m.newCounter("queue_handled_total", "Messages of the queue that were handled. What failed is tried again, or given up.", "kind", "code")
+	m.calls = m.newCounter("provider_calls_total", "Calls of providers.", "provider", "call", "code")
+	m.callTime = m.newHistogram("provider_call_duration_seconds", "How long calls of providers took.", quick, "provider", "call")
 	m.commandTime = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: namespace, Name: "command_duration_seconds", Help: "How long commands took.", Buckets: slow,
 	})
@@ -74,7 +74,7 @@ func NewMetrics(version string) *Metrics {
 		Namespace: namespace, Name: "http_sent_bytes_total", Help: "Bytes of answers, heads left out.",
 	})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: namespace, Name: "build_info", Help: "Always 1; the label tells the version.", ConstLabels: prometheus.Labels{"version": version},
+		Namespace: namespace, Name: "build_info", Help: "Always 1; the version is a label.", ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
 	m.registry.MustRegister(m.commandTime, m.inFlight, m.received, m.sent, info,
@@ -82,36 +82,36 @@ func NewMetrics(version string) *Metrics {
 	return m
 }
 
-func (m *Metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
+func (m *Metrics) newCounter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 	m.registry.MustRegister(c)
 	return c
 }
 
-func (m *Metrics) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+func (m *Metrics) newHistogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels)
 	m.registry.MustRegister(h)
 	return h
 }
 
-// Gatherer is the registry, for tests and for those who want it in another form.
+// Gatherer returns the registry, for tests and other output formats.
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
 // maxScrapes is how many may ask at a time.
 const maxScrapes = 4
 
-// Handler answers with the figures. It asks nobody for a key.
+// Handler serves the metrics. It does not check a key.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		Registry: nil, MaxRequestsInFlight: maxScrapes, Timeout: sourceLimit + 5*time.Second, EnableOpenMetrics: true,
 	})
 }
 
-// Request counts one request that was answered: the pattern it was for, "" if there
-// is none, and how long it took.
+// Request counts one request that was answered: the pattern of its route, or "",
+// and its duration.
 func (m *Metrics) Request(method, pattern string, status int, took time.Duration, sent int64) {
 	method, route := methodOf(method), routeOf(pattern)
-	m.requests.WithLabelValues(method, route, itoa(status)).Inc()
+	m.requests.WithLabelValues(method, route, formatInt(status)).Inc()
 	m.requestTime.WithLabelValues(method, route).Observe(took.Seconds())
 	m.sent.Add(float64(max(sent, 0)))
 }
@@ -127,7 +127,7 @@ func methodOf(method string) string {
 
 // Done implements manager.Observer.
 func (m *Metrics) Done(r manager.Report) {
-	action := m.words.bounded(r.Action)
+	action := m.words.boundLabel(r.Action)
 	m.operations.WithLabelValues(action, codeOf(r.Err)).Inc()
 	if r.Took > 0 {
 		m.operateTime.WithLabelValues(action).Observe(r.Took.Seconds())
@@ -145,7 +145,7 @@ func (m *Metrics) Asked(provider string, image sandpit.Image, found bool) {
 
 // Handled implements manager.Observer.
 func (m *Metrics) Handled(kind queue.Kind, err error) {
-	m.handled.WithLabelValues(m.words.bounded(string(kind)), codeOf(err)).Inc()
+	m.handled.WithLabelValues(m.words.boundLabel(string(kind)), codeOf(err)).Inc()
 }
 
 // Ended implements manager.Observer.
@@ -193,7 +193,7 @@ type words struct {
 
 const maxWords = 100
 
-func (w *words) bounded(word string) string {
+func (w *words) boundLabel(word string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.known[word] {

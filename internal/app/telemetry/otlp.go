@@ -25,12 +25,12 @@ type exporter struct {
 	o      config.Traces
 	log    *slog.Logger
 	client *http.Client
-	failed atomic.Bool // the last batch was lost, and that was told
+	failed atomic.Bool // the last batch was lost, and that was logged
 }
 
 func newExporter(o config.Traces, log *slog.Logger) *exporter {
 	return &exporter{o: o, log: log, client: &http.Client{
-		// Whoever answers may not send the headers, which may be secret, elsewhere.
+		// A redirect must not send the headers, which may be secret, elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConns: 1, IdleConnTimeout: time.Minute, ForceAttemptHTTP2: true},
 	}}
@@ -42,8 +42,8 @@ const (
 	exportPause = 500 * time.Millisecond
 )
 
-// ExportSpans implements sdktrace.SpanExporter. It tells the log of failures, once
-// until it works again, and returns none: the library would print them.
+// ExportSpans implements sdktrace.SpanExporter. It logs a failure once until it succeeds
+// again, and returns none: the library would print it.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if len(spans) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	body, err := json.Marshal(encodeSpans(spans))
 	for try := 1; err == nil; try++ {
 		var again bool
-		again, err = e.send(ctx, body)
+		again, err = e.sendBatch(ctx, body)
 		if err == nil || !again || try == exportTries {
 			break
 		}
@@ -72,8 +72,8 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	return nil
 }
 
-// send sends one batch, and tells whether it may be sent again.
-func (e *exporter) send(ctx context.Context, body []byte) (again bool, err error) {
+// sendBatch sends one batch, and reports whether it may be sent again.
+func (e *exporter) sendBatch(ctx context.Context, body []byte) (again bool, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.o.Endpoint, bytes.NewReader(body))
 	if err != nil {
 		return false, fmt.Errorf("send spans: %w", err)
@@ -160,7 +160,7 @@ func encodeSpan(s sdktrace.ReadOnlySpan) otlpSpan {
 	out := otlpSpan{
 		TraceID: s.SpanContext().TraceID().String(), SpanID: s.SpanContext().SpanID().String(),
 		TraceState: s.SpanContext().TraceState().String(), Name: s.Name(), Kind: int(s.SpanKind()),
-		Start: nanos(s.StartTime()), End: nanos(s.EndTime()), Attributes: encodeAttributes(s.Attributes()),
+		Start: formatNanos(s.StartTime()), End: formatNanos(s.EndTime()), Attributes: encodeAttributes(s.Attributes()),
 	}
 	if s.Parent().IsValid() {
 		out.ParentID = s.Parent().SpanID().String()
@@ -175,7 +175,7 @@ func encodeSpan(s sdktrace.ReadOnlySpan) otlpSpan {
 	return out
 }
 
-func nanos(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
+func formatNanos(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
 // encodeAttributes renders texts and whole numbers, which is all there are.
 func encodeAttributes(list []attribute.KeyValue) []otlpAttribute {

@@ -24,21 +24,21 @@ type measured struct {
 func (p measured) Unwrap() any { return p.Provider }
 
 func (p measured) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (i sandpit.Instance, err error) {
-	defer p.count("create", time.Now(), &err)
+	defer p.recordCall("create", time.Now(), &err)
 	return p.Provider.Create(ctx, id, spec)
 }
 
 func (p measured) List(ctx context.Context) (list []sandpit.Placement, err error) {
-	defer p.count("list", time.Now(), &err)
+	defer p.recordCall("list", time.Now(), &err)
 	return p.Provider.List(ctx)
 }
 
 func (p measured) Attach(ctx context.Context, handle []byte) (i sandpit.Instance, err error) {
-	defer p.count("attach", time.Now(), &err)
+	defer p.recordCall("attach", time.Now(), &err)
 	return p.Provider.Attach(ctx, handle)
 }
 
-func (p measured) count(call string, begin time.Time, err *error) {
+func (p measured) recordCall(call string, begin time.Time, err *error) {
 	p.metrics.calls.WithLabelValues(p.name, call, codeOf(*err)).Inc()
 	p.metrics.callTime.WithLabelValues(p.name, call).Observe(time.Since(begin).Seconds())
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 )
 
-// Sources are asked when somebody wants the figures.
+// Sources provide values when the metrics are read.
 type Sources struct {
 	Manager *manager.Manager
 	Queue   queue.Queue
-	// Shares returns how the resources are used that owners share. Default: none are told.
+	// Shares returns the use of resources that owners share. Default: none.
 	Shares func() []fairshare.Status
 	// Sandboxes is how many sandboxes have figures of their own. Default: none.
 	Sandboxes int
@@ -48,7 +48,7 @@ type sandboxFigures struct {
 	memory, memoryLimit, cpu, disk, processes *prometheus.Desc
 }
 
-func (f sandboxFigures) list() []*prometheus.Desc {
+func (f sandboxFigures) listDescs() []*prometheus.Desc {
 	return []*prometheus.Desc{f.memory, f.memoryLimit, f.cpu, f.disk, f.processes}
 }
 
@@ -96,7 +96,7 @@ func (w *watcher) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up, w.units, w.used, w.waiting, w.refused, w.eventsWaiting, w.eventsLost} {
 		ch <- d
 	}
-	for _, d := range append(w.single.list(), w.all.list()...) {
+	for _, d := range append(w.single.listDescs(), w.all.listDescs()...) {
 		ch <- d
 	}
 }
@@ -107,7 +107,7 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
 	stats, states := w.Manager.Stats(), w.Manager.CountStates()
-	for _, state := range []sandpit.State{ // each is there from the beginning
+	for _, state := range []sandpit.State{ // each exists from the beginning
 		sandpit.StateCreating, sandpit.StateRunning, sandpit.StatePausing, sandpit.StatePaused, sandpit.StateResuming,
 		sandpit.StateStopping, sandpit.StateStopped, sandpit.StateArchiving, sandpit.StateArchived, sandpit.StateRestoring,
 		sandpit.StateError, sandpit.StateDeleting,
@@ -119,7 +119,7 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 	w.collectPools(gauge)
 	w.collectShares(gauge, ch)
 	w.collectSandboxes(gauge, ch)
-	waiting, lost := w.Manager.EventStatus()
+	waiting, lost := w.Manager.Events().Status()
 	gauge(w.eventsWaiting, float64(waiting))
 	ch <- prometheus.MustNewConstMetric(w.eventsLost, prometheus.CounterValue, float64(lost))
 	ctx, cancel := context.WithTimeout(context.Background(), sourceLimit)
@@ -152,10 +152,10 @@ func (w *watcher) collectShares(gauge func(*prometheus.Desc, float64, ...string)
 	}
 }
 
-// collectSandboxes tells what sandboxes use: of all together, and of those that use the most
-// memory. So the number of series has a bound, whatever owners do.
+// collectSandboxes reports the use of all sandboxes together, and of those that use the most
+// memory: the number of series is bounded.
 func (w *watcher) collectSandboxes(gauge func(*prometheus.Desc, float64, ...string), ch chan<- prometheus.Metric) {
-	list := w.Manager.Measurements()
+	list := w.Manager.Usage().Latest()
 	slices.SortFunc(list, func(a, b manager.Measurement) int {
 		return cmp.Or(cmp.Compare(b.Stats.Memory, a.Stats.Memory), cmp.Compare(a.ID, b.ID))
 	})
@@ -186,7 +186,7 @@ func (w *watcher) collectPools(gauge func(*prometheus.Desc, float64, ...string))
 	type kind struct{ provider, image string }
 	type counts struct{ ready, making, size int }
 	sums := make(map[kind]counts)
-	for _, p := range w.Manager.Pools() {
+	for _, p := range w.Manager.Pools().List() {
 		k := kind{p.Provider, imageName(p.Spec.Image)}
 		c := sums[k]
 		sums[k] = counts{c.ready + p.Ready, c.making + p.Making, c.size + p.Size}

@@ -164,7 +164,7 @@ func TestSandboxFigures(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(time.Minute); len(mgr.Measurements()) < all; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(mgr.Usage().Latest()) < all; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the sandboxes are not measured")
 		}

@@ -65,7 +65,7 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 		ctx := t.propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 		ctx, span := t.tracer.Start(ctx, methodOf(r.Method), trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
-		scope := sandpit.CommandScope{Env: t.environ(ctx)}
+		scope := sandpit.CommandScope{Env: t.traceEnv(ctx)}
 		if t.metrics != nil {
 			t.metrics.inFlight.Inc()
 			defer t.metrics.inFlight.Dec()
@@ -80,8 +80,8 @@ func (t *Tracer) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// environ is what tells commands where they belong; nil: nowhere.
-func (t *Tracer) environ(ctx context.Context) map[string]string {
+// traceEnv is what tells commands where they belong; nil: nowhere.
+func (t *Tracer) traceEnv(ctx context.Context) map[string]string {
 	carrier := propagation.MapCarrier{}
 	t.propagator.Inject(ctx, carrier)
 	if len(carrier) == 0 {
@@ -125,23 +125,23 @@ type traced struct {
 func (p traced) Unwrap() any { return p.Provider }
 
 func (p traced) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (i sandpit.Instance, err error) {
-	ctx, span := p.start(ctx, "create", attribute.String("sandpit.sandbox", string(id)), attribute.String("sandpit.image", imageName(spec.Image)))
-	defer end(span, &err)
+	ctx, span := p.startSpan(ctx, "create", attribute.String("sandpit.sandbox", string(id)), attribute.String("sandpit.image", imageName(spec.Image)))
+	defer endSpan(span, &err)
 	return p.Provider.Create(ctx, id, spec)
 }
 
 func (p traced) Attach(ctx context.Context, handle []byte) (i sandpit.Instance, err error) {
-	ctx, span := p.start(ctx, "attach")
-	defer end(span, &err)
+	ctx, span := p.startSpan(ctx, "attach")
+	defer endSpan(span, &err)
 	return p.Provider.Attach(ctx, handle)
 }
 
-func (p traced) start(ctx context.Context, call string, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
+func (p traced) startSpan(ctx context.Context, call string, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
 	attributes = append(attributes, attribute.String("sandpit.provider", p.name))
 	return p.tracer.Start(ctx, call+" sandbox", trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
 }
 
-func end(span trace.Span, err *error) {
+func endSpan(span trace.Span, err *error) {
 	if *err != nil {
 		span.SetStatus(codes.Error, codeOf(*err)) // the text may be anybody's
 	}

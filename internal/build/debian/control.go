@@ -12,14 +12,14 @@ import (
 // maxParagraph bounds one paragraph, in bytes. That of a Release file lists all files.
 const maxParagraph = 8 << 20
 
-// paragraph is one paragraph of a control file: values by the name of their field in
-// lower case. Lines that continue a value are kept with the line breaks.
+// paragraph is one paragraph of a control file: values by field name in lower case.
+// Continuation lines are part of the value, with their line breaks.
 type paragraph map[string]string
 
-// paragraphs calls f with each paragraph of a control file, and with its text.
+// readParagraphs calls f with each paragraph of a control file and its text.
 //
-// Invalid: it is none. Otherwise errors of r and of f.
-func paragraphs(r io.Reader, f func(p paragraph, text string) error) error {
+// Invalid: not a control file. Otherwise errors of r and f.
+func readParagraphs(r io.Reader, f func(p paragraph, text string) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var text strings.Builder
 	for {
@@ -67,19 +67,19 @@ func parseParagraph(text string) (paragraph, error) {
 		line = strings.TrimRight(line, " \t\r\n")
 		if line != "" && (line[0] == ' ' || line[0] == '\t') {
 			if name == "" {
-				return nil, sandpit.Errorf(sandpit.Invalid, "a paragraph begins with a line that continues another")
+				return nil, sandpit.Errorf(sandpit.Invalid, "a paragraph begins with a continuation line")
 			}
 			value.WriteString("\n" + strings.TrimSpace(line))
 			continue
 		}
 		key, rest, found := strings.Cut(line, ":")
 		if !found || key == "" || strings.ContainsAny(key, " \t") {
-			return nil, sandpit.Errorf(sandpit.Invalid, "a line is no field: %.60q", line)
+			return nil, sandpit.Errorf(sandpit.Invalid, "invalid field %.60q", line)
 		}
 		put()
 		name = strings.ToLower(key)
 		if _, twice := p[name]; twice {
-			return nil, sandpit.Errorf(sandpit.Invalid, "the field %.60q is there twice", key)
+			return nil, sandpit.Errorf(sandpit.Invalid, "duplicate field %.60q", key)
 		}
 		value.WriteString(strings.TrimSpace(rest))
 	}

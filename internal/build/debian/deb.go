@@ -18,58 +18,57 @@ const (
 	arHeader = 60 // bytes before each member
 )
 
-// data returns the archive of files that a package consists of, without its
-// compression. Who calls it closes it.
+// openFiles returns the uncompressed archive of a package's files. The caller closes it.
 //
-// Invalid: it is no package.
-func data(deb io.Reader) (io.ReadCloser, error) {
+// Invalid: not a package.
+func openFiles(deb io.Reader) (io.ReadCloser, error) {
 	magic := make([]byte, len(arMagic))
 	if _, err := io.ReadFull(deb, magic); err != nil || string(magic) != arMagic {
-		return nil, sandpit.Errorf(sandpit.Invalid, "it is no package")
+		return nil, sandpit.Errorf(sandpit.Invalid, "not a Debian package")
 	}
 	for {
-		name, size, err := member(deb)
+		name, size, err := readMember(deb)
 		if err != nil {
 			return nil, err
 		}
 		if strings.HasPrefix(name, "data.tar") {
-			files, err := unpack(name, io.LimitReader(deb, size))
+			files, err := newUnpacker(name, io.LimitReader(deb, size))
 			if err != nil {
 				return nil, sandpit.Errorf(sandpit.Invalid, "%s: %w", name, err)
 			}
 			return files, nil
 		}
-		if _, err := io.CopyN(io.Discard, deb, size+size%2); err != nil { // members begin at even bytes
-			return nil, sandpit.Errorf(sandpit.Invalid, "it is cut off")
+		if _, err := io.CopyN(io.Discard, deb, size+size%2); err != nil { // members begin at even offsets
+			return nil, sandpit.Errorf(sandpit.Invalid, "the package is truncated")
 		}
 	}
 }
 
-// member reads what stands before a member.
-func member(deb io.Reader) (name string, size int64, err error) {
+// readMember reads the header of a member.
+func readMember(deb io.Reader) (name string, size int64, err error) {
 	header := make([]byte, arHeader)
 	if _, err := io.ReadFull(deb, header); err != nil {
-		return "", 0, sandpit.Errorf(sandpit.Invalid, "it has no files")
+		return "", 0, sandpit.Errorf(sandpit.Invalid, "the package has no files")
 	}
 	name = strings.TrimSuffix(strings.TrimRight(string(header[:16]), " "), "/")
 	size, err = strconv.ParseInt(strings.TrimRight(string(header[48:58]), " "), 10, 64)
 	if err != nil || size < 0 || !bytes.HasSuffix(header, []byte("`\n")) {
-		return "", 0, sandpit.Errorf(sandpit.Invalid, "a member of it has no size")
+		return "", 0, sandpit.Errorf(sandpit.Invalid, "a member of the package has an invalid size")
 	}
 	return name, size, nil
 }
 
-// merged are directories that are links to those of the same name in /usr, though
-// packages may name them.
-var merged = []string{"bin", "lib", "lib32", "lib64", "libx32", "sbin"}
+// mergedDirs are directories that are links to directories of the same name in /usr.
+// Packages may contain files in them.
+var mergedDirs = []string{"bin", "lib", "lib32", "lib64", "libx32", "sbin"}
 
-// resettle returns the path in the image of what a package calls name; "" is the root.
+// toImagePath returns the path in the image of a package's file; "" is the root.
 //
-// Invalid: it leads out of the image.
-func resettle(name string) (string, error) {
+// Invalid: the path is outside of the image.
+func toImagePath(name string) (string, error) {
 	clean := path.Clean("/" + name)[1:]
 	if strings.ContainsRune(name, 0) || strings.Contains("/"+name+"/", "/../") {
-		return "", sandpit.Errorf(sandpit.Invalid, "a file has the name %.200q", name)
+		return "", sandpit.Errorf(sandpit.Invalid, "invalid file name %.200q", name)
 	}
 	first, _, below := strings.Cut(clean, "/")
 	if below && isMerged(first) {
@@ -78,14 +77,14 @@ func resettle(name string) (string, error) {
 	return clean, nil
 }
 
-// isMerged is true of the name of a link that root makes itself.
-func isMerged(name string) bool { return slices.Contains(merged, name) }
+// isMerged reports whether writeRoot creates a link of this name.
+func isMerged(name string) bool { return slices.Contains(mergedDirs, name) }
 
-// copyFiles adds the files of a package to an archive.
+// copyFiles adds the files of a package to an archive and subtracts their sizes from *left.
 //
-// Invalid: it is no package. Exhausted: it has more than *left bytes.
+// Invalid: not a package. Exhausted: it has more than *left bytes.
 func copyFiles(to *tar.Writer, deb io.Reader, left *int64) error {
-	files, err := data(deb)
+	files, err := openFiles(deb)
 	if err != nil {
 		return err
 	}
@@ -96,7 +95,7 @@ func copyFiles(to *tar.Writer, deb io.Reader, left *int64) error {
 			return files.Close()
 		}
 		if err != nil {
-			return sandpit.Errorf(sandpit.Invalid, "its files: %w", err)
+			return sandpit.Errorf(sandpit.Invalid, "read the package's files: %w", err)
 		}
 		if err := copyFile(to, h, in, left); err != nil {
 			return errors.Join(err, files.Close())
@@ -105,7 +104,7 @@ func copyFiles(to *tar.Writer, deb io.Reader, left *int64) error {
 }
 
 func copyFile(to *tar.Writer, h *tar.Header, contents io.Reader, left *int64) error {
-	name, err := resettle(h.Name)
+	name, err := toImagePath(h.Name)
 	if err != nil || name == "" || isMerged(name) {
 		return err
 	}
@@ -117,7 +116,7 @@ func copyFile(to *tar.Writer, h *tar.Header, contents io.Reader, left *int64) er
 	case tar.TypeDir:
 		out.Name += "/"
 	case tar.TypeLink:
-		if out.Linkname, err = resettle(h.Linkname); err != nil {
+		if out.Linkname, err = toImagePath(h.Linkname); err != nil {
 			return err
 		}
 	case tar.TypeReg:

@@ -18,42 +18,42 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/mirror"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
-// Prefix begins the names of images that are made of Debian's packages. No registry has
-// such images, but for docker.io/library/apt, which has to be written so.
+// Prefix begins the names of images that are built from Debian's packages. It hides
+// docker.io/library/apt, which must be written with its registry.
 const Prefix = "apt:"
 
-// Host is the mirror that is asked if no other is named.
+// Host is the default mirror.
 const Host = "deb.debian.org"
 
-// Source is where packages come from. Its methods may be called concurrently, and any
+// Source fetches packages from mirrors. Its methods may be called concurrently, and any
 // number of processes may share the directory.
 type Source struct {
-	// Dir is where files are kept; it is made if missing. What was not used for a month
-	// is removed.
+	// Dir stores fetched files; it is created if missing. Files that were not used for a month
+	// are removed.
 	Dir string
-	// Mirrors are asked in this order, as a host with its port and maybe a path, below
-	// which debian and debian-security are. Default: Host.
+	// Mirrors are tried in this order, each a host with an optional port and path. Below it are
+	// debian and debian-security. Default: Host.
 	Mirrors []string
-	// Keys are those of which one must have signed releases. Default: those of Debian's
-	// archive.
+	// Keys are public keys; one of them must have signed a release. Default: the keys of
+	// Debian's archive.
 	Keys []byte
-	// Now tells the time. Default: time.Now.
+	// Now returns the time. Default: time.Now.
 	Now func() time.Time
-	// Bounds limit the disk that packages take. Default: only each package is limited.
+	// Bounds limit the disk space of packages. Default: only each package is limited.
 	Bounds Bounds
 }
 
-// Bounds limit the disk that packages take.
+// Bounds limit the disk space of packages.
 type Bounds = mirror.Bounds
 
-// Progress hears how many bytes are fetched, of how many. It is called by one goroutine
-// at a time.
+// Progress reports how many of all bytes are fetched. It is called by one goroutine at a time.
 type Progress func(done, total int64)
 
-// Request says what an image is to hold: what every system of the suite needs, and these
-// packages with all they depend on.
+// Request selects the packages of an image: the essential packages of the suite, and these
+// packages with their dependencies.
 type Request struct {
 	Suite    string
 	Packages []string // sorted; NAME or NAME=VERSION
@@ -66,10 +66,9 @@ var (
 
 const maxPackages = 2000
 
-// ParseRequest reads "apt:SUITE" or "apt:SUITE,PACKAGE,…". Ok is false if text does not
-// begin like that.
+// ParseRequest parses "apt:SUITE" or "apt:SUITE,PACKAGE,…". Ok is false without the prefix.
 //
-// Invalid: the rest is none.
+// Invalid: the suite or a package.
 func ParseRequest(text string) (r Request, ok bool, err error) {
 	list, ok := strings.CutPrefix(text, Prefix)
 	if !ok {
@@ -77,10 +76,10 @@ func ParseRequest(text string) (r Request, ok bool, err error) {
 	}
 	names := strings.Split(list, ",")
 	if !suitePattern.MatchString(names[0]) {
-		return r, true, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%.60q is not a release of Debian", names[0]), "write for example apt:bookworm")
+		return r, true, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%.60q is not a release of Debian", names[0]), "use for example apt:bookworm")
 	}
 	if len(names) > maxPackages {
-		return r, true, sandpit.Errorf(sandpit.Invalid, "that are more than %d packages", maxPackages)
+		return r, true, sandpit.Errorf(sandpit.Invalid, "more than %d packages", maxPackages)
 	}
 	for _, name := range names[1:] {
 		if !packagePattern.MatchString(name) {
@@ -92,12 +91,12 @@ func ParseRequest(text string) (r Request, ok bool, err error) {
 	return Request{Suite: names[0], Packages: slices.Compact(packages)}, true, nil
 }
 
-// String is what ParseRequest reads.
+// String returns the form that ParseRequest parses.
 func (r Request) String() string {
 	return Prefix + strings.Join(append([]string{r.Suite}, r.Packages...), ",")
 }
 
-// Plan is what an image will hold, to the byte.
+// Plan is the exact contents of an image.
 type Plan struct {
 	Request  Request   `json:"request"`
 	Arch     string    `json:"arch"`
@@ -110,16 +109,16 @@ type Package struct {
 	Version string `json:"version"`
 	Size    int64  `json:"size"`
 	SHA256  string `json:"sha256"`
-	// Path is where mirrors have it.
+	// Path is its path on mirrors.
 	Path string `json:"path"`
-	// First packages are unpacked before any program runs; the others are installed by
-	// those.
+	// First marks packages that are unpacked before any program runs; their programs install
+	// the other packages.
 	First bool `json:"first,omitempty"`
-	// Control is what the archive says of it.
+	// Control is its paragraph in the archive's list of packages.
 	Control string `json:"control"`
 }
 
-// Digest stands for everything that decides what the image will be.
+// Digest returns a digest of everything that determines the image.
 func (p Plan) Digest() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s\n", p.Arch, p.Request)
@@ -129,47 +128,46 @@ func (p Plan) Digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// architectures of Debian by those of Go.
+// architectures maps Go's names of architectures to Debian's.
 var architectures = map[string]string{"amd64": "amd64", "arm64": "arm64"}
 
-// Plan says which packages a request means. One that was made before, and used in the last
-// month, stays, whatever the mirror has by now, unless fresh is true.
+// Plan chooses the packages for a request. Unless fresh is true, it returns a stored plan that
+// was used in the last month, even if the mirror has newer packages.
 //
-// NotFound: there is no such release or package. Invalid: what a package needs is not
-// there, or the mirror talks nonsense. PermissionDenied: the release is not Debian's, not
-// the one that was asked for, older than one that was seen before, or no longer valid.
-// Unavailable, Timeout: the mirror does not answer. Unsupported: Debian has nothing for
-// this machine.
+// NotFound: no such release or package. Invalid: a dependency does not exist, or the mirror
+// sends invalid data. PermissionDenied: the release is not signed by Debian, is another one,
+// is older than one that was seen before, or is no longer valid. Unavailable, Timeout: no
+// mirror responds. Unsupported: Debian has no packages for this machine.
 func (s Source) Plan(ctx context.Context, r Request, fresh bool, p Progress) (Plan, error) {
 	arch, ok := architectures[runtime.GOARCH]
 	if !ok {
-		return Plan{}, sandpit.Errorf(sandpit.Unsupported, "there are no packages for machines of the kind %s", runtime.GOARCH)
+		return Plan{}, sandpit.Errorf(sandpit.Unsupported, "Debian has no packages for %s", runtime.GOARCH)
 	}
-	c, err := s.open(p, 0)
+	c, err := s.openClient(p, 0)
 	if err != nil {
 		return Plan{}, err
 	}
 	defer c.Close()
-	name := digest("plan", arch, r.String(), strings.Join(s.mirrors(), " ")) + ".plan"
+	name := fileKey("plan", arch, r.String(), strings.Join(s.mirrorHosts(), " ")) + ".plan"
 	var plan Plan
 	if !fresh {
-		if err := c.read(name, &plan); err != nil || plan.Request.String() == r.String() {
+		if err := c.readRecord(name, &plan); err != nil || plan.Request.String() == r.String() {
 			c.Used(name)
 			return plan, err
 		}
 	}
-	index, err := c.index(ctx, r.Suite, arch)
+	index, err := c.loadIndex(ctx, r.Suite, arch)
 	if err != nil {
-		return Plan{}, fmt.Errorf("ask what there is in %s: %w", r.Suite, err)
+		return Plan{}, fmt.Errorf("read the packages of %s: %w", r.Suite, err)
 	}
 	plan = Plan{Request: r, Arch: arch}
-	if plan.Packages, err = index.solve(r.Packages); err != nil {
+	if plan.Packages, err = index.solvePackages(r.Packages); err != nil {
 		return Plan{}, fmt.Errorf("choose packages of %s: %w", r.Suite, err)
 	}
-	return plan, c.write(name, plan)
+	return plan, c.writeRecord(name, plan)
 }
 
-func digest(parts ...string) string {
+func fileKey(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return hex.EncodeToString(sum[:])
 }
@@ -180,7 +178,7 @@ const (
 	maxDeb       = 4 << 30   // bytes
 )
 
-// client speaks to mirrors for one request.
+// client sends requests to mirrors for one call of Source.
 type client struct {
 	*mirror.Client
 	dir  string
@@ -188,7 +186,7 @@ type client struct {
 	now  func() time.Time
 }
 
-func (s Source) open(p Progress, total int64) (*client, error) {
+func (s Source) openClient(p Progress, total int64) (*client, error) {
 	c := &client{dir: s.Dir, keys: s.Keys, now: s.Now}
 	if c.keys == nil {
 		c.keys = archiveKeys
@@ -197,24 +195,24 @@ func (s Source) open(p Progress, total int64) (*client, error) {
 		c.now = time.Now
 	}
 	var bases []string
-	for _, host := range s.mirrors() {
-		bases = append(bases, "http://"+host) // what matters is signed
+	for _, host := range s.mirrorHosts() {
+		bases = append(bases, "http://"+host) // the data is signed
 	}
 	var err error
 	c.Client, err = mirror.Open(mirror.Options{Dir: s.Dir, Keep: seenSuffix, Bases: bases, Progress: p, Total: total, Bounds: s.Bounds})
 	return c, err
 }
 
-func (s Source) mirrors() []string {
+func (s Source) mirrorHosts() []string {
 	if len(s.Mirrors) == 0 {
 		return []string{Host}
 	}
 	return s.Mirrors
 }
 
-// read reads what write has written. A file that is missing, or was cut off when the
-// machine crashed, changes nothing.
-func (c *client) read(name string, v any) error {
+// readRecord reads a file that writeRecord has written into v. It leaves v unchanged if the
+// file is missing, or was truncated by a crash of the machine.
+func (c *client) readRecord(name string, v any) error {
 	data, err := os.ReadFile(filepath.Join(c.dir, name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -227,28 +225,12 @@ func (c *client) read(name string, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// write writes a file in whole or not at all.
-func (c *client) write(name string, v any) error {
+// writeRecord replaces a file of the directory.
+func (c *client) writeRecord(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(c.dir, "*"+mirror.Unfinished)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return c.publish(f, name, err)
-}
-
-// publish gives a file its name, or removes it after an error.
-func (c *client) publish(f *os.File, name string, err error) error {
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(c.dir, name))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return nil
+	return atomicfile.Write(filepath.Join(c.dir, name), 0o600, data, atomicfile.Pattern("*"+mirror.Unfinished),
+		atomicfile.NoSync("readRecord ignores a damaged file, and the list is fetched again"))
 }

@@ -49,11 +49,11 @@ func TestPlan(t *testing.T) {
 		code sandpit.Code
 		says string
 	}{
-		"apt:test,nothing": {sandpit.NotFound, "choose packages of test: there is no package nothing"},
-		"apt:test,tool=3":  {sandpit.NotFound, "there is no package tool=3"},
-		"apt:test,broken":  {sandpit.Invalid, "broken needs libc (>= 9) | nothing, which is not there"},
-		"apt:test,libc=1":  {sandpit.NotFound, "there is no package libc=1"},
-		"apt:nothing":      {sandpit.NotFound, "debian/dists/nothing/InRelease: the mirror does not have it"},
+		"apt:test,nothing": {sandpit.NotFound, "choose packages of test: package nothing not found"},
+		"apt:test,tool=3":  {sandpit.NotFound, "package tool=3 not found"},
+		"apt:test,broken":  {sandpit.Invalid, "package broken depends on libc (>= 9) | nothing, which does not exist"},
+		"apt:test,libc=1":  {sandpit.NotFound, "package libc=1 not found"},
+		"apt:nothing":      {sandpit.NotFound, "debian/dists/nothing/InRelease: the mirror does not have the file"},
 	} {
 		if _, err := s.Plan(t.Context(), request(t, text), false, nil); sandpit.CodeOf(err) != want.code || !strings.Contains(fmt.Sprint(err), want.says) {
 			t.Errorf("%s: %v, a %s error", text, err, sandpit.CodeOf(err))
@@ -192,12 +192,12 @@ func TestHostileMirrors(t *testing.T) {
 			t.Helper()
 			m.put("debian/dists/test/InRelease", m.sign(t, newKey(t), releaseText("test", today, today.Add(time.Hour), "x", nil)))
 		}, sandpit.PermissionDenied, "not signed by Debian's archive"},
-		"another release": {signed(func(*mirror) string { return releaseText("other", today, today.Add(time.Hour), "x", nil) }), sandpit.PermissionDenied, "for the release \"other\" and not for test"},
+		"another release": {signed(func(*mirror) string { return releaseText("other", today, today.Add(time.Hour), "x", nil) }), sandpit.PermissionDenied, "the release file is for \"other\", not for test"},
 		"no longer valid": {
 			signed(func(*mirror) string {
 				return releaseText("test", today.Add(-time.Hour), today.Add(-time.Minute), "x", nil)
 			}),
-			sandpit.PermissionDenied, "it was valid until 2030-06-01T11:59:00Z",
+			sandpit.PermissionDenied, "the release was valid until 2030-06-01T11:59:00Z",
 		},
 		"from the future": {
 			signed(func(*mirror) string {
@@ -213,14 +213,14 @@ func TestHostileMirrors(t *testing.T) {
 		},
 		"nothing for this machine": {signed(func(*mirror) string { return releaseText("test", today, today.Add(time.Hour), "x", nil) }), sandpit.NotFound, "no packages for"},
 		"an endless release":       {swap(release, func([]byte) []byte { return make([]byte, 5<<20) }), sandpit.Exhausted, "more than 4194304 bytes"},
-		"another list":             {swap(index, func(d []byte) []byte { return append(d[:len(d)-1:len(d)-1], 0) }), sandpit.Unavailable, "other bytes than were promised"},
-		"a longer list":            {swap(index, func(d []byte) []byte { return append(slices.Clip(d), make([]byte, 1<<20)...) }), sandpit.Unavailable, "other bytes"},
-		"a shorter list":           {swap(index, func(d []byte) []byte { return d[:len(d)/2] }), sandpit.Unavailable, "other bytes"},
+		"another list":             {swap(index, func(d []byte) []byte { return append(d[:len(d)-1:len(d)-1], 0) }), sandpit.Unavailable, "do not match their digest"},
+		"a longer list":            {swap(index, func(d []byte) []byte { return append(slices.Clip(d), make([]byte, 1<<20)...) }), sandpit.Unavailable, "do not match their digest"},
+		"a shorter list":           {swap(index, func(d []byte) []byte { return d[:len(d)/2] }), sandpit.Unavailable, "do not match their digest"},
 		"another package":          {swap("/debian/pool/0.deb", func(d []byte) []byte { return append(d[:len(d)-1:len(d)-1], 0) }), sandpit.Unavailable, "fetch the package base"},
-		"a name that leads out":    {publishing("./../../etc/passwd"), sandpit.Invalid, `a file has the name "./../../etc/passwd"`},
-		"no package":               {raw([]byte("PK")), sandpit.Invalid, "it is no package"},
-		"a package without files":  {raw([]byte("!<arch>\n")), sandpit.Invalid, "it has no files"},
-		"a member without size":    {raw([]byte("!<arch>\n" + strings.Repeat("x", 60))), sandpit.Invalid, "a member of it has no size"},
+		"a name that leads out":    {publishing("./../../etc/passwd"), sandpit.Invalid, `invalid file name "./../../etc/passwd"`},
+		"no package":               {raw([]byte("PK")), sandpit.Invalid, "not a Debian package"},
+		"a package without files":  {raw([]byte("!<arch>\n")), sandpit.Invalid, "the package has no files"},
+		"a member without size":    {raw([]byte("!<arch>\n" + strings.Repeat("x", 60))), sandpit.Invalid, "a member of the package has an invalid size"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -267,11 +267,11 @@ func raw(data []byte) func(*testing.T, *mirror) {
 func TestLists(t *testing.T) {
 	t.Parallel()
 	for fields, says := range map[string]string{
-		"Package: ../x\nVersion: 1":                     "it lists",
-		"Package: x\nVersion: 1 2":                      "it lists",
-		"Package: x\nVersion: 1\nVersion: 2":            "is there twice",
-		"Package: x\nVersion: 1\nno field":              "is no field",
-		" begins in the middle\nPackage: x\nVersion: 1": "continues another",
+		"Package: ../x\nVersion: 1":                     "invalid package",
+		"Package: x\nVersion: 1 2":                      "invalid package",
+		"Package: x\nVersion: 1\nVersion: 2":            "duplicate field",
+		"Package: x\nVersion: 1\nno field":              "invalid field",
+		" begins in the middle\nPackage: x\nVersion: 1": "continuation line",
 	} {
 		m := newMirror(t)
 		m.publish(t, today, append(packages(), deb{fields: fields, pack: "xz"}))
@@ -299,7 +299,7 @@ func TestNextMirror(t *testing.T) {
 	defer elsewhere.Close()
 	before := good.count()
 	s.Mirrors = []string{strings.TrimPrefix(elsewhere.URL, "http://")}
-	if _, err := s.Plan(t.Context(), request(t, "apt:test"), false, nil); err == nil || !strings.Contains(err.Error(), "it leads to \"localhost:") || good.count() != before {
+	if _, err := s.Plan(t.Context(), request(t, "apt:test"), false, nil); err == nil || !strings.Contains(err.Error(), "redirect to another host, \"localhost:") || good.count() != before {
 		t.Errorf("sent to somebody else: %v", err)
 	}
 }

@@ -1,10 +1,9 @@
-// Package debian makes root file systems of Debian's packages, without a registry and
-// without rights on the machine: it asks a mirror what there is, chooses packages with
-// all they need, fetches them, and returns an archive of the files to begin with. What
-// is left to do, the packages' own scripts, has to run in a sandbox: see Configure.
+// Package debian builds root file systems from Debian's packages, without a registry and
+// without privileges on the machine: it reads the list of packages from a mirror, chooses
+// packages with their dependencies, fetches them, and returns an archive of the initial
+// files. The packages' scripts must then run in a sandbox: see Configure.
 //
-// A mirror is hostile. What it says about a release counts only with a signature of
-// Debian's archive, for the release that was asked for, not after its end and not if an
-// older one is shown than before; everything else has a digest and a size in what is
-// signed. Encryption is not needed for that.
+// A mirror is untrusted. A release is accepted only if Debian's archive has signed it, it is
+// the requested release, it has not expired, and it is not older than one seen before. All
+// other files have a digest and a size in the signed data, so encryption is not needed.
 package debian

@@ -18,10 +18,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// seenSuffix ends files that say how new a release was that was seen.
+// seenSuffix is the suffix of files that record the date of the newest release seen.
 const seenSuffix = ".seen"
 
-// maxUnpackedIndex bounds an index without its compression, in bytes.
+// maxUnpackedIndex bounds an uncompressed index, in bytes.
 const maxUnpackedIndex = 1 << 30
 
 // candidate is a version of a package that can be chosen.
@@ -29,47 +29,47 @@ type candidate struct {
 	Package
 	needs     []string // Pre-Depends and Depends, one relation each
 	provides  []string
-	essential bool // every system has it
-	rank      int  // the smaller, the rather it is taken of several that provide a thing
+	essential bool // every system needs it
+	rank      int  // among several providers the one with the smallest rank is chosen
 }
 
-// index is what there is in a suite.
+// index lists the packages in a suite.
 type index struct {
 	versions map[string][]*candidate // the newest first
 	provided map[string][]provider
 }
 
-// provider is a package that stands for another.
+// provider is a package that provides another one.
 type provider struct {
 	*candidate
-	version string // of the other; "" says nothing
+	version string // of the provided package; "" if not given
 }
 
-// part is one release that belongs to a suite.
-type part struct{ base, suite string }
+// releasePart is one of the releases of a suite.
+type releasePart struct{ base, suite string }
 
-// partsOf are the releases in which packages of a suite are. Those that are still
-// worked at are complete in themselves.
-func partsOf(suite string) []part {
-	parts := []part{{"debian", suite}}
+// releaseParts returns the releases with packages of a suite. Suites in development have only
+// one.
+func releaseParts(suite string) []releasePart {
+	parts := []releasePart{{"debian", suite}}
 	if slices.Contains([]string{"sid", "unstable", "testing", "forky"}, suite) {
 		return parts
 	}
-	return append(parts, part{"debian", suite + "-updates"}, part{"debian-security", suite + "-security"})
+	return append(parts, releasePart{"debian", suite + "-updates"}, releasePart{"debian-security", suite + "-security"})
 }
 
-// index asks what there is.
-func (c *client) index(ctx context.Context, suite, arch string) (*index, error) {
+// loadIndex reads the lists of packages of a suite.
+func (c *client) loadIndex(ctx context.Context, suite, arch string) (*index, error) {
 	x := &index{versions: map[string][]*candidate{}, provided: map[string][]provider{}}
-	for _, p := range partsOf(suite) {
-		if err := c.addPart(ctx, x, p, arch); err != nil {
+	for _, p := range releaseParts(suite) {
+		if err := c.addRelease(ctx, x, p, arch); err != nil {
 			return nil, fmt.Errorf("%s: %w", p.suite, err)
 		}
 	}
 	for _, list := range x.versions {
 		slices.SortStableFunc(list, func(a, b *candidate) int { return compareVersions(b.Version, a.Version) })
-		for _, name := range list[0].provides { // older ones are not chosen for that
-			target, version := provision(name)
+		for _, name := range list[0].provides { // only the newest version is chosen as a provider
+			target, version := parseProvided(name)
 			x.provided[target] = append(x.provided[target], provider{list[0], version})
 		}
 	}
@@ -79,7 +79,7 @@ func (c *client) index(ctx context.Context, suite, arch string) (*index, error) 
 	return x, nil
 }
 
-func (c *client) addPart(ctx context.Context, x *index, p part, arch string) error {
+func (c *client) addRelease(ctx context.Context, x *index, p releasePart, arch string) error {
 	root := p.base + "/dists/" + p.suite + "/"
 	data, err := c.Get(ctx, root+"InRelease", maxInRelease)
 	if err != nil {
@@ -89,18 +89,18 @@ func (c *client) addPart(ctx context.Context, x *index, p part, arch string) err
 	if err != nil {
 		return err
 	}
-	if err := c.notOlder(p, r.date); err != nil {
+	if err := c.checkNotOlder(p, r.date); err != nil {
 		return err
 	}
 	name := "main/binary-" + arch + "/Packages.xz"
 	want, ok := r.files[name]
 	if !ok {
-		return sandpit.Errorf(sandpit.NotFound, "it has no packages for %s", arch)
+		return sandpit.Errorf(sandpit.NotFound, "the release has no packages for %s", arch)
 	}
 	if want.Size > maxIndex {
-		return sandpit.Errorf(sandpit.Exhausted, "its list of packages has %d bytes, more than %d", want.Size, maxIndex)
+		return sandpit.Errorf(sandpit.Exhausted, "the list of packages has %d bytes, more than %d", want.Size, maxIndex)
 	}
-	// By its digest, for the name may mean a newer one a moment later.
+	// By digest, because the file of that name may be replaced at any time.
 	f, err := c.File(ctx, root+path.Dir(name)+"/by-hash/SHA256/"+want.Digest, want)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		f, err = c.File(ctx, root+name, want)
@@ -109,56 +109,56 @@ func (c *client) addPart(ctx context.Context, x *index, p part, arch string) err
 		return err
 	}
 	defer func() { _ = f.Close() }() // only read
-	unpacked, err := unpack(name, f)
+	unpacked, err := newUnpacker(name, f)
 	if err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "%s: %w", name, err)
 	}
-	limited := &io.LimitedReader{R: &ending{ctx, unpacked}, N: maxUnpackedIndex}
-	if err := paragraphs(limited, func(q paragraph, text string) error { return x.add(p, q, text) }); err != nil {
+	limited := &io.LimitedReader{R: &contextReader{ctx, unpacked}, N: maxUnpackedIndex}
+	if err := readParagraphs(limited, func(q paragraph, text string) error { return x.addPackage(p, q, text) }); err != nil {
 		return err
 	}
 	if limited.N == 0 {
-		return sandpit.Errorf(sandpit.Exhausted, "its list of packages is too long")
+		return sandpit.Errorf(sandpit.Exhausted, "the uncompressed list of packages is too large")
 	}
 	return unpacked.Close()
 }
 
-// ending ends reading with a context.
-type ending struct {
-	ctx context.Context //nolint:containedctx // a reader has no other way to hear of it
+// contextReader is a reader that fails when a context ends.
+type contextReader struct {
+	ctx context.Context //nolint:containedctx // Read has no context parameter
 	io.Reader
 }
 
-func (e *ending) Read(p []byte) (int, error) {
+func (e *contextReader) Read(p []byte) (int, error) {
 	if err := e.ctx.Err(); err != nil {
 		return 0, err
 	}
 	return e.Reader.Read(p)
 }
 
-// seen is how new a release was.
-type seen struct {
+// releaseRecord records the date of a release.
+type releaseRecord struct {
 	Date time.Time `json:"date"`
 }
 
-// notOlder refuses a release that is older than one that was seen before, by which
-// a mirror would bring known weaknesses back.
-func (c *client) notOlder(p part, date time.Time) error {
-	name := digest("seen", p.base, p.suite) + seenSuffix
-	var last seen
-	if err := c.read(name, &last); err != nil {
+// checkNotOlder returns an error for a release that is older than one seen before: a mirror
+// could otherwise serve packages with known vulnerabilities.
+func (c *client) checkNotOlder(p releasePart, date time.Time) error {
+	name := fileKey("seen", p.base, p.suite) + seenSuffix
+	var last releaseRecord
+	if err := c.readRecord(name, &last); err != nil {
 		return err
 	}
 	if date.Before(last.Date) {
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "it is of %s, and one of %s was seen before", date.Format(time.RFC3339), last.Date.Format(time.RFC3339)),
-			"the mirror is behind: try again later, or another one")
+			sandpit.Errorf(sandpit.PermissionDenied, "the release is from %s, older than one from %s that was seen before", date.Format(time.RFC3339), last.Date.Format(time.RFC3339)),
+			"the mirror is out of date: try again later, or use another one")
 	}
-	return c.write(name, seen{date})
+	return c.writeRecord(name, releaseRecord{date})
 }
 
-// unpack removes the compression that the name tells of.
-func unpack(name string, r io.Reader) (io.ReadCloser, error) {
+// newUnpacker returns a reader of uncompressed bytes. The suffix of name selects the compression.
+func newUnpacker(name string, r io.Reader) (io.ReadCloser, error) {
 	switch path.Ext(name) {
 	case ".xz":
 		z, err := xz.ReaderConfig{DictCap: maxDictionary}.NewReader(r)
@@ -174,19 +174,19 @@ func unpack(name string, r io.Reader) (io.ReadCloser, error) {
 	case ".tar":
 		return io.NopCloser(r), nil
 	}
-	return nil, errors.New("it is packed in a way that is not known")
+	return nil, errors.New("unknown compression")
 }
 
-// maxDictionary bounds the memory that unpacking takes, in bytes.
+// maxDictionary bounds the memory for decompression, in bytes.
 const maxDictionary = 128 << 20
 
 var ranks = map[string]int{"required": 0, "important": 1, "standard": 2, "optional": 3}
 
-// add takes one paragraph of a list of packages.
-func (x *index) add(from part, p paragraph, text string) error {
+// addPackage adds a package from a paragraph of a list of packages.
+func (x *index) addPackage(from releasePart, p paragraph, text string) error {
 	name, file := p["package"], p["filename"]
 	if !packagePattern.MatchString(name+"="+p["version"]) || strings.Contains(name, "=") || !isBelow(file) {
-		return sandpit.Errorf(sandpit.Invalid, "it lists %.60q, version %.60q, at %.200q", name, p["version"], file)
+		return sandpit.Errorf(sandpit.Invalid, "invalid package %.60q, version %.60q, at %.200q", name, p["version"], file)
 	}
 	pin, err := newPin(p["size"], p["sha256"])
 	if err != nil {
@@ -203,22 +203,22 @@ func (x *index) add(from part, p paragraph, text string) error {
 		Package: Package{
 			Name: name, Version: p["version"], Size: pin.Size, SHA256: pin.Digest, Path: from.base + "/" + file, Control: text,
 		},
-		needs:     append(list(p["pre-depends"]), list(p["depends"])...),
-		provides:  list(p["provides"]),
+		needs:     append(splitList(p["pre-depends"]), splitList(p["depends"])...),
+		provides:  splitList(p["provides"]),
 		essential: p["essential"] == "yes" || rank == 0,
 		rank:      rank,
 	})
 	return nil
 }
 
-// isBelow is true of a path that leads nowhere else.
+// isBelow reports whether a path is clean, relative, and not outside of its directory.
 func isBelow(file string) bool {
 	return file != "" && path.Clean(file) == file && !path.IsAbs(file) && file != ".." && !strings.HasPrefix(file, "../") &&
 		!strings.ContainsAny(file, "?#%\\ \n")
 }
 
-// list splits a field at its commas.
-func list(field string) []string {
+// splitList splits a field at commas.
+func splitList(field string) []string {
 	var items []string
 	for item := range strings.SplitSeq(field, ",") {
 		if item = strings.TrimSpace(item); item != "" {

@@ -15,31 +15,31 @@ import (
 )
 
 // archiveKeys are the public keys of Debian's archive, from the package
-// debian-archive-keyring, which says that they are under no copyright.
+// debian-archive-keyring, according to which they are not under copyright.
 //
 //go:embed keys/debian-archive-keyring.gpg
 var archiveKeys []byte
 
-// release is what is signed of a release.
+// release is the signed data of a release.
 type release struct {
 	date  time.Time
 	files map[string]mirror.Pin // by path below the release
 }
 
-// releaseTime is how Release files write times.
+// releaseTime is the time format of Release files.
 const releaseTime = "Mon, 02 Jan 2006 15:04:05 MST"
 
-// maxAhead is how far the mirror's clock may be ahead of ours.
-const maxAhead = 24 * time.Hour
+// maxClockSkew is how far a release's date may be in the future.
+const maxClockSkew = 24 * time.Hour
 
-// openRelease checks an InRelease file: who has signed it, what it is for and until when.
+// openRelease checks an InRelease file: its signature, its suite and its date.
 //
-// Invalid: it is none. PermissionDenied: it is not signed by keys, for another release,
-// or no longer valid.
+// Invalid: not an InRelease file. PermissionDenied: it is not signed by one of keys, for
+// another release, or no longer valid.
 func openRelease(data, keys []byte, suite string, now time.Time) (release, error) {
 	signed, rest := clearsign.Decode(data)
 	if signed == nil || len(bytes.TrimSpace(rest)) > 0 {
-		return release{}, sandpit.Errorf(sandpit.Invalid, "it is not a signed text")
+		return release{}, sandpit.Errorf(sandpit.Invalid, "the release file is not a signed text")
 	}
 	ring, err := openpgp.ReadKeyRing(bytes.NewReader(keys))
 	if err != nil {
@@ -47,45 +47,45 @@ func openRelease(data, keys []byte, suite string, now time.Time) (release, error
 	}
 	if _, err := signed.VerifySignature(ring, nil); err != nil {
 		return release{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "it is not signed by Debian's archive: %w", err),
-			"use another mirror; if they all say so, a newer sandpit knows newer keys")
+			sandpit.Errorf(sandpit.PermissionDenied, "the release is not signed by Debian's archive: %w", err),
+			"use another mirror; if that does not help, update sandpit: a newer version has newer keys")
 	}
 	var r release
 	seen := 0
-	err = paragraphs(bytes.NewReader(signed.Plaintext), func(p paragraph, _ string) error {
+	err = readParagraphs(bytes.NewReader(signed.Plaintext), func(p paragraph, _ string) error {
 		seen++
 		var err error
-		r, err = p.release(suite, now)
+		r, err = p.toRelease(suite, now)
 		return err
 	})
 	if err == nil && seen != 1 {
-		err = sandpit.Errorf(sandpit.Invalid, "want one paragraph, and there are %d", seen)
+		err = sandpit.Errorf(sandpit.Invalid, "the release file has %d paragraphs, want 1", seen)
 	}
 	return r, err
 }
 
-func (p paragraph) release(suite string, now time.Time) (release, error) {
+func (p paragraph) toRelease(suite string, now time.Time) (release, error) {
 	r := release{files: map[string]mirror.Pin{}}
 	if p["suite"] != suite && p["codename"] != suite {
-		return r, sandpit.Errorf(sandpit.PermissionDenied, "it is for the release %.60q and not for %s", p["codename"], suite)
+		return r, sandpit.Errorf(sandpit.PermissionDenied, "the release file is for %.60q, not for %s", p["codename"], suite)
 	}
 	var err error
 	if r.date, err = time.Parse(releaseTime, p["date"]); err != nil {
-		return r, sandpit.Errorf(sandpit.Invalid, "its date: %w", err)
+		return r, sandpit.Errorf(sandpit.Invalid, "date of the release: %w", err)
 	}
-	if r.date.After(now.Add(maxAhead)) {
+	if r.date.After(now.Add(maxClockSkew)) {
 		return r, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "it is of %s, which is in the future", r.date.Format(time.RFC3339)), "look whether this machine's clock is right")
+			sandpit.Errorf(sandpit.PermissionDenied, "the date of the release, %s, is in the future", r.date.Format(time.RFC3339)), "check this machine's clock")
 	}
 	if until := p["valid-until"]; until != "" {
 		end, err := time.Parse(releaseTime, until)
 		if err != nil {
-			return r, sandpit.Errorf(sandpit.Invalid, "its end: %w", err)
+			return r, sandpit.Errorf(sandpit.Invalid, "expiry date of the release: %w", err)
 		}
 		if now.After(end) {
 			return r, sandpit.WithHint(
-				sandpit.Errorf(sandpit.PermissionDenied, "it was valid until %s: the mirror has stopped, or shows old packages", end.Format(time.RFC3339)),
-				"use another mirror; look whether this machine's clock is right")
+				sandpit.Errorf(sandpit.PermissionDenied, "the release was valid until %s: the mirror is out of date", end.Format(time.RFC3339)),
+				"use another mirror, and check this machine's clock")
 		}
 	}
 	for line := range strings.Lines(p["sha256"]) {
@@ -94,7 +94,7 @@ func (p paragraph) release(suite string, now time.Time) (release, error) {
 			continue
 		}
 		if len(fields) != 3 {
-			return r, sandpit.Errorf(sandpit.Invalid, "a line of its list is none: %.60q", line)
+			return r, sandpit.Errorf(sandpit.Invalid, "invalid line in the list of files: %.60q", line)
 		}
 		f, err := newPin(fields[1], fields[0])
 		if err != nil {
@@ -108,7 +108,7 @@ func (p paragraph) release(suite string, now time.Time) (release, error) {
 func newPin(size, sum string) (mirror.Pin, error) {
 	n, err := strconv.ParseInt(size, 10, 64)
 	if err != nil || n < 0 || len(sum) != 64 || strings.Trim(sum, "0123456789abcdef") != "" {
-		return mirror.Pin{}, sandpit.Errorf(sandpit.Invalid, "%.20q and %.80q are not a size and a digest", size, sum)
+		return mirror.Pin{}, sandpit.Errorf(sandpit.Invalid, "invalid size %.20q or digest %.80q", size, sum)
 	}
 	return mirror.Pin{Size: n, Digest: sum}, nil
 }

@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"context"
 	_ "embed"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,17 +15,17 @@ import (
 )
 
 const (
-	// maxRoot bounds what is fetched, and what is unpacked here, in bytes.
+	// maxRoot bounds the fetched packages, and the unpacked files, in bytes.
 	maxRoot = 16 << 30
-	// depot is where the image has packages that are still to be installed.
-	depot = "var/cache/sandpit-packages"
+	// packageDir is the directory of the image with the packages to install.
+	packageDir = "var/cache/sandpit-packages"
 )
 
-// Root returns an archive of the root file system to begin with: the files of the
-// first packages, and all packages as they are. The image is finished when what
-// Configure returns has run in it as root. Who calls Root closes the archive.
+// Root returns an archive of the initial root file system: the files of the first packages,
+// and all package files. The command that Configure returns must then run in it as root. The
+// caller closes the archive.
 //
-// NotFound: the mirror does not have a version any more. Otherwise as Source.Plan.
+// NotFound: the mirror no longer has a version of a package. Otherwise as Source.Plan.
 func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser, error) {
 	var total int64
 	list := make([]mirror.Wanted, len(plan.Packages))
@@ -36,37 +35,16 @@ func (s Source) Root(ctx context.Context, plan Plan, p Progress) (io.ReadCloser,
 		}
 		list[i] = mirror.Wanted{Name: one.Name, Path: one.Path, Pin: mirror.Pin{Size: one.Size, Digest: one.SHA256}}
 	}
-	c, err := s.open(p, total)
+	c, err := s.openClient(p, total)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
-	files, err := c.Files(ctx, list)
-	defer func() {
-		for _, f := range files {
-			if f != nil {
-				_ = f.Close() // only read
-			}
-		}
-	}()
-	if err != nil {
-		return nil, err
-	}
-	out, err := os.CreateTemp(c.dir, "*"+mirror.Unfinished)
-	if err == nil {
-		err = os.Remove(out.Name())
-	}
-	if err != nil {
-		return nil, err
-	}
-	if err := writeRoot(ctx, out, plan, files); err != nil {
-		return nil, errors.Join(err, out.Close())
-	}
-	_, err = out.Seek(0, io.SeekStart)
-	return out, err
+	return c.WriteArchive(ctx, list, func(out io.Writer, files []*os.File) error { return writeRoot(ctx, out, plan, files) })
 }
 
-// noDaemons keeps packages from starting programs in the middle of an installation.
+// noDaemons is a policy-rc.d that prevents packages from starting services while they are
+// installed.
 const noDaemons = "#!/bin/sh\nexit 101\n"
 
 // writeRoot writes the archive.
@@ -101,8 +79,8 @@ func writeRoot(ctx context.Context, out io.Writer, plan Plan, files []*os.File) 
 			sub = "first/"
 		}
 		name := fmt.Sprintf("%s%s_%s.deb", sub, one.Name, one.SHA256[:16])
-		list.WriteString(relocated(one.Control, "./"+name) + "\n")
-		if err := add(w, depot+"/"+name, 0o644, one.Size, files[i]); err != nil {
+		list.WriteString(withFilename(one.Control, "./"+name) + "\n")
+		if err := addFile(w, packageDir+"/"+name, 0o644, one.Size, files[i]); err != nil {
 			return err
 		}
 	}
@@ -111,20 +89,20 @@ func writeRoot(ctx context.Context, out io.Writer, plan Plan, files []*os.File) 
 		mode int64
 		text string
 	}{
-		{depot + "/Packages", 0o644, list.String()},
+		{packageDir + "/Packages", 0o644, list.String()},
 		{"var/lib/dpkg/status", 0o644, ""},
 		{"var/lib/dpkg/available", 0o644, ""},
 		{"usr/sbin/policy-rc.d", 0o755, noDaemons},
-		{"etc/apt/sources.list.d/debian.sources", 0o644, sources(plan.Request.Suite)},
+		{"etc/apt/sources.list.d/debian.sources", 0o644, aptSources(plan.Request.Suite)},
 	} {
-		if err := add(w, f.name, f.mode, int64(len(f.text)), strings.NewReader(f.text)); err != nil {
+		if err := addFile(w, f.name, f.mode, int64(len(f.text)), strings.NewReader(f.text)); err != nil {
 			return err
 		}
 	}
 	return w.Close()
 }
 
-func add(w *tar.Writer, name string, mode, size int64, contents io.Reader) error {
+func addFile(w *tar.Writer, name string, mode, size int64, contents io.Reader) error {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: time.Unix(0, 0), Format: tar.FormatPAX}
 	if err := w.WriteHeader(h); err != nil {
 		return err
@@ -133,8 +111,8 @@ func add(w *tar.Writer, name string, mode, size int64, contents io.Reader) error
 	return err
 }
 
-// relocated is what the archive says of a package that is somewhere else now.
-func relocated(control, path string) string {
+// withFilename returns a package's paragraph with another Filename field.
+func withFilename(control, path string) string {
 	var b strings.Builder
 	skip := false
 	for line := range strings.Lines(control) {
@@ -148,25 +126,25 @@ func relocated(control, path string) string {
 	return b.String() + "Filename: " + path + "\n"
 }
 
-// sources tells apt inside where packages come from, for those who install more. A mirror
-// of ours may not be theirs.
-func sources(suite string) string {
+// aptSources returns apt's list of sources in the image, for installing more packages. It uses
+// the default mirror, because the sandbox may not reach the configured one.
+func aptSources(suite string) string {
 	const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
 	var b strings.Builder
-	for _, p := range partsOf(suite) {
+	for _, p := range releaseParts(suite) {
 		fmt.Fprintf(&b, "Types: deb\nURIs: http://%s/%s\nSuites: %s\nComponents: main\nSigned-By: %s\n\n", Host, p.base, p.suite, keyring)
 	}
 	return b.String()
 }
 
-// configure is the script that finishes an image.
+// configureScript installs the packages in an image.
 //
 //go:embed configure.sh
-var configure string
+var configureScript string
 
-// Configure returns the command that finishes an image of Root. It runs as root, without
-// a network.
+// Configure returns the command that completes an image of Root. It runs as root and needs no
+// network.
 func Configure(plan Plan) []string {
-	args := []string{"/bin/sh", "-c", configure, "sh", "/" + depot}
+	args := []string{"/bin/sh", "-c", configureScript, "sh", "/" + packageDir}
 	return append(args, plan.Request.Packages...)
 }

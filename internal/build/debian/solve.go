@@ -8,44 +8,43 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// always are packages that make a system in which others can be installed, besides those
-// that every system has. The first keeps away what would merge directories that are merged.
-var always = []string{"usr-is-merged", "apt"}
+// basePackages are needed to install other packages, besides the essential ones. The first
+// prevents the installation of a package that merges directories, which are merged already.
+var basePackages = []string{"usr-is-merged", "apt"}
 
-// solver chooses packages: first what must be, then what that needs, always the first
-// alternative that there is. What excludes each other is left to apt, which looks at all
-// of it again.
+// solver chooses packages and their dependencies. Of several alternatives it takes the first
+// available one. It does not check conflicts: apt does that during the installation.
 type solver struct {
 	*index
 	chosen map[string]*candidate
 	queue  []*candidate
 }
 
-// solve returns packages and all that they need, by name.
-func (x *index) solve(wanted []string) ([]Package, error) {
+// solvePackages returns the wanted packages with all dependencies, by name.
+func (x *index) solvePackages(wanted []string) ([]Package, error) {
 	s := &solver{index: x, chosen: map[string]*candidate{}}
 	for _, name := range slices.Sorted(maps.Keys(x.versions)) {
 		if newest := x.versions[name][0]; newest.essential {
-			s.choose(newest)
+			s.choosePackage(newest)
 		}
 	}
-	for _, name := range always {
+	for _, name := range basePackages {
 		if list := x.versions[name]; len(list) > 0 {
-			s.choose(list[0])
+			s.choosePackage(list[0])
 		}
 	}
-	if err := s.close(); err != nil {
+	if err := s.chooseNeeded(); err != nil {
 		return nil, err
 	}
 	for _, c := range s.chosen {
 		c.First = true
 	}
-	for _, want := range wanted { // all, before anything is taken for what they need
-		if err := s.want(want); err != nil {
+	for _, want := range wanted { // all, before their dependencies are chosen
+		if err := s.choosePinned(want); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.close(); err != nil {
+	if err := s.chooseNeeded(); err != nil {
 		return nil, err
 	}
 	list := make([]Package, 0, len(s.chosen))
@@ -55,52 +54,53 @@ func (x *index) solve(wanted []string) ([]Package, error) {
 	return list, nil
 }
 
-func (s *solver) choose(c *candidate) {
+func (s *solver) choosePackage(c *candidate) {
 	if s.chosen[c.Name] == nil {
 		s.chosen[c.Name] = c
 		s.queue = append(s.queue, c)
 	}
 }
 
-// want chooses what somebody has asked for.
-func (s *solver) want(text string) error {
+// choosePinned chooses a requested package: NAME or NAME=VERSION.
+func (s *solver) choosePinned(text string) error {
 	name, version, pinned := strings.Cut(text, "=")
 	for _, c := range s.versions[name] {
 		if !pinned || c.Version == version {
 			if have := s.chosen[name]; have != nil && have != c {
-				return sandpit.Errorf(sandpit.Invalid, "%s is needed in version %s, and wanted in another", name, have.Version)
+				return sandpit.Errorf(sandpit.Invalid, "package %s: version %s is required, but another one is requested", name, have.Version)
 			}
-			s.choose(c)
+			s.choosePackage(c)
 			return nil
 		}
 	}
 	if len(s.versions[name]) == 0 && len(s.provided[name]) > 0 && !pinned {
-		s.choose(s.provided[name][0].candidate)
+		s.choosePackage(s.provided[name][0].candidate)
 		return nil
 	}
-	err := sandpit.Errorf(sandpit.NotFound, "there is no package %s", text)
+	err := sandpit.Errorf(sandpit.NotFound, "package %s not found", text)
 	if len(s.versions[name]) > 0 {
 		err = sandpit.WithHint(err, "the newest version is "+s.versions[name][0].Version)
 	}
 	return err
 }
 
-// close chooses what the chosen ones need.
-func (s *solver) close() error {
+// chooseNeeded chooses the dependencies of all chosen packages.
+func (s *solver) chooseNeeded() error {
 	for len(s.queue) > 0 {
 		c := s.queue[0]
 		s.queue = s.queue[1:]
 		for _, need := range c.needs {
-			if !s.meet(need) {
-				return sandpit.Errorf(sandpit.Invalid, "%s needs %.200s, which is not there", c.Name, need)
+			if !s.meetNeed(need) {
+				return sandpit.Errorf(sandpit.Invalid, "package %s depends on %.200s, which does not exist", c.Name, need)
 			}
 		}
 	}
 	return nil
 }
 
-// meet sees to it that one of several alternatives is chosen.
-func (s *solver) meet(need string) bool {
+// meetNeed chooses one of a dependency's alternatives, unless one is chosen. It returns false
+// if none is available.
+func (s *solver) meetNeed(need string) bool {
 	var relations []relation
 	for text := range strings.SplitSeq(need, "|") {
 		relations = append(relations, parseRelation(text))
@@ -110,14 +110,14 @@ func (s *solver) meet(need string) bool {
 	}
 	for _, r := range relations {
 		for _, c := range s.versions[r.name] {
-			if s.chosen[c.Name] == nil && r.allows(c.Version) {
-				s.choose(c)
+			if s.chosen[c.Name] == nil && r.isMetBy(c.Version) {
+				s.choosePackage(c)
 				return true
 			}
 		}
 		for _, p := range s.provided[r.name] {
-			if s.chosen[p.Name] == nil && r.allowsProvided(p.version) {
-				s.choose(p.candidate)
+			if s.chosen[p.Name] == nil && r.isMetByProvided(p.version) {
+				s.choosePackage(p.candidate)
 				return true
 			}
 		}
@@ -126,15 +126,15 @@ func (s *solver) meet(need string) bool {
 }
 
 func (s *solver) isMet(r relation) bool {
-	if c := s.chosen[r.name]; c != nil && r.allows(c.Version) {
+	if c := s.chosen[r.name]; c != nil && r.isMetBy(c.Version) {
 		return true
 	}
 	return slices.ContainsFunc(s.provided[r.name], func(p provider) bool {
-		return s.chosen[p.Name] == p.candidate && r.allowsProvided(p.version)
+		return s.chosen[p.Name] == p.candidate && r.isMetByProvided(p.version)
 	})
 }
 
-// relation is what one package says about another: "libc6 (>= 2.36)".
+// relation is a dependency on another package: "libc6 (>= 2.36)".
 type relation struct{ name, operator, version string }
 
 func parseRelation(text string) relation {
@@ -142,18 +142,18 @@ func parseRelation(text string) relation {
 	name, _, _ = strings.Cut(strings.TrimSpace(name), ":") // libc6:any
 	rest, _, _ = strings.Cut(rest, ")")
 	rest = strings.TrimSpace(rest)
-	operator, version := split(rest, func(r rune) bool { return !strings.ContainsRune("<>=", r) })
+	operator, version := splitBefore(rest, func(r rune) bool { return !strings.ContainsRune("<>=", r) })
 	return relation{name, operator, strings.TrimSpace(version)}
 }
 
-// provision reads what a package provides: "python3-foo (= 1.2)".
-func provision(text string) (name, version string) {
+// parseProvided parses what a package provides: "python3-foo (= 1.2)".
+func parseProvided(text string) (name, version string) {
 	r := parseRelation(text)
 	return r.name, r.version
 }
 
-// allows reports whether a version will do.
-func (r relation) allows(version string) bool {
+// isMetBy reports whether a version satisfies the relation.
+func (r relation) isMetBy(version string) bool {
 	c := compareVersions(version, r.version)
 	switch r.operator {
 	case "":
@@ -172,7 +172,7 @@ func (r relation) allows(version string) bool {
 	return false
 }
 
-// allowsProvided is allows for what another package provides, maybe in no version.
-func (r relation) allowsProvided(version string) bool {
-	return r.operator == "" || version != "" && r.allows(version)
+// isMetByProvided reports whether a provided package satisfies the relation; its version may be "".
+func (r relation) isMetByProvided(version string) bool {
+	return r.operator == "" || version != "" && r.isMetBy(version)
 }

@@ -8,21 +8,21 @@ import (
 // compareVersions orders versions as Debian's policy does: epoch, upstream version,
 // revision.
 func compareVersions(a, b string) int {
-	epochA, a := epoch(a)
-	epochB, b := epoch(b)
-	upstreamA, revisionA := revision(a)
-	upstreamB, revisionB := revision(b)
+	epochA, a := splitEpoch(a)
+	epochB, b := splitEpoch(b)
+	upstreamA, revisionA := splitRevision(a)
+	upstreamB, revisionB := splitRevision(b)
 	return cmp.Or(compareParts(epochA, epochB), compareParts(upstreamA, upstreamB), compareParts(revisionA, revisionB))
 }
 
-func epoch(v string) (epoch, rest string) {
+func splitEpoch(v string) (epoch, rest string) {
 	if before, after, found := strings.Cut(v, ":"); found {
 		return before, after
 	}
 	return "0", v
 }
 
-func revision(v string) (upstream, revision string) {
+func splitRevision(v string) (upstream, revision string) {
 	if i := strings.LastIndexByte(v, '-'); i >= 0 {
 		return v[:i], v[i+1:]
 	}
@@ -32,13 +32,13 @@ func revision(v string) (upstream, revision string) {
 // compareParts compares text and numbers in turn.
 func compareParts(a, b string) int {
 	for a != "" || b != "" {
-		textA, restA := split(a, isDigit)
-		textB, restB := split(b, isDigit)
+		textA, restA := splitBefore(a, isDigit)
+		textB, restB := splitBefore(b, isDigit)
 		if c := compareText(textA, textB); c != 0 {
 			return c
 		}
-		numberA, restA := split(restA, isNoDigit)
-		numberB, restB := split(restB, isNoDigit)
+		numberA, restA := splitBefore(restA, isNotDigit)
+		numberB, restB := splitBefore(restB, isNotDigit)
 		numberA, numberB = strings.TrimLeft(numberA, "0"), strings.TrimLeft(numberB, "0")
 		if c := cmp.Or(cmp.Compare(len(numberA), len(numberB)), strings.Compare(numberA, numberB)); c != 0 {
 			return c
@@ -48,29 +48,29 @@ func compareParts(a, b string) int {
 	return 0
 }
 
-func isDigit(r rune) bool   { return r >= '0' && r <= '9' }
-func isNoDigit(r rune) bool { return !isDigit(r) }
+func isDigit(r rune) bool    { return r >= '0' && r <= '9' }
+func isNotDigit(r rune) bool { return !isDigit(r) }
 
-// split cuts before the first rune that ends.
-func split(s string, ends func(rune) bool) (before, rest string) {
+// splitBefore splits s before the first rune for which ends is true.
+func splitBefore(s string, ends func(rune) bool) (before, rest string) {
 	if i := strings.IndexFunc(s, ends); i >= 0 {
 		return s[:i], s[i:]
 	}
 	return s, ""
 }
 
-// compareText has a tilde before the end, the end before letters, and letters before
-// all else.
+// compareText orders a tilde before the end, the end before letters, and letters before
+// other runes.
 func compareText(a, b string) int {
 	for i := range max(len(a), len(b)) {
-		if c := cmp.Compare(weight(a, i), weight(b, i)); c != 0 {
+		if c := cmp.Compare(runeWeight(a, i), runeWeight(b, i)); c != 0 {
 			return c
 		}
 	}
 	return 0
 }
 
-func weight(s string, i int) int {
+func runeWeight(s string, i int) int {
 	switch {
 	case i >= len(s):
 		return 0

@@ -17,9 +17,9 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// login answers a registry's demand to know who asks, unless somebody has done
-// so since the request with that authorization.
-func (e *endpoint) login(ctx context.Context, resp *http.Response, used string) error {
+// authenticate answers a registry's authentication challenge, unless another request has done
+// so since the request with the authorization used.
+func (e *endpoint) authenticate(ctx context.Context, resp *http.Response, used string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.auth != used {
@@ -27,29 +27,29 @@ func (e *endpoint) login(ctx context.Context, resp *http.Response, used string) 
 	}
 	scheme, params := pickChallenge(resp.Header.Values("WWW-Authenticate"))
 	if scheme == "" {
-		return e.refused(resp, nil)
+		return e.statusError(resp, nil)
 	}
-	who, err := e.fetch(ctx, e.registry)
+	who, err := e.credentials(ctx, e.registry)
 	if err != nil {
 		return fmt.Errorf("find the login for registry %s: %w", e.registry, err)
 	}
 	if scheme == "bearer" {
-		e.auth, err = e.token(ctx, params, who)
+		e.auth, err = e.requestToken(ctx, params, who)
 		return err
 	}
 	if who == (Credential{}) {
-		return e.refused(resp, nil)
+		return e.statusError(resp, nil)
 	}
 	e.auth = "Basic " + base64.StdEncoding.EncodeToString([]byte(who.User+":"+who.Password))
 	return nil
 }
 
-// token asks the server that the registry names for a token to read with.
-func (e *endpoint) token(ctx context.Context, params map[string]string, who Credential) (string, error) {
+// requestToken requests a token for pulls from the token server that the registry names.
+func (e *endpoint) requestToken(ctx context.Context, params map[string]string, who Credential) (string, error) {
 	realm, err := url.Parse(params["realm"])
-	if err != nil || realm.Host == "" || realm.User != nil || !e.mayAsk(realm) {
-		return "", sandpit.Errorf(sandpit.PermissionDenied, "registry %s sends logins to %s, which is not trusted",
-			e.registry, quote(params["realm"]))
+	if err != nil || realm.Host == "" || realm.User != nil || !e.canSendLogin(realm) {
+		return "", sandpit.Errorf(sandpit.PermissionDenied, "registry %s sends logins to %s, which is not a trusted address",
+			e.registry, quoteName(params["realm"]))
 	}
 	form := url.Values{"scope": {"repository:" + e.repository + ":pull"}}
 	if service := params["service"]; service != "" {
@@ -68,7 +68,7 @@ func (e *endpoint) token(ctx context.Context, params map[string]string, who Cred
 		req, err = http.NewRequestWithContext(ctx, http.MethodGet, realm.String(), nil)
 	}
 	if err != nil {
-		return "", e.explain(ctx, err)
+		return "", e.networkError(ctx, err)
 	}
 	switch {
 	case who.Token != "":
@@ -76,55 +76,55 @@ func (e *endpoint) token(ctx context.Context, params map[string]string, who Cred
 	case who.User != "":
 		req.SetBasicAuth(who.User, who.Password)
 	}
-	return e.exchange(ctx, req)
+	return e.readToken(ctx, req)
 }
 
-func (e *endpoint) exchange(ctx context.Context, req *http.Request) (string, error) {
+func (e *endpoint) readToken(ctx context.Context, req *http.Request) (string, error) {
 	resp, err := e.http.Do(req)
 	if err != nil {
-		return "", e.explain(ctx, err)
+		return "", e.networkError(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }() // only read
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {
-		return "", e.explain(ctx, err)
+		return "", e.networkError(ctx, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return "", e.refused(resp, body)
+		return "", e.statusError(resp, body)
 	}
 	var answer struct {
 		Token       string `json:"token"`
 		AccessToken string `json:"access_token"`
 	}
 	if json.Unmarshal(body, &answer) != nil || answer.Token+answer.AccessToken == "" {
-		return "", sandpit.Errorf(sandpit.Unavailable, "registry %s gives no token", e.registry)
+		return "", sandpit.Errorf(sandpit.Unavailable, "registry %s: the token server returned no token", e.registry)
 	}
 	token := answer.Token
 	if token == "" {
 		token = answer.AccessToken
 	}
 	if strings.ContainsFunc(token, func(r rune) bool { return r < '!' || r > '~' }) {
-		return "", sandpit.Errorf(sandpit.Unavailable, "registry %s gives a token that is none", e.registry)
+		return "", sandpit.Errorf(sandpit.Unavailable, "registry %s: the token server returned an invalid token", e.registry)
 	}
 	return "Bearer " + token, nil
 }
 
-// mayAsk reports whether a registry may send us there: not to addresses of this
-// machine or network, unless that is where it is itself.
-func (e *endpoint) mayAsk(realm *url.URL) bool {
-	if e.mayBePlain(e.host) || realm.Host == e.host {
+// canSendLogin reports whether a login may be sent to a token server. Addresses of this
+// machine or network are allowed only if the registry is there too.
+func (e *endpoint) canSendLogin(realm *url.URL) bool {
+	if e.canBePlain(e.host) || realm.Host == e.host {
 		return true
 	}
 	return realm.Scheme == "https" && !isInside(realm)
 }
 
-// isInside is true of addresses of this machine or network.
+// isInside reports whether a URL has an address of this machine or network.
 func isInside(u *url.URL) bool {
 	ip := net.ParseIP(u.Hostname())
 	return isLoopback(u.Host) || ip != nil && (ip.IsPrivate() || ip.IsLinkLocalUnicast() || ip.IsUnspecified())
 }
 
-// pickChallenge returns the first demand in the headers that can be met.
+// pickChallenge returns the first supported challenge in the headers.
 func pickChallenge(headers []string) (scheme string, params map[string]string) {
 	for _, h := range headers {
 		name, rest, _ := strings.Cut(strings.TrimSpace(h), " ")
@@ -140,7 +140,7 @@ func pickChallenge(headers []string) (scheme string, params map[string]string) {
 	return "", nil
 }
 
-// parseParams reads name="value", name=value.
+// parseParams parses name="value", name=value.
 func parseParams(text string) map[string]string {
 	params := map[string]string{}
 	for {
@@ -155,7 +155,7 @@ func parseParams(text string) map[string]string {
 	}
 }
 
-// parseValue returns a value, which may stand in quotes, and what follows it.
+// parseValue returns a value, which may be quoted, and the text after it.
 func parseValue(text string) (value, rest string) {
 	if !strings.HasPrefix(text, `"`) {
 		if i := strings.IndexByte(text, ','); i >= 0 {
@@ -178,8 +178,8 @@ func parseValue(text string) (value, rest string) {
 	return b.String(), ""
 }
 
-// message is what a registry says about its answer, made fit to be shown.
-func message(body []byte) string {
+// registryMessage returns the quoted error message in a registry's response, or "".
+func registryMessage(body []byte) string {
 	var answer struct {
 		Errors []struct{ Code, Message string }
 	}
@@ -193,10 +193,10 @@ func message(body []byte) string {
 	if text == "" {
 		return ""
 	}
-	return " (it says: " + quote(text) + ")"
+	return " (the registry says: " + quoteName(text) + ")"
 }
 
-// retryAfter is how long a registry asks to be left alone.
+// retryAfter returns the delay that a registry requests before the next attempt.
 func retryAfter(h http.Header) time.Duration {
 	value := h.Get("Retry-After")
 	if seconds, err := strconv.ParseUint(value, 10, 16); err == nil {

@@ -95,7 +95,7 @@ func TestLoginGoesNowhereElse(t *testing.T) {
 		"https://user:pw@auth.test/":       false,
 		"":                                 false,
 	} {
-		_, err := e.token(canceled(t), map[string]string{"realm": realm}, Credential{User: "u", Password: "p"})
+		_, err := e.requestToken(canceled(t), map[string]string{"realm": realm}, Credential{User: "u", Password: "p"})
 		if refused := errors.Is(err, sandpit.PermissionDenied); refused == want {
 			t.Errorf("%s: %v", realm, err)
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// format is part of every name in the cache. It changes when the same source
-// would no longer give the same file.
+// format is part of every name in the cache. It changes when the same source is converted
+// to a different file.
 const format = "sandpit image 2"
 
 const (
@@ -26,8 +26,8 @@ const (
 	tempSuffix  = ".tmp"
 )
 
-// digest names what was made from the given parts.
-func digest(parts ...string) string {
+// cacheKey returns the name in the cache of what is built from the given parts.
+func cacheKey(parts ...string) string {
 	text := appendText(nil, format)
 	for _, p := range parts {
 		text = appendText(text, p)
@@ -36,147 +36,91 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// job is one image to be made once.
-type job struct {
-	// lock names the job: whoever does the same job uses the same name.
-	lock string
-	// find returns the finished image's key, or "".
-	find func() (key string, err error)
-	// write fills an empty file and returns the image's key, or makes the image
-	// elsewhere and returns its key with done set.
-	write func(f *os.File) (made, error)
+// cacheDir is the directory of a cache: finished images, records, and files in the making
+// with their locks.
+type cacheDir struct{ dir string }
+
+// findKey returns a find function for an image whose key is known before it is built.
+func (c *cacheDir) findKey(key string) func() (string, error) {
+	return func() (string, error) { return c.existingKey(key) }
 }
 
-// made is what a job came to.
-type made struct {
-	key  string
-	done bool // the image is in the cache already; the file was not needed
-}
-
-// keyed makes find for an image whose key is known before it is made.
-func (s *Store) keyed(key string) func() (string, error) {
-	return func() (string, error) { return s.finished(key) }
-}
-
-// finished returns key if its image is there, else "".
-func (s *Store) finished(key string) (string, error) {
-	_, err := os.Lstat(s.path(key))
+// existingKey returns key if its image exists, else "".
+func (c *cacheDir) existingKey(key string) (string, error) {
+	_, err := os.Lstat(c.imagePath(key))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("look into the image cache: %w", err)
+		return "", fmt.Errorf("read the image cache: %w", err)
 	}
 	return key, nil
 }
 
-func (s *Store) path(key string) string { return filepath.Join(s.dir, key+imageSuffix) }
+func (c *cacheDir) imagePath(key string) string { return filepath.Join(c.dir, key+imageSuffix) }
 
-// usedStep is how exactly it is known when an image was used last.
+// usedStep is the precision of an image's time of last use.
 const usedStep = 10 * time.Second
 
-// open returns a finished image, or nil if there is none. While it is open
-// nobody makes room by removing it.
-func (s *Store) open(ctx context.Context, key string) (*os.File, error) {
-	path := s.path(key)
+// openImage opens a finished image, or returns nil if it does not exist. While it is open,
+// it is not removed to free space.
+func (c *cacheDir) openImage(ctx context.Context, key string) (*os.File, error) {
+	path := c.imagePath(key)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look into the image cache: %w", err)
+		return nil, fmt.Errorf("read the image cache: %w", err)
 	}
-	err = lock(ctx, f, path, unix.LOCK_SH)
-	if errors.Is(err, errMoved) {
+	err = lockFile(ctx, f, path, unix.LOCK_SH)
+	if errors.Is(err, errReplaced) {
 		return nil, f.Close()
 	}
 	var info fs.FileInfo
 	if err == nil {
 		info, err = f.Stat()
 	}
-	if err == nil && info.Mode().Perm() != imageMode { // its maker never came so far
+	if err == nil && info.Mode().Perm() != imageMode { // its builder was killed before Chmod
 		err = f.Chmod(imageMode)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("look into the image cache: %w", err), f.Close())
+		return nil, errors.Join(fmt.Errorf("read the image cache: %w", err), f.Close())
 	}
 	if now := time.Now(); now.Sub(info.ModTime()) > usedStep {
-		_ = os.Chtimes(path, now, now) // at worst it goes a little earlier
+		_ = os.Chtimes(path, now, now) // without it the image is only removed earlier
 	}
 	return f, nil
 }
 
-// once returns the image that j makes, open. It is made by one caller; the
-// others wait, as long as ctx allows.
-func (s *Store) once(ctx context.Context, j job) (*os.File, string, error) {
-	for range 5 {
-		key, err := s.make(ctx, j)
-		if err != nil {
-			return nil, "", err
-		}
-		if f, err := s.open(ctx, key); err != nil || f != nil {
-			return f, key, err
-		}
-	}
-	return nil, "", sandpit.Errorf(sandpit.Unavailable, "somebody keeps removing the image from the cache")
-}
-
-func (s *Store) make(ctx context.Context, j job) (string, error) {
-	if key, err := j.find(); err != nil || key != "" {
-		return key, err
-	}
-	f, err := s.acquire(ctx, j.lock)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
-	key, err := j.find()
-	if err == nil && key == "" {
-		var m made
-		m, err = j.write(f)
-		if err == nil && !m.done {
-			if err := s.publish(f, m.key+imageSuffix); err != nil {
-				return "", err
-			}
-			_ = s.trim(ctx) // the image is there; who prunes the cache hears of it
-			return m.key, nil
-		}
-		key = m.key
-	}
-	if removeErr := os.Remove(f.Name()); removeErr != nil {
-		err = errors.Join(err, fmt.Errorf("clean the image cache: %w", removeErr))
-	}
-	return key, s.explain(err)
-}
-
-// imageMode is that of finished images: readable for everyone, because an
-// engine may be another user than the one that filled the cache. Who gets at
-// them is decided by the directory.
+// imageMode is the mode of finished images: readable for all users, because an
+// engine may run as another user than the one that filled the cache. The mode of the
+// directory controls access.
 const imageMode = 0o444
 
-// publish gives the file its final name.
-func (s *Store) publish(f *os.File, name string) error {
+// publishFile renames an unfinished file to its final name.
+func (c *cacheDir) publishFile(f *os.File, name string) error {
 	err := f.Sync()
 	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(s.dir, name))
+		err = os.Rename(f.Name(), filepath.Join(c.dir, name))
 	}
 	if err != nil {
-		return s.explain(errors.Join(fmt.Errorf("finish the image: %w", err), os.Remove(f.Name())))
+		return c.hintDiskFull(errors.Join(fmt.Errorf("finish the image: %w", err), os.Remove(f.Name())))
 	}
-	// Last, for under its old name others must be able to open and lock it.
+	// Chmod is last: other processes must be able to open and lock the file under its old name.
 	return f.Chmod(imageMode)
 }
 
-// acquire returns the empty file NAME.tmp, locked for this caller alone.
-func (s *Store) acquire(ctx context.Context, name string) (*os.File, error) {
-	path := filepath.Join(s.dir, name+tempSuffix)
+// lockNew returns the empty file NAME.tmp with an exclusive lock.
+func (c *cacheDir) lockNew(ctx context.Context, name string) (*os.File, error) {
+	path := filepath.Join(c.dir, name+tempSuffix)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
-			return nil, s.explain(fmt.Errorf("write to the image cache: %w", err))
+			return nil, c.hintDiskFull(fmt.Errorf("write to the image cache: %w", err))
 		}
-		err = lock(ctx, f, path, unix.LOCK_EX)
-		if errors.Is(err, errMoved) {
+		err = lockFile(ctx, f, path, unix.LOCK_EX)
+		if errors.Is(err, errReplaced) {
 			_ = f.Close() // nothing was written
 			continue
 		}
@@ -191,14 +135,14 @@ func (s *Store) acquire(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// errMoved is a file that was finished or removed while its lock was waited for.
-var errMoved = errors.New("the file is not there any more")
+// errReplaced reports that a file was finished or removed while the caller waited for its lock.
+var errReplaced = errors.New("the file no longer exists")
 
-// lock waits for the lock on f, which is at path, to be shared or not. The kernel
-// drops it when the process ends, in whatever way. A finished file keeps its locks
-// under its new name, held for as long as somebody uses it: so who waits for the
-// old name must not wait for those.
-func lock(ctx context.Context, f *os.File, path string, how int) error {
+// lockFile waits for a shared or exclusive lock on f, which is at path. The kernel
+// releases the lock when the process ends. A finished file keeps its locks under its new
+// name for as long as it is in use, so a caller that waits for the old name must not wait
+// for those.
+func lockFile(ctx context.Context, f *os.File, path string, how int) error {
 	const longest = 25 * time.Millisecond
 	wait := time.Millisecond
 	for {
@@ -208,7 +152,7 @@ func lock(ctx context.Context, f *os.File, path string, how int) error {
 			return err
 		}
 		if !isAt(f, path) {
-			return errMoved
+			return errReplaced
 		}
 		if !blocked {
 			return nil
@@ -232,16 +176,16 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(own, there)
 }
 
-// sweep removes files in the making that nobody makes any more, and layers that
-// nobody has come back for.
-func (s *Store) sweep() error {
-	entries, err := os.ReadDir(s.dir)
+// removeAbandoned removes unfinished files that have no builder, and layers that were not
+// used for blobAge.
+func (c *cacheDir) removeAbandoned() error {
+	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, e := range entries {
-		path := filepath.Join(s.dir, e.Name())
+		path := filepath.Join(c.dir, e.Name())
 		switch {
 		case !e.Type().IsRegular():
 		case strings.HasSuffix(e.Name(), tempSuffix):
@@ -255,8 +199,8 @@ func (s *Store) sweep() error {
 	return errors.Join(errs...)
 }
 
-// removeIfFree removes a file that nobody has locked and that was not changed
-// after a time, unless that is zero.
+// removeIfFree removes a file that is not locked and was not changed after the given time;
+// the zero time sets no such condition.
 func removeIfFree(path string, after time.Time) (removed bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -268,7 +212,7 @@ func removeIfFree(path string, after time.Time) (removed bool, err error) {
 	defer func() { _ = f.Close() }() // only read
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return false, nil // somebody is at it
+		return false, nil // in use
 	}
 	if err != nil || !isAt(f, path) {
 		return false, err
@@ -280,11 +224,48 @@ func removeIfFree(path string, after time.Time) (removed bool, err error) {
 	return true, os.Remove(path)
 }
 
-// explain adds what a person can do about a full disk.
-func (s *Store) explain(err error) error {
+// hintDiskFull adds a hint to an error that a full disk causes.
+func (c *cacheDir) hintDiskFull(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err),
-			"make room on the disk of "+s.dir+"; sandpit image prune --all removes images that no sandbox uses")
+			"free space on the disk of "+c.dir+"; sandpit image prune --all removes images that no sandbox uses")
 	}
 	return err
+}
+
+// lockForAppend opens or creates the file at path with an exclusive lock and keeps its
+// contents.
+func (c *cacheDir) lockForAppend(ctx context.Context, path string) (*os.File, error) {
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			return nil, c.hintDiskFull(fmt.Errorf("write to the image cache: %w", err))
+		}
+		err = lockFile(ctx, f, path, unix.LOCK_EX)
+		if err == nil {
+			return f, nil
+		}
+		_ = f.Close() // nothing was written
+		if !errors.Is(err, errReplaced) {
+			return nil, fmt.Errorf("wait for the image cache: %w", err)
+		}
+	}
+}
+
+// keyOf returns the key of an open image.
+func (c *cacheDir) keyOf(f *os.File) string {
+	return strings.TrimSuffix(f.Name()[len(c.dir)+1:], imageSuffix)
+}
+
+// openID returns the image with an ID. NotFound: no such image.
+func (c *cacheDir) openID(ctx context.Context, id string) (*os.File, error) {
+	var f *os.File
+	var err error
+	if isKey(id) {
+		f, err = c.openImage(ctx, id)
+	}
+	if err == nil && f == nil {
+		err = errNoSuchID(id)
+	}
+	return f, err
 }

@@ -11,31 +11,30 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Config is what an image says about the programs in it. All of it is bounded and
-// can be given to a program as it is; none of it is to be trusted.
+// Config is an image's configuration for its programs. All values are bounded and valid for
+// starting a program, but untrusted.
 type Config struct {
-	// Env is what programs need in addition to the usual. Nil for nothing.
+	// Env is added to the environment of programs. Nil for nothing.
 	Env map[string]string `json:"env,omitempty"`
-	// WorkDir is where programs start, absolute and clean. "" for no wish.
+	// WorkDir is the working directory of programs, absolute and clean. "" if not set.
 	WorkDir string `json:"work_dir,omitempty"`
-	// User runs programs: a name, a uid, or either with a group behind a colon.
+	// User runs programs: a name or a uid, optionally followed by a colon and a group.
 	// "" for root.
 	User string `json:"user,omitempty"`
 	// Entrypoint is the program and its first arguments; Cmd are more arguments,
 	// or the whole command if there is no Entrypoint.
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
-	// ExposedPorts are those that programs listen on, such as 80/tcp, sorted.
+	// ExposedPorts are the ports that programs listen on, such as 80/tcp, sorted.
 	ExposedPorts []string `json:"exposed_ports,omitempty"`
-	// Labels are the builder's marks.
+	// Labels are metadata of the builder.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// Command is what the image runs when nothing else is said: Entrypoint and Cmd.
-// Nil for nothing.
+// Command returns the image's default command: Entrypoint and Cmd. Nil for none.
 func (c Config) Command() []string { return slices.Concat(c.Entrypoint, c.Cmd) }
 
-// Bounds for what an image says about itself.
+// Bounds of an image's metadata.
 const (
 	maxDocument    = 4 << 20 // bytes of a manifest, an index or a configuration
 	maxConfigItems = 4096    // of each list
@@ -43,7 +42,7 @@ const (
 	maxUser        = 256
 )
 
-// rawConfig is a configuration as image builders write it.
+// rawConfig is the JSON of an image's configuration.
 type rawConfig struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -63,12 +62,12 @@ type rawConfig struct {
 	} `json:"rootfs"`
 }
 
-func (r rawConfig) platform() platform {
+func (r rawConfig) toPlatform() platform {
 	return platform{OS: r.OS, Architecture: r.Architecture, Variant: r.Variant}
 }
 
-// created is when the image was built, or the zero time.
-func (r rawConfig) created() time.Time {
+// createdAt returns when the image was built, or the zero time.
+func (r rawConfig) createdAt() time.Time {
 	t, err := time.Parse(time.RFC3339, r.Created)
 	if err != nil || t.Year() < 1 || t.Year() > 9999 {
 		return time.Time{}
@@ -76,34 +75,33 @@ func (r rawConfig) created() time.Time {
 	return t.UTC()
 }
 
-// parseConfig reads an image's configuration.
+// parseConfig parses an image's configuration.
 //
-// Invalid: it is not JSON, or says what no program can be given. Exhausted: it
-// says too much.
+// Invalid: not JSON, or values that cannot be passed to a program. Exhausted: it is too large.
 func parseConfig(data []byte) (rawConfig, Config, error) {
 	var raw rawConfig
 	if err := json.Unmarshal(data, &raw); err != nil {
-		return raw, Config{}, badConfig("not JSON as it should be: %s", quote(err.Error()))
+		return raw, Config{}, errConfig("invalid JSON: %s", quoteName(err.Error()))
 	}
-	c, err := raw.check()
+	c, err := raw.toConfig()
 	return raw, c, err
 }
 
-func badConfig(format string, args ...any) error {
+func errConfig(format string, args ...any) error {
 	return sandpit.Errorf(sandpit.Invalid, "the image's configuration: "+format, args...)
 }
 
-func (r rawConfig) check() (Config, error) {
+func (r rawConfig) toConfig() (Config, error) {
 	in := r.Config
 	c := Config{User: in.User, Entrypoint: in.Entrypoint, Cmd: in.Cmd, Labels: in.Labels}
 	total := len(in.User) + len(in.WorkingDir)
 	for _, list := range [][]string{in.Env, in.Entrypoint, in.Cmd} {
 		if len(list) > maxConfigItems {
-			return c, tooMuchConfig()
+			return c, errConfigTooLarge()
 		}
 		for _, text := range list {
 			if strings.ContainsRune(text, 0) {
-				return c, badConfig("%s has a zero byte", quote(text))
+				return c, errConfig("%s has a zero byte", quoteName(text))
 			}
 			total += len(text)
 		}
@@ -112,10 +110,10 @@ func (r rawConfig) check() (Config, error) {
 		total += len(name) + len(value)
 	}
 	if total > maxConfigBytes || len(in.Labels) > maxConfigItems || len(in.ExposedPorts) > maxConfigItems {
-		return c, tooMuchConfig()
+		return c, errConfigTooLarge()
 	}
 	if len(in.User) > maxUser || strings.ContainsFunc(in.User, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return c, badConfig("user %s", quote(in.User))
+		return c, errConfig("invalid user %s", quoteName(in.User))
 	}
 	var err error
 	if c.WorkDir, err = checkWorkDir(in.WorkingDir); err != nil {
@@ -128,8 +126,8 @@ func (r rawConfig) check() (Config, error) {
 	return c, nil
 }
 
-func tooMuchConfig() error {
-	return sandpit.Errorf(sandpit.Exhausted, "the image's configuration says more than can be given to a program")
+func errConfigTooLarge() error {
+	return sandpit.Errorf(sandpit.Exhausted, "the image's configuration is too large to pass to a program")
 }
 
 func checkWorkDir(dir string) (string, error) {
@@ -138,11 +136,11 @@ func checkWorkDir(dir string) (string, error) {
 	}
 	clean := path.Join("/", dir)
 	if len(clean) > maxPath || strings.ContainsRune(clean, 0) {
-		return "", badConfig("working directory %s", quote(dir))
+		return "", errConfig("invalid working directory %s", quoteName(dir))
 	}
 	for part := range strings.SplitSeq(clean, "/") {
 		if len(part) > maxName {
-			return "", badConfig("working directory %s", quote(dir))
+			return "", errConfig("invalid working directory %s", quoteName(dir))
 		}
 	}
 	return clean, nil
@@ -156,9 +154,9 @@ func checkEnv(list []string) (map[string]string, error) {
 	for _, e := range list {
 		name, value, ok := strings.Cut(e, "=")
 		if name == "" {
-			return nil, badConfig("environment variable %s", quote(e))
+			return nil, errConfig("invalid environment variable %s", quoteName(e))
 		}
-		if ok { // a name alone says nothing
+		if ok { // a name without a value is ignored
 			env[name] = value
 		}
 	}
@@ -174,7 +172,7 @@ func knownPorts(set map[string]struct{}) []string {
 		}
 		port, err := strconv.ParseUint(number, 10, 16)
 		if err != nil || port == 0 || !slices.Contains([]string{"tcp", "udp", "sctp"}, protocol) {
-			continue // a range, or nonsense: nothing depends on it
+			continue // a range or invalid; ports are informational
 		}
 		ports = append(ports, strconv.FormatUint(port, 10)+"/"+protocol)
 	}

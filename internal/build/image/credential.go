@@ -22,13 +22,13 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// hubLogin is what Docker calls its own registry where it keeps logins.
+// hubLogin is the name of docker.io in Docker's logins.
 const hubLogin = "https://index.docker.io/v1/"
 
 // DockerCredentials finds logins as Docker does: in config.json in dir, or with
 // the credential helpers (programs called docker-credential-NAME) named there.
-// The file is read anew each time. An unreadable file is an error; no file is no
-// login.
+// It reads the file for each login. An unreadable file is an error; without a file there
+// are no logins.
 func DockerCredentials(dir string) CredentialFunc {
 	return func(ctx context.Context, registry string) (Credential, error) {
 		data, err := readConfigFile(filepath.Join(dir, "config.json"))
@@ -40,7 +40,7 @@ func DockerCredentials(dir string) CredentialFunc {
 		}
 		c, err := config.LoadFromReader(bytes.NewReader(data))
 		if err != nil { // it could repeat a password
-			return Credential{}, sandpit.Errorf(sandpit.Invalid, "%s is not what Docker writes", filepath.Join(dir, "config.json"))
+			return Credential{}, sandpit.Errorf(sandpit.Invalid, "%s is not a configuration file of Docker", filepath.Join(dir, "config.json"))
 		}
 		return findLogin(ctx, c, registry)
 	}
@@ -55,7 +55,7 @@ func readConfigFile(path string) ([]byte, error) {
 	return readDocument(f)
 }
 
-// findLogin asks the helper that is responsible, then the file itself.
+// findLogin asks the credential helper for the registry, then looks in the file.
 func findLogin(ctx context.Context, c *configfile.ConfigFile, registry string) (Credential, error) {
 	servers := []string{registry}
 	if registry == hub {
@@ -80,34 +80,34 @@ func findLogin(ctx context.Context, c *configfile.ConfigFile, registry string) (
 
 var helperPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
-// helperTime is how long a helper may take: it may ask a person.
-const helperTime = time.Minute
+// helperTimeout bounds the time of a credential helper, which may ask the user.
+const helperTimeout = time.Minute
 
-// askHelper asks a credential helper for a login. It is not given to anybody but
-// the registry, and what the helper says besides is not shown.
+// askHelper asks a credential helper for a login. Errors do not include the helper's output,
+// which may contain the login.
 func askHelper(ctx context.Context, name, server string) (Credential, error) {
 	if !helperPattern.MatchString(name) {
-		return Credential{}, sandpit.Errorf(sandpit.Invalid, "Docker's configuration names the credential helper %s", quote(name))
+		return Credential{}, sandpit.Errorf(sandpit.Invalid, "Docker's configuration: invalid credential helper %s", quoteName(name))
 	}
-	ctx, cancel := context.WithTimeout(ctx, helperTime)
+	ctx, cancel := context.WithTimeout(ctx, helperTimeout)
 	defer cancel()
 	program := "docker-credential-" + name
 	cmd := exec.CommandContext(ctx, program, "get")
 	cmd.Stdin = strings.NewReader(server)
-	out := &bounder{left: 64 << 10}
+	out := &boundedBuffer{left: 64 << 10}
 	cmd.Stdout = out
 	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
-		if bytes.Contains(out.kept, []byte("credentials not found")) {
+		if bytes.Contains(out.data, []byte("credentials not found")) {
 			return Credential{}, nil
 		}
 		return Credential{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unavailable, "the credential helper %s does not work: %w", program, err),
-			"repair it, or take it out of Docker's config.json")
+			sandpit.Errorf(sandpit.Unavailable, "credential helper %s: %w", program, err),
+			"repair it, or remove it from Docker's config.json")
 	}
 	var answer struct{ Username, Secret string }
-	if json.Unmarshal(out.kept, &answer) != nil {
-		return Credential{}, sandpit.Errorf(sandpit.Unavailable, "the credential helper %s answers with something else", program)
+	if json.Unmarshal(out.data, &answer) != nil {
+		return Credential{}, sandpit.Errorf(sandpit.Unavailable, "credential helper %s: unexpected output", program)
 	}
 	if answer.Username == "<token>" {
 		return Credential{Token: answer.Secret}, nil
@@ -115,47 +115,47 @@ func askHelper(ctx context.Context, name, server string) (Credential, error) {
 	return Credential{User: answer.Username, Password: answer.Secret}, nil
 }
 
-// bounder keeps the beginning of what a program writes. It embeds no buffer, whose
-// ReadFrom would take everything.
-type bounder struct {
-	kept []byte
+// boundedBuffer stores the output of a program up to a limit. It does not embed a
+// bytes.Buffer, whose ReadFrom would bypass the limit.
+type boundedBuffer struct {
+	data []byte
 	left int
 }
 
-// Write refuses what is too much, which ends the program.
-func (b *bounder) Write(p []byte) (int, error) {
+// Write fails above the limit, which ends the program.
+func (b *boundedBuffer) Write(p []byte) (int, error) {
 	if len(p) > b.left {
 		return 0, io.ErrShortWrite
 	}
 	b.left -= len(p)
-	b.kept = append(b.kept, p...)
+	b.data = append(b.data, p...)
 	return len(p), nil
 }
 
 type credentialKey struct{}
 
-// lent is a login for one registry that a context carries.
-type lent struct {
+// contextLogin is a login for one registry in a context.
+type contextLogin struct {
 	registry string
 	login    Credential
 }
 
-// WithCredential returns a context in which the registry of an image is told c, whatever
-// Options.Credentials says.
+// WithCredential returns a context in which c is the login for the registry of an image
+// instead of what Options.Credentials returns.
 //
-// Invalid: the image is not one of a registry.
+// Invalid: the image is not from a registry.
 func WithCredential(ctx context.Context, ref sandpit.Image, c Credential) (context.Context, error) {
 	r, err := parseReference(string(ref))
 	if err == nil && (r.registry == "" || IsPath(string(ref))) {
-		err = sandpit.Errorf(sandpit.Invalid, "image %s: there is no registry that a login could be for", quote(string(ref)))
+		err = sandpit.Errorf(sandpit.Invalid, "image %s: not an image of a registry, so a login has no use", quoteName(string(ref)))
 	}
-	return context.WithValue(ctx, credentialKey{}, lent{r.registry, c}), err
+	return context.WithValue(ctx, credentialKey{}, contextLogin{r.registry, c}), err
 }
 
-// lending asks the context before f.
-func lending(f CredentialFunc) CredentialFunc {
+// withContextLogin returns a CredentialFunc that looks in the context before it calls f.
+func withContextLogin(f CredentialFunc) CredentialFunc {
 	return func(ctx context.Context, registry string) (Credential, error) {
-		if l, ok := ctx.Value(credentialKey{}).(lent); ok && l.registry == registry {
+		if l, ok := ctx.Value(credentialKey{}).(contextLogin); ok && l.registry == registry {
 			return l.login, nil
 		}
 		return f(ctx, registry)

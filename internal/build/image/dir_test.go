@@ -28,7 +28,7 @@ func TestChanged(t *testing.T) {
 	must(t, os.Symlink("b", in("link")))
 	seen := map[string]string{}
 	resolve := func(step string) string {
-		f, err := s.fromDir(t.Context(), dir, nil)
+		f, err := s.openDir(t.Context(), dir, nil)
 		must(t, err)
 		must(t, f.Close())
 		return f.Name()
@@ -91,7 +91,7 @@ func TestLeftOut(t *testing.T) {
 	}
 	s, err := Open(filepath.Join(dir, "cache"), Options{}) // in the directory itself
 	must(t, err)
-	f, err := s.fromDir(t.Context(), dir, nil)
+	f, err := s.openDir(t.Context(), dir, nil)
 	must(t, err)
 	defer f.Close()
 	got := readImage(t, f.Name())
@@ -104,7 +104,7 @@ func TestLeftOut(t *testing.T) {
 	if len(got) != 0 {
 		t.Errorf("the image has also %v", got)
 	}
-	again, err := s.fromDir(t.Context(), dir, nil)
+	again, err := s.openDir(t.Context(), dir, nil)
 	must(t, err)
 	if again.Name() != f.Name() {
 		t.Error("the cache in the directory made for another image")
@@ -129,7 +129,7 @@ func TestKernelFileSystemsStayEmpty(t *testing.T) {
 	mount("proc", "proc")
 	mount("tmpfs", "data")
 	write(t, filepath.Join(dir, "data/file"), "on another file system")
-	f, err := newStore(t).fromDir(t.Context(), dir, nil)
+	f, err := newStore(t).openDir(t.Context(), dir, nil)
 	must(t, err)
 	got := readImage(t, f.Name())
 	if e, ok := got["data/file"]; !ok || e.Size == 0 || len(got) != 4 {
@@ -201,11 +201,11 @@ func TestSwapped(t *testing.T) {
 			write(t, dir+"/sub/file", "public")
 			root, err := s.walkDir(t.Context(), dir)
 			must(t, err, swap(dir))
-			_, err = s.fromTree(t.Context(), root, note{}, nil)
+			_, err = s.builder.makeTree(t.Context(), root, note{}, nil)
 			if !errors.Is(err, sandpit.Unavailable) || !strings.Contains(err.Error(), dir+"/sub/file") {
 				t.Errorf("got %v, want an error that names the file", err)
 			}
-			if left, _ := os.ReadDir(s.dir); len(left) != 0 {
+			if left, _ := os.ReadDir(s.cache.dir); len(left) != 0 {
 				t.Errorf("left behind: %v", left)
 			}
 		})
@@ -224,14 +224,14 @@ func TestDirLimits(t *testing.T) {
 		"names":   {entries: 10, bytes: 1000, names: 9, steps: 10_000},
 	} {
 		s := newStore(t)
-		s.limits = lim
-		if _, err := s.fromDir(t.Context(), dir, nil); !errors.Is(err, sandpit.Exhausted) || sandpit.HintOf(err) == "" {
+		s.builder.limits = lim
+		if _, err := s.openDir(t.Context(), dir, nil); !errors.Is(err, sandpit.Exhausted) || sandpit.HintOf(err) == "" {
 			t.Errorf("%s: %v, want exhausted", name, err)
 		}
 	}
 	s := newStore(t)
-	s.limits = limits{entries: 10, bytes: 1000, names: 10, steps: 10_000}
-	if _, err := s.fromDir(t.Context(), dir, nil); err != nil {
+	s.builder.limits = limits{entries: 10, bytes: 1000, names: 10, steps: 10_000}
+	if _, err := s.openDir(t.Context(), dir, nil); err != nil {
 		t.Errorf("just enough: %v", err)
 	}
 }
@@ -244,12 +244,12 @@ func TestProgressAndCancel(t *testing.T) {
 	write(t, dir+"/a", strings.Repeat("a", size))
 	write(t, dir+"/b", strings.Repeat("b", 100))
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := s.fromDir(ctx, dir, func(int64, int64) { cancel() })
+	_, err := s.openDir(ctx, dir, func(int64, int64) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
 	var steps []int64
-	_, err = s.fromDir(t.Context(), dir, func(done, total int64) {
+	_, err = s.openDir(t.Context(), dir, func(done, total int64) {
 		if total != size+100 || len(steps) > 0 && done < steps[len(steps)-1] {
 			t.Errorf("told %d of %d after %v", done, total, steps)
 		}
@@ -259,7 +259,7 @@ func TestProgressAndCancel(t *testing.T) {
 	if len(steps) < 5 || steps[len(steps)-1] != size+100 {
 		t.Errorf("told %v", steps)
 	}
-	if _, err = s.fromDir(t.Context(), dir, func(int64, int64) { t.Error("told of a finished image") }); err != nil {
+	if _, err = s.openDir(t.Context(), dir, func(int64, int64) { t.Error("told of a finished image") }); err != nil {
 		t.Error(err)
 	}
 }
@@ -274,7 +274,7 @@ func BenchmarkDir(b *testing.B) {
 		b.SetBytes(files * size)
 		for b.Loop() {
 			s := newStore(b)
-			if _, err := s.fromDir(b.Context(), dir, nil); err != nil {
+			if _, err := s.openDir(b.Context(), dir, nil); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -282,7 +282,7 @@ func BenchmarkDir(b *testing.B) {
 	b.Run("warm", func(b *testing.B) {
 		s := newStore(b)
 		for b.Loop() {
-			if _, err := s.fromDir(b.Context(), dir, nil); err != nil {
+			if _, err := s.openDir(b.Context(), dir, nil); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The part of the EROFS format that is used here: a superblock, then the
-// contents of files in whole blocks, then the inodes, each with its short
-// directory or link target behind it. All numbers are little-endian.
+// The used part of the EROFS format: a superblock, then the contents of files in whole
+// blocks, then the inodes, each followed by its short directory or link target. All numbers
+// are little-endian.
 const (
 	blockBits   = 12
 	blockSize   = 1 << blockBits
 	superOffset = 1024
 	superMagic  = 0xE0F5E1E2
-	hasMtime    = 0x2 // times of inodes are those of modification
+	hasMtime    = 0x2 // inodes have modification times
 
 	slotBits  = 5 // an inode's number counts slots of 32 bytes
 	inodeSize = 64
@@ -30,35 +30,35 @@ const (
 	// The first number used. Programs take 0 for a deleted file.
 	firstSlot = inodeSize >> slotBits
 
-	layoutPlain  = 0 // contents in blocks of their own
-	layoutInline = 2 // contents behind the inode
+	layoutPlain  = 0 // contents in separate blocks
+	layoutInline = 2 // contents after the inode
 )
 
 const (
 	bufferSize = 1 << 20
-	// holeSize is the unit in which zeros are left out of the file.
+	// holeSize is the unit of holes: zeros of this size are not written.
 	holeSize = 64 << 10
 )
 
-// writer makes an EROFS file: first data for each regular file, then finish.
+// writer writes an EROFS file: call writeData for each regular file, then finishImage.
 type writer struct {
 	f     *os.File
-	at    int64  // where buf belongs in the file
+	at    int64  // offset of buf in the file
 	buf   []byte // not written yet
 	zeros []byte
-	room  room // bounds what is written
+	space reservation // bounds the bytes written
 }
 
 func newWriter(f *os.File) *writer {
 	return &writer{f: f, at: blockSize, buf: make([]byte, 0, bufferSize), zeros: make([]byte, holeSize)}
 }
 
-// data copies r to its end, as the contents of one file.
-func (w *writer) data(r io.Reader) (block uint32, size int64, err error) {
-	block = w.block()
+// writeData copies all of r as the contents of one file, and returns its first block and size.
+func (w *writer) writeData(r io.Reader) (block uint32, size int64, err error) {
+	block = w.nextBlock()
 	for {
 		if len(w.buf) == cap(w.buf) {
-			if err := w.flush(); err != nil {
+			if err := w.flushBuffer(); err != nil {
 				return 0, 0, err
 			}
 		}
@@ -66,7 +66,7 @@ func (w *writer) data(r io.Reader) (block uint32, size int64, err error) {
 		w.buf = w.buf[:len(w.buf)+n]
 		size += int64(n)
 		if errors.Is(err, io.EOF) {
-			return block, size, w.pad(blockSize)
+			return block, size, w.padTo(blockSize)
 		}
 		if err != nil {
 			return 0, 0, err
@@ -76,14 +76,13 @@ func (w *writer) data(r io.Reader) (block uint32, size int64, err error) {
 
 func (w *writer) offset() int64 { return w.at + int64(len(w.buf)) }
 
-// block is the number of the block that comes next. Numbers have 32 bits, and
-// no image may be that large.
-func (w *writer) block() uint32 { return uint32(w.offset() >> blockBits) }
+// nextBlock returns the number of the next block. Limits keep it below 32 bits.
+func (w *writer) nextBlock() uint32 { return uint32(w.offset() >> blockBits) }
 
-func (w *writer) write(p []byte) error {
+func (w *writer) writeBytes(p []byte) error {
 	for len(p) > 0 {
 		if len(w.buf) == cap(w.buf) {
-			if err := w.flush(); err != nil {
+			if err := w.flushBuffer(); err != nil {
 				return err
 			}
 		}
@@ -94,21 +93,20 @@ func (w *writer) write(p []byte) error {
 	return nil
 }
 
-// pad adds zeros up to a multiple of unit, which is at most a block.
-func (w *writer) pad(unit int64) error {
-	return w.write(w.zeros[:-w.offset()&(unit-1)])
+// padTo writes zeros up to a multiple of unit, which is at most a block.
+func (w *writer) padTo(unit int64) error {
+	return w.writeBytes(w.zeros[:-w.offset()&(unit-1)])
 }
 
-// flush writes what is buffered, but for long runs of zeros, which the file has
-// where nothing was written.
-func (w *writer) flush() error {
+// flushBuffer writes the buffer to the file. It skips long runs of zeros, which become holes.
+func (w *writer) flushBuffer() error {
 	for start := 0; start < len(w.buf); {
 		end := start
 		for end < len(w.buf) && !w.isHole(end) {
 			end = min(end+holeSize, len(w.buf))
 		}
 		if end > start {
-			if err := w.room.take(int64(end - start)); err != nil {
+			if err := w.space.takeBytes(int64(end - start)); err != nil {
 				return err
 			}
 			if _, err := w.f.WriteAt(w.buf[start:end], w.at+int64(start)); err != nil {
@@ -129,55 +127,55 @@ func (w *writer) isHole(start int) bool {
 	return bytes.Equal(unit, w.zeros[:len(unit)])
 }
 
-// placed is a node with its place among the inodes.
-type placed struct {
+// inodeEntry is a node with the data for its inode.
+type inodeEntry struct {
 	*node
 	parent *node
 	names  []string // of a directory, sorted, with . and ..
-	tail   int      // bytes behind the inode
+	tail   int      // bytes after the inode
 }
 
-// finish writes the tree of inodes and what makes the file an image.
-func (w *writer) finish(root *node) error {
-	var inodes []placed
-	collect(&inodes, root, root)
-	size := place(inodes)
+// finishImage writes the inodes and the superblock.
+func (w *writer) finishImage(root *node) error {
+	var inodes []inodeEntry
+	listInodes(&inodes, root, root)
+	size := numberInodes(inodes)
 	for i := range inodes {
-		if err := w.large(&inodes[i]); err != nil {
+		if err := w.writeLarge(&inodes[i]); err != nil {
 			return err
 		}
 	}
 	meta := w.offset()
 	for i := range inodes {
-		if err := w.inode(&inodes[i], meta, uint32(i+1)); err != nil {
+		if err := w.writeInode(&inodes[i], meta, uint32(i+1)); err != nil {
 			return err
 		}
 	}
-	if err := w.pad(blockSize); err != nil {
+	if err := w.padTo(blockSize); err != nil {
 		return err
 	}
 	if w.offset() < meta+size {
 		return fmt.Errorf("write the image: %d bytes of inodes instead of %d", w.offset()-meta, size)
 	}
-	if err := w.flush(); err != nil {
+	if err := w.flushBuffer(); err != nil {
 		return err
 	}
-	return w.super(root, meta, len(inodes))
+	return w.writeSuperblock(root, meta, len(inodes))
 }
 
-// collect lists the nodes, each directory before what is in it, and counts
-// their links.
-func collect(list *[]placed, n, parent *node) {
-	if n.links++; n.links > 1 { // one more name for a file
+// listInodes appends the nodes below n, each directory before its entries, and counts their
+// links.
+func listInodes(list *[]inodeEntry, n, parent *node) {
+	if n.links++; n.links > 1 { // a hard link
 		return
 	}
-	p := placed{node: n, parent: parent}
+	p := inodeEntry{node: n, parent: parent}
 	if !n.isDir() {
 		*list = append(*list, p)
 		return
 	}
 	n.links = 2 // . and its name; .. of each directory in it is added below
-	names := n.names()
+	names := n.childNames()
 	p.names = withDots(names)
 	*list = append(*list, p)
 	for _, name := range names {
@@ -185,12 +183,12 @@ func collect(list *[]placed, n, parent *node) {
 		if child.isDir() {
 			n.links++
 		}
-		collect(list, child, n)
+		listInodes(list, child, n)
 	}
 }
 
-// withDots adds . and .. where sorting puts them: names may begin with bytes
-// that come before the dot.
+// withDots adds . and .. to sorted names at their sorted position: names may begin with bytes
+// below the dot.
 func withDots(names []string) []string {
 	all := make([]string, 0, len(names)+2)
 	dots := []string{".", ".."}
@@ -204,9 +202,9 @@ func withDots(names []string) []string {
 	return append(all, dots...)
 }
 
-// place gives each node its inode number and returns the size of all inodes.
-// An inode and what is behind it are in one block.
-func place(inodes []placed) int64 {
+// numberInodes assigns inode numbers and returns the size of all inodes. An inode and its
+// inline contents are in one block.
+func numberInodes(inodes []inodeEntry) int64 {
 	off := int64(firstSlot << slotBits)
 	for i := range inodes {
 		p := &inodes[i]
@@ -229,31 +227,30 @@ func place(inodes []placed) int64 {
 	return off
 }
 
-// large writes directories and links that do not fit behind their inode.
-func (w *writer) large(p *placed) error {
+// writeLarge writes directories and link targets that do not fit after their inode.
+func (w *writer) writeLarge(p *inodeEntry) error {
 	if p.kind() == unix.S_IFREG || p.tail > 0 || p.size == 0 {
 		return nil
 	}
-	p.block = w.block()
-	if err := w.write(p.contents()); err != nil {
+	p.block = w.nextBlock()
+	if err := w.writeBytes(p.contents()); err != nil {
 		return err
 	}
-	return w.pad(blockSize)
+	return w.padTo(blockSize)
 }
 
-// contents are those of a directory or link.
-func (p *placed) contents() []byte {
+// contents returns the encoded directory or the link target.
+func (p *inodeEntry) contents() []byte {
 	if p.isDir() {
-		return p.entries()
+		return p.encodeEntries()
 	}
 	return []byte(p.target)
 }
 
-// inode writes one inode. Of the two forms it takes the long one, which has room
-// for every owner and time.
-func (w *writer) inode(p *placed, meta int64, number uint32) error {
+// writeInode writes one inode in the extended form, which has fields for every owner and time.
+func (w *writer) writeInode(p *inodeEntry, meta int64, number uint32) error {
 	for start := meta + int64(p.nid<<slotBits); w.offset() < start; {
-		if err := w.write(w.zeros[:min(start-w.offset(), blockSize)]); err != nil {
+		if err := w.writeBytes(w.zeros[:min(start-w.offset(), blockSize)]); err != nil {
 			return err
 		}
 	}
@@ -263,7 +260,7 @@ func (w *writer) inode(p *placed, meta int64, number uint32) error {
 	}
 	var b [inodeSize]byte
 	le := binary.LittleEndian
-	le.PutUint16(b[0:], layout<<1|1) // the lowest bit says that it is the long form
+	le.PutUint16(b[0:], layout<<1|1) // the lowest bit selects the extended form
 	le.PutUint16(b[4:], uint16(p.mode))
 	le.PutUint64(b[8:], uint64(p.size))
 	le.PutUint32(b[16:], p.block)
@@ -273,18 +270,17 @@ func (w *writer) inode(p *placed, meta int64, number uint32) error {
 	le.PutUint64(b[32:], uint64(p.mtime.sec))
 	le.PutUint32(b[40:], p.mtime.nsec)
 	le.PutUint32(b[44:], p.links)
-	if err := w.write(b[:]); err != nil {
+	if err := w.writeBytes(b[:]); err != nil {
 		return err
 	}
 	if p.tail == 0 {
 		return nil
 	}
-	return w.write(p.contents())
+	return w.writeBytes(p.contents())
 }
 
-// fit returns how many of the names fit in one block of a directory, and how
-// many bytes they take.
-func fit(names []string) (count, size int) {
+// countFitting returns how many names fit in one block of a directory, and their size in bytes.
+func countFitting(names []string) (count, size int) {
 	for _, name := range names {
 		next := size + entrySize + len(name)
 		if next > blockSize {
@@ -299,7 +295,7 @@ func fit(names []string) (count, size int) {
 func entriesSize(names []string) int64 {
 	var total int64
 	for len(names) > 0 {
-		count, size := fit(names)
+		count, size := countFitting(names)
 		if names = names[count:]; len(names) > 0 {
 			size = blockSize
 		}
@@ -308,16 +304,15 @@ func entriesSize(names []string) int64 {
 	return total
 }
 
-// entries lists a directory: in each block first the entries, then the names
-// they point to.
-func (p *placed) entries() []byte {
+// encodeEntries encodes a directory: each block has the entries first, then their names.
+func (p *inodeEntry) encodeEntries() []byte {
 	out := make([]byte, 0, p.size)
 	le := binary.LittleEndian
 	for names := p.names; len(names) > 0; {
-		count, _ := fit(names)
+		count, _ := countFitting(names)
 		nameAt := count * entrySize
 		for _, name := range names[:count] {
-			to := p.entry(name)
+			to := p.lookUpEntry(name)
 			out = le.AppendUint64(out, to.nid)
 			out = le.AppendUint16(out, uint16(nameAt))
 			out = append(out, fileType(to.kind()), 0)
@@ -333,7 +328,7 @@ func (p *placed) entries() []byte {
 	return out
 }
 
-func (p *placed) entry(name string) *node {
+func (p *inodeEntry) lookUpEntry(name string) *node {
 	switch name {
 	case ".":
 		return p.node
@@ -357,8 +352,8 @@ func fileType(kind uint32) byte {
 	return 0
 }
 
-// super writes the superblock, without which the file is no image.
-func (w *writer) super(root *node, meta int64, inodes int) error {
+// writeSuperblock writes the superblock and sets the file's size.
+func (w *writer) writeSuperblock(root *node, meta int64, inodes int) error {
 	var b [128]byte
 	le := binary.LittleEndian
 	le.PutUint32(b[0:], superMagic)

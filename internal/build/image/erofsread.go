@@ -10,61 +10,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reader reads the tree of an image that writer has made. The file lies in the cache,
-// where nobody else writes; it may be damaged all the same.
+// reader reads the tree of an image that writer has written. The file is in the cache,
+// where other users cannot write, but it may be damaged.
 type reader struct {
 	f    *os.File
 	size int64
-	meta int64 // where the inodes are
+	meta int64 // offset of the inodes
 	left limits
 	seen map[uint64]*node
 }
 
-// openTree returns the tree of a finished image, and where its contents end. Files keep
-// their place in it.
+// openTree returns the tree of a finished image and the offset where its contents end. Files
+// have their blocks in the image.
 func openTree(f *os.File, lim limits) (root *node, end int64, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return nil, 0, err
 	}
 	r := &reader{f: f, size: info.Size(), left: lim, seen: map[uint64]*node{}}
-	super, err := r.read(superOffset, 128)
+	super, err := r.readAt(superOffset, 128)
 	if err != nil {
 		return nil, 0, err
 	}
 	le := binary.LittleEndian
 	if le.Uint32(super) != superMagic || super[12] != blockBits {
-		return nil, 0, damagedImage(f)
+		return nil, 0, errDamagedImage(f)
 	}
 	r.meta = int64(le.Uint32(super[40:])) << blockBits
-	root, err = r.inode(uint64(le.Uint16(super[14:])), 0)
+	root, err = r.readInode(uint64(le.Uint16(super[14:])), 0)
 	if err == nil && !root.isDir() {
-		err = damagedImage(f)
+		err = errDamagedImage(f)
 	}
 	return root, r.meta, err
 }
 
-// read returns a part of the file.
-func (r *reader) read(at, size int64) ([]byte, error) {
+// readAt reads size bytes at an offset.
+func (r *reader) readAt(at, size int64) ([]byte, error) {
 	const most = 256 << 20
 	if at < 0 || size < 0 || size > most || at+size > r.size {
-		return nil, damagedImage(r.f)
+		return nil, errDamagedImage(r.f)
 	}
 	data := make([]byte, size)
 	_, err := r.f.ReadAt(data, at)
 	return data, err
 }
 
-// inode reads a node and what is below it.
-func (r *reader) inode(nid uint64, depth int) (*node, error) {
+// readInode reads a node and the tree below it.
+func (r *reader) readInode(nid uint64, depth int) (*node, error) {
 	if n := r.seen[nid]; n != nil {
 		if n.isDir() { // a directory has one name
-			return nil, damagedImage(r.f)
+			return nil, errDamagedImage(r.f)
 		}
 		return n, nil
 	}
 	at := r.meta + int64(nid<<slotBits)
-	b, err := r.read(at, inodeSize)
+	b, err := r.readAt(at, inodeSize)
 	if err != nil {
 		return nil, err
 	}
@@ -74,13 +74,13 @@ func (r *reader) inode(nid uint64, depth int) (*node, error) {
 		mtime: stamp{sec: int64(le.Uint64(b[32:])), nsec: le.Uint32(b[40:])},
 	}
 	r.seen[nid] = n
-	if err := r.left.take("", n, n.size); err != nil {
+	if err := r.left.countFile("", n, n.size); err != nil {
 		return nil, err
 	}
 	if n.kind() == unix.S_IFREG {
 		n.block = le.Uint32(b[16:])
 		if n.size < 0 || int64(n.block)<<blockBits+n.size > r.size {
-			return nil, damagedImage(r.f)
+			return nil, errDamagedImage(r.f)
 		}
 		return n, nil
 	}
@@ -89,15 +89,15 @@ func (r *reader) inode(nid uint64, depth int) (*node, error) {
 	} else {
 		at = int64(le.Uint32(b[16:])) << blockBits
 	}
-	data, err := r.read(at, n.size)
+	data, err := r.readAt(at, n.size)
 	if err != nil {
 		return nil, err
 	}
-	return n, r.fill(n, data, depth)
+	return n, r.decodeContents(n, data, depth)
 }
 
-// fill gives a node what stands in its contents.
-func (r *reader) fill(n *node, data []byte, depth int) error {
+// decodeContents decodes a link target or a directory into a node.
+func (r *reader) decodeContents(n *node, data []byte, depth int) error {
 	n.size = 0
 	switch n.kind() {
 	case unix.S_IFLNK:
@@ -108,28 +108,28 @@ func (r *reader) fill(n *node, data []byte, depth int) error {
 		return nil
 	}
 	if depth > maxPath/2 {
-		return damagedImage(r.f)
+		return errDamagedImage(r.f)
 	}
 	n.children = map[string]*node{}
 	for len(data) > 0 {
 		block := data[:min(len(data), blockSize)]
 		data = data[len(block):]
-		if err := r.entries(n, block, depth); err != nil {
+		if err := r.readEntries(n, block, depth); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// entries reads one block of a directory.
-func (r *reader) entries(dir *node, block []byte, depth int) error {
+// readEntries reads one block of a directory.
+func (r *reader) readEntries(dir *node, block []byte, depth int) error {
 	le := binary.LittleEndian
 	if len(block) < entrySize {
-		return damagedImage(r.f)
+		return errDamagedImage(r.f)
 	}
 	first := int(le.Uint16(block[8:])) // the names begin where the entries end
 	if first < entrySize || first%entrySize != 0 || first > len(block) {
-		return damagedImage(r.f)
+		return errDamagedImage(r.f)
 	}
 	for e := block[:first]; len(e) > 0; e = e[entrySize:] {
 		start, end := int(le.Uint16(e[8:])), len(block)
@@ -137,16 +137,16 @@ func (r *reader) entries(dir *node, block []byte, depth int) error {
 			end = int(le.Uint16(e[entrySize+8:]))
 		}
 		if start > end || end > len(block) {
-			return damagedImage(r.f)
+			return errDamagedImage(r.f)
 		}
 		name := cString(block[start:end])
 		if name == "." || name == ".." {
 			continue
 		}
 		if checkName(name) != nil {
-			return damagedImage(r.f)
+			return errDamagedImage(r.f)
 		}
-		child, err := r.inode(le.Uint64(e), depth+1)
+		child, err := r.readInode(le.Uint64(e), depth+1)
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func (r *reader) entries(dir *node, block []byte, depth int) error {
 	return nil
 }
 
-// cString is the text before the first zero.
+// cString returns the text before the first zero byte.
 func cString(b []byte) string {
 	for i, c := range b {
 		if c == 0 {
@@ -165,13 +165,13 @@ func cString(b []byte) string {
 	return string(b)
 }
 
-// copyContents gives out the contents of an image, which end at end, at the same place.
-// Where the file system can, both have the same blocks on the disk.
+// copyContents copies the contents of an image up to the offset end to the same offsets of
+// out, without holes. Both share blocks if the file system supports it.
 func copyContents(out, from *os.File, end int64) error {
 	for at := int64(blockSize); at < end; {
 		data, err := from.Seek(at, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) || err == nil && data >= end {
-			return nil // there is nothing but holes
+			return nil // only holes follow
 		}
 		if err != nil {
 			return err

@@ -8,44 +8,42 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Extension says what an image has more than the one that it is based on.
+// Extension describes an image that is built from another one.
 type Extension struct {
-	// Base is any image but the host's, as Resolve takes it, or Scratch.
+	// Base is any image except the host's, in a form that Resolve takes, or Scratch.
 	Base sandpit.Image
-	// Key stands for all that makes the image another one than its base: with the same
-	// base and key it is made once.
+	// Key identifies the difference from the base: for the same base and key the image is
+	// built once.
 	Key string
-	// Layer opens a layer as images of registries have it, packed or not, if the image is
-	// to be made. What it returns is closed. Nil changes no files.
+	// Layer opens the layer to add, compressed or not, in the format of registries. It is
+	// called only if the image must be built, and its result is closed. Nil changes no files.
 	Layer func(ctx context.Context) (io.ReadCloser, error)
-	// Config replaces what the base says about programs in it.
+	// Config replaces the base's configuration.
 	Config Config
-	// Template is kept with the image, for whoever has it built. Default: nothing.
+	// Template is stored with the image for its builder. Default: nothing.
 	Template json.RawMessage
-	// Source is what it is made from, for people.
+	// Source describes what the image is built from, for people.
 	Source string
-	// Owner is whose share of the cache it counts against while it has no name. Default:
-	// no owner's.
+	// Owner is the owner whose share of the cache the image uses while it has no name.
+	// Default: none.
 	Owner string
 }
 
-// Scratch is the base of an Extension that has none: nothing but an empty directory.
+// Scratch is the base of an Extension that starts with an empty directory.
 const Scratch sandpit.Image = "scratch"
 
-// Extend returns the image that e describes, as an entry without a name, making it
-// first if need be. Who wants the same one meanwhile waits.
+// Extend returns the image that e describes, as an entry without a name. It builds the image
+// if it does not exist; concurrent callers for the same image wait.
 //
-// Unsupported: the base is the host's image. Otherwise errors are those of Resolve, and
-// of Layer.
+// Unsupported: the base is the host's image. Otherwise it returns errors of Resolve and Layer.
 func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, error) {
 	if e.Base == Scratch {
-		return s.extendFrom(ctx, e, nil)
+		return s.builder.extendFrom(ctx, e, nil)
 	}
 	base, err := s.Resolve(ctx, e.Base, p)
 	if err != nil {
@@ -54,77 +52,72 @@ func (s *Store) Extend(ctx context.Context, e Extension, p Progress) (Entry, err
 	defer func() { _ = base.File.Close() }() // only read
 	if len(base.Mounts) > 0 {
 		return Entry{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "image %s is this machine's programs, and nothing can be based on it", sandpit.HostImage),
+			sandpit.Errorf(sandpit.Unsupported, "image %s consists of this machine's programs and cannot be a base", sandpit.HostImage),
 			"start from an image of a registry, a directory or an archive")
 	}
-	return s.extendFrom(ctx, e, base.File)
+	return s.builder.extendFrom(ctx, e, base.File)
 }
 
-// extendFrom is Extend of an open image, or of nothing.
-func (s *Store) extendFrom(ctx context.Context, e Extension, base *os.File) (Entry, error) {
+// extendFrom builds the image of an Extension from an open base, or from nothing if base is nil.
+func (b *builder) extendFrom(ctx context.Context, e Extension, base *os.File) (Entry, error) {
 	config, err := json.Marshal(e.Config)
 	if err != nil {
 		return Entry{}, fmt.Errorf("extend image %s: %w", e.Base, err)
 	}
 	baseKey := string(Scratch)
 	if base != nil {
-		baseKey = s.keyOf(base)
+		baseKey = b.cache.keyOf(base)
 	}
-	key := digest("extend", baseKey, e.Key, string(config), string(e.Template))
-	var space room
-	defer func() { space.release() }() // from now on the image itself is counted
-	f, _, err := s.once(ctx, job{
+	key := cacheKey("extend", baseKey, e.Key, string(config), string(e.Template))
+	var space reservation
+	defer func() { space.release() }() // from now on the finished image counts
+	f, _, err := b.makeOnce(ctx, makeJob{
 		lock: key,
-		find: s.keyed(key),
-		write: func(out *os.File) (_ made, err error) {
-			if space, err = s.reserve(e.Owner, sizeOnDisk(base)); err != nil {
-				return made{}, err
+		find: b.cache.findKey(key),
+		write: func(out *os.File) (_ makeResult, err error) {
+			if space, err = b.space.reserve(e.Owner, sizeOnDisk(base)); err != nil {
+				return makeResult{}, err
 			}
-			x := extending{Extension: e, base: base, out: out, space: space}
+			x := extensionJob{Extension: e, base: base, out: out, space: space}
 			if e.Layer != nil {
 				if x.layer, err = e.Layer(ctx); err != nil {
-					return made{}, err
+					return makeResult{}, err
 				}
 			}
-			return made{key: key}, s.unpackWith(func() error { return s.extend(ctx, x) })
+			return makeResult{key: key}, b.unpackWith(func() error { return b.writeExtension(ctx, x) })
 		},
 	})
 	if err != nil {
 		return Entry{}, err
 	}
-	entry, err := describe(f, key)
+	entry, err := newEntry(f, key)
 	return entry, errors.Join(err, f.Close())
 }
 
-// keyOf returns the key of an open image.
-func (s *Store) keyOf(f *os.File) string {
-	return strings.TrimSuffix(f.Name()[len(s.dir)+1:], imageSuffix)
-}
-
-// extending is an image in the making.
-type extending struct {
+// extensionJob is an unfinished image of an Extension.
+type extensionJob struct {
 	Extension
 
-	base  *os.File      // nil: there is none
-	layer io.ReadCloser // the opened Extension.Layer; nil: there is none
+	base  *os.File      // nil: no base
+	layer io.ReadCloser // the opened Extension.Layer; nil: no layer
 	out   *os.File
-	space room
+	space reservation
 }
 
-// extend writes an image that begins with the contents of another one, or of none. It
-// closes the layer, if there is one.
-func (s *Store) extend(ctx context.Context, x extending) (err error) {
+// writeExtension writes an image that begins with the contents of its base, if it has one. It
+// closes the layer.
+func (b *builder) writeExtension(ctx context.Context, x extensionJob) (err error) {
 	defer func() {
 		if x.layer != nil {
 			err = errors.Join(err, x.layer.Close())
 		}
 	}()
-	a := newArchive(x.out, s.limits)
-	a.w.room = x.space
+	a := newArchive(x.out, b.limits)
+	a.w.space = x.space
 	var end int64
 	if x.base != nil {
 		var err error
-		if a.root, end, err = openTree(x.base, s.limits); err != nil {
+		if a.root, end, err = openTree(x.base, b.limits); err != nil {
 			return err
 		}
 		a.w.at = end
@@ -136,17 +129,17 @@ func (s *Store) extend(ctx context.Context, x extending) (err error) {
 		}
 	}
 	if x.base != nil {
-		if err := x.space.take(sizeOnDisk(x.base)); err != nil {
+		if err := x.space.takeBytes(sizeOnDisk(x.base)); err != nil {
 			return err
 		}
 		if err := copyContents(x.out, x.base, end); err != nil {
 			return fmt.Errorf("write the image: %w", err)
 		}
 	}
-	if err := a.w.punch(a.root); err != nil {
+	if err := a.w.punchHoles(a.root); err != nil {
 		return err
 	}
-	if err := a.w.finish(a.root); err != nil {
+	if err := a.w.finishImage(a.root); err != nil {
 		return err
 	}
 	return writeNote(x.out, note{
@@ -155,71 +148,13 @@ func (s *Store) extend(ctx context.Context, x extending) (err error) {
 	})
 }
 
-// addOpened adds a layer, and closes it.
+// addOpened adds a layer and closes it.
 func (a *archive) addOpened(ctx context.Context, r io.ReadCloser) error {
 	a.layer = newLayer()
 	defer func() { a.layer = nil }()
-	err := a.readAll(bufio.NewReaderSize(&meter{ctx: ctx, r: r}, bufferSize))
+	err := a.readAll(bufio.NewReaderSize(&countingReader{ctx: ctx, r: r}, bufferSize))
 	if err != nil {
-		err = damaged(err)
+		err = archiveError(err)
 	}
 	return errors.Join(err, r.Close())
-}
-
-// SetTemplate gives an image the name of a template, "template:" and the name, which
-// holds it in the cache until it is removed by that name or another image gets it.
-//
-// Invalid: that is no such name. NotFound: no image has this ID.
-func (s *Store) SetTemplate(ctx context.Context, name sandpit.Image, id string) (Entry, error) {
-	r, ok, err := parseTemplate(string(name))
-	if err == nil && !ok {
-		err = badTemplate(string(name))
-	}
-	if err != nil {
-		return Entry{}, err
-	}
-	f, err := s.byKey(ctx, id)
-	if err != nil {
-		return Entry{}, fmt.Errorf("template %s: %w", name, err)
-	}
-	defer func() { _ = f.Close() }() // only read
-	if err := s.setName(ctx, r, pulled{Name: r.String(), Key: id}); err != nil {
-		return Entry{}, fmt.Errorf("template %s: %w", name, err)
-	}
-	e, err := describe(f, id)
-	e.Name = r.short()
-	return e, err
-}
-
-// byKey returns the image with an ID. NotFound.
-func (s *Store) byKey(ctx context.Context, id string) (*os.File, error) {
-	var f *os.File
-	var err error
-	if isKey(id) {
-		f, err = s.open(ctx, id)
-	}
-	if err == nil && f == nil {
-		err = noSuchID(id)
-	}
-	return f, err
-}
-
-// Template returns what Extension.Template was for an image of the cache.
-func (s *Store) Template(ctx context.Context, ref sandpit.Image) (json.RawMessage, error) {
-	root, err := s.Resolve(ctx, ref, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = root.File.Close() }() // only read
-	n, err := readNote(root.File)
-	return n.Template, err
-}
-
-// CheckTemplate returns an Invalid error unless SetTemplate takes the name.
-func CheckTemplate(name sandpit.Image) error {
-	_, ok, err := parseTemplate(string(name))
-	if err == nil && !ok {
-		err = badTemplate(string(name))
-	}
-	return err
 }

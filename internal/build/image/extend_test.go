@@ -46,9 +46,9 @@ func TestExtendIsMerge(t *testing.T) {
 			for range 2 {
 				e, err := s.Extend(t.Context(), Extension{Base: sandpit.Image(path), Key: name, Layer: opened(archiveOf(t, above...), &times)}, nil)
 				must(t, err)
-				want, err := merged(t, usualLimits, below, archiveOf(t, above...))
+				want, err := merged(t, defaultLimits, below, archiveOf(t, above...))
 				must(t, err)
-				if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.path(e.ID))); diff != "" {
+				if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.cache.imagePath(e.ID))); diff != "" {
 					t.Errorf("merged and extended:\n%s", diff)
 				}
 			}
@@ -68,9 +68,9 @@ func TestExtendScratch(t *testing.T) {
 	for _, key := range []string{"1", "1", "2"} {
 		e, err := s.Extend(t.Context(), Extension{Base: Scratch, Key: key, Layer: opened(layer, &times), Config: Config{User: key}}, nil)
 		must(t, err)
-		want, err := merged(t, usualLimits, layer)
+		want, err := merged(t, defaultLimits, layer)
 		must(t, err)
-		if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.path(e.ID))); diff != "" {
+		if diff := cmp.Diff(readImage(t, want.Name()), readImage(t, s.cache.imagePath(e.ID))); diff != "" {
 			t.Errorf("merged and extended:\n%s", diff)
 		}
 		if root := resolved(t, s, sandpit.Image(e.ID)); root.User != key {
@@ -94,7 +94,7 @@ func TestExtendAgain(t *testing.T) {
 	must(t, err)
 	second, err := s.Extend(t.Context(), Extension{Base: sandpit.Image(first.ID), Key: "2", Layer: opened(archiveOf(t, file(".wh.added", "")), &times)}, nil)
 	must(t, err)
-	if diff := cmp.Diff(readImage(t, base.Path), readImage(t, s.path(second.ID))); diff != "" {
+	if diff := cmp.Diff(readImage(t, base.Path), readImage(t, s.cache.imagePath(second.ID))); diff != "" {
 		t.Errorf("the base, and what was added and removed:\n%s", diff)
 	}
 }
@@ -116,7 +116,7 @@ func TestTemplateNames(t *testing.T) {
 			t.Errorf("the name %s: %v", bad, err)
 		}
 	}
-	if _, err := s.SetTemplate(ctx, "template:one", digest("nothing")); sandpit.CodeOf(err) != sandpit.NotFound {
+	if _, err := s.SetTemplate(ctx, "template:one", cacheKey("nothing")); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("of no image: %v", err)
 	}
 	named, err := s.SetTemplate(ctx, "template:one", e.ID)

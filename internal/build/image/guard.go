@@ -17,18 +17,17 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/route"
 )
 
-// Guard keeps those who have a server fetch images from having it speak with whom only the
-// server reaches: with itself, its network, or what a cloud tells its machines. Only public
-// addresses are asked, whatever names, redirects and token servers say, besides what was
-// named on purpose. The nil Guard keeps nobody from anything. All methods may be called
-// concurrently.
+// Guard prevents clients of a server from using image pulls to reach addresses that only the
+// server can reach: its own, its network's, and the metadata service of a cloud. Only public
+// addresses and explicitly allowed ones are contacted; names, redirects and token servers are
+// checked too. A nil Guard allows everything. All methods may be called concurrently.
 type Guard struct {
 	hosts  []string // HOST or HOST:PORT
 	ranges []netip.Prefix
 }
 
-// NewGuard returns a Guard that lets everybody have the registries in inside asked, each
-// named as HOST, HOST:PORT or a range of addresses, with a path below it or not.
+// NewGuard returns a Guard that also allows the registries in inside, each given as HOST,
+// HOST:PORT or a range of addresses, optionally followed by a path.
 func NewGuard(inside []string) *Guard {
 	g := &Guard{}
 	for _, text := range inside {
@@ -42,7 +41,7 @@ func NewGuard(inside []string) *Guard {
 	return g
 }
 
-// RegistryOf returns the registry that an image is of, and "" if it is of none.
+// RegistryOf returns the registry of an image, or "" if the image is not from a registry.
 func RegistryOf(ref sandpit.Image) string {
 	if ref == "" || ref == sandpit.HostImage || IsPath(string(ref)) {
 		return ""
@@ -54,23 +53,23 @@ func RegistryOf(ref sandpit.Image) string {
 	return r.registry
 }
 
-// Check refuses a registry that somebody else is to ask: PermissionDenied if one of its
-// addresses is not public. Nobody can say what names mean to others, or later.
+// Check checks a registry that another program will contact: PermissionDenied if one of its
+// addresses is not public. The name may resolve differently there, or later.
 func (g *Guard) Check(ctx context.Context, registry string) error {
 	host, port, err := net.SplitHostPort(registry)
 	if err != nil {
 		host, port = registry, ""
 	}
 	host = strings.Trim(host, "[]")
-	if g == nil || registry == hub || g.names(host, port) {
+	if g == nil || registry == hub || g.isNamed(host, port) {
 		return nil
 	}
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return sandpit.Errorf(sandpit.Unavailable, "registry %s cannot be found: %s", quote(registry), networkText(err))
+		return sandpit.Errorf(sandpit.Unavailable, "registry %s cannot be found: %s", quoteName(registry), networkText(err))
 	}
 	for _, a := range addrs {
-		if !g.allows(a) {
+		if !g.isAllowed(a) {
 			return errInside(registry)
 		}
 	}
@@ -79,12 +78,12 @@ func (g *Guard) Check(ctx context.Context, registry string) error {
 
 func errInside(registry string) error {
 	return sandpit.WithHint(
-		sandpit.Errorf(sandpit.PermissionDenied, "%s is not at a public address, and the server asks no others for its users", quote(registry)),
-		"an administrator may have it fetched, or name it in image.registries")
+		sandpit.Errorf(sandpit.PermissionDenied, "%s is not at a public address; the server contacts only public registries for its users", quoteName(registry)),
+		"an administrator can pull the image, or allow the registry in image.registries")
 }
 
-// names reports whether a host was named.
-func (g *Guard) names(host, port string) bool {
+// isNamed reports whether a host is explicitly allowed.
+func (g *Guard) isNamed(host, port string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
@@ -93,35 +92,35 @@ func (g *Guard) names(host, port string) bool {
 		port == "443" && slices.Contains(g.hosts, host)
 }
 
-// allows reports whether an address may be spoken to.
-func (g *Guard) allows(addr netip.Addr) bool {
+// isAllowed reports whether an address may be contacted.
+func (g *Guard) isAllowed(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("")
-	if g.inRange(addr) {
+	if g.isInRange(addr) {
 		return true
 	}
 	return policy.Public(addr) && !route.IsLocal(addr)
 }
 
-func (g *Guard) inRange(addr netip.Addr) bool {
+func (g *Guard) isInRange(addr netip.Addr) bool {
 	return slices.ContainsFunc(g.ranges, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// line is how a client that has a Guard connects.
-type line struct {
+// guardedDialer opens connections for a client with an optional Guard.
+type guardedDialer struct {
 	*Guard
 
 	timeout time.Duration
-	proxies sync.Map // HOST:PORT of those that the environment names, which decide themselves
+	proxies sync.Map // HOST:PORT of the environment's proxies, which are always allowed
 }
 
-// proxy is http.ProxyFromEnvironment.
-func (l *line) proxy(r *http.Request) (*url.URL, error) {
+// proxyFor returns the proxy for a request as http.ProxyFromEnvironment does.
+func (l *guardedDialer) proxyFor(r *http.Request) (*url.URL, error) {
 	u, err := http.ProxyFromEnvironment(r)
 	if err != nil || u == nil || l.Guard == nil {
 		return u, err
 	}
 	host := strings.Trim(r.URL.Hostname(), "[]")
-	if addr, err := netip.ParseAddr(host); err == nil && !l.names(host, r.URL.Port()) && !l.allows(addr) {
+	if addr, err := netip.ParseAddr(host); err == nil && !l.isNamed(host, r.URL.Port()) && !l.isAllowed(addr) {
 		return nil, errInside(r.URL.Host)
 	}
 	port := u.Port()
@@ -132,34 +131,34 @@ func (l *line) proxy(r *http.Request) (*url.URL, error) {
 	return u, nil
 }
 
-// dial is for an http.Transport. What a name means is looked at when it is used: a second
-// answer cannot be another one.
-func (l *line) dial(ctx context.Context, network, address string) (net.Conn, error) {
+// dialGuarded is a DialContext for http.Transport. It checks the address that a name resolved
+// to at the time of the connection, so that a second lookup cannot give another one.
+func (l *guardedDialer) dialGuarded(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: l.timeout}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
 	_, proxy := l.proxies.Load(address)
-	if l.Guard != nil && !proxy && !l.names(host, port) {
+	if l.Guard != nil && !proxy && !l.isNamed(host, port) {
 		d.Control = func(_, at string, _ syscall.RawConn) error {
 			to, err := netip.ParseAddrPort(at)
-			if err != nil || !l.allows(to.Addr()) {
+			if err != nil || !l.isAllowed(to.Addr()) {
 				return errInside(address)
 			}
 			return nil
 		}
 	}
 	conn, err := d.DialContext(ctx, network, address)
-	if err == nil && d.Control != nil && route.IsOwnConnection(conn) && !l.isInRange(conn) {
+	if err == nil && d.Control != nil && route.IsOwnConnection(conn) && !l.isPeerNamed(conn) {
 		_ = conn.Close() // nothing was sent
 		return nil, errInside(address)
 	}
 	return conn, err
 }
 
-// isInRange reports whether the peer of a connection was named on purpose.
-func (g *Guard) isInRange(conn net.Conn) bool {
+// isPeerNamed reports whether the peer of a connection is explicitly allowed.
+func (g *Guard) isPeerNamed(conn net.Conn) bool {
 	to, err := netip.ParseAddrPort(conn.RemoteAddr().String())
-	return err == nil && g.inRange(to.Addr().Unmap().WithZone(""))
+	return err == nil && g.isInRange(to.Addr().Unmap().WithZone(""))
 }

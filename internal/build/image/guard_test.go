@@ -55,7 +55,7 @@ func TestGuard(t *testing.T) {
 	s := guarded(t).store
 	_ = resolved(t, s, h.ref("x:v1"))
 	_ = resolved(t, s.For("alice"), h.ref("x:v1"))
-	if _, err := s.latest(t.Context(), "alice", mustReference(t, string(h.ref("x:v1")))); sandpit.CodeOf(err) != sandpit.PermissionDenied {
+	if _, err := s.puller.latestDigest(t.Context(), "alice", mustReference(t, string(h.ref("x:v1")))); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 		t.Errorf("whether there is a newer one: %v", err)
 	}
 }
@@ -123,7 +123,7 @@ func TestGuardChecks(t *testing.T) {
 	if err := (*Guard)(nil).Check(t.Context(), "127.0.0.1"); err != nil {
 		t.Errorf("without a guard: %v", err)
 	}
-	if g.allows(netip.Addr{}) || g.allows(netip.MustParseAddr("224.0.0.1")) {
+	if g.isAllowed(netip.Addr{}) || g.isAllowed(netip.MustParseAddr("224.0.0.1")) {
 		t.Error("an address that is none is allowed")
 	}
 	for ref, want := range map[string]string{

@@ -13,25 +13,25 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// etcSources are what programs need to find of the machine's /etc, as patterns.
-// Nothing else is looked at, and of these only what everybody may read.
+// etcSources are patterns of files in the machine's /etc that programs need. Only
+// world-readable files are copied.
 var etcSources = []string{
 	// Libraries.
 	"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "ld-musl-*.path", "alternatives",
-	// Whom to trust. Never ssl/private.
+	// Certificate authorities. Never ssl/private.
 	"ssl/certs", "ssl/cert.pem", "ssl/ca-bundle.pem", "ssl/openssl.cnf", "ca-certificates.conf", "crypto-policies",
 	"pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted",
-	// What things are called.
+	// Names and time zones.
 	"localtime", "timezone", "mime.types", "protocols", "services", "magic",
 	"os-release", "lsb-release", "debian_version", "alpine-release", "redhat-release",
 	// Languages and fonts.
 	"python3*", "java-*", "perl", "fonts",
 }
 
-// linksOnly is where a file that is no link has no business.
+// linksOnly is a directory from which only symbolic links are copied.
 const linksOnly = "/etc/alternatives"
 
-// Bounds for what is copied. What goes beyond is left out.
+// Bounds for copied files. Files beyond a bound are left out.
 const (
 	maxEtcFile    = 8 << 20
 	maxEtcBytes   = 64 << 20
@@ -42,51 +42,51 @@ const (
 // collector copies parts of a machine's /etc into a tree.
 type collector struct {
 	machine machine
-	layout  layout
+	layout  hostFiles
 	root    *node
 	entries int
 	bytes   int64
 }
 
-func (c *collector) collect() error {
+func (c *collector) collectAll() error {
 	for _, pattern := range etcSources {
 		dir := path.Join("/etc", path.Dir(pattern))
-		real, st, err := c.machine.follow(dir)
+		real, st, err := c.machine.resolvePath(dir)
 		if err != nil || !isPublic(st.Mode) {
-			continue // this machine has none
+			continue // not on this machine
 		}
 		names := []string{path.Base(pattern)}
 		if strings.Contains(names[0], "*") {
-			if names, err = c.match(real, names[0]); err != nil {
+			if names, err = c.matchNames(real, names[0]); err != nil {
 				return err
 			}
 		}
 		for _, name := range names {
 			p := path.Join(dir, name)
-			n, err := c.copy(p, path.Join(real, name), 0)
+			n, err := c.copyEntry(p, path.Join(real, name), 0)
 			if err != nil {
 				return err
 			}
 			if n != nil {
-				c.root.add(p, n)
+				c.root.addAt(p, n)
 			}
 		}
 	}
 	return nil
 }
 
-func (c *collector) match(dir, pattern string) ([]string, error) {
-	names, err := c.machine.names(dir)
+func (c *collector) matchNames(dir, pattern string) ([]string, error) {
+	names, err := c.machine.listDir(dir)
 	return slices.DeleteFunc(names, func(name string) bool {
 		ok, _ := path.Match(pattern, name) // the patterns are well-formed
 		return !ok
 	}), err
 }
 
-// copy returns what is at the path real of the machine, whose directory is
-// public and no link, as it shall be at the path p; nil if it is left out.
-func (c *collector) copy(p, real string, depth int) (*node, error) {
-	st, err := c.machine.lstat(real)
+// copyEntry returns a node for the path p with a copy of the machine's file at the path real,
+// whose directory is public and not a link, or nil to leave it out.
+func (c *collector) copyEntry(p, real string, depth int) (*node, error) {
+	st, err := c.machine.statLink(real)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // left out
 	}
@@ -107,25 +107,24 @@ func (c *collector) copy(p, real string, depth int) (*node, error) {
 	return nil, nil // left out
 }
 
-// copyLink keeps a link to what is seen inside as well. Of any other it takes
-// what the link leads to.
+// copyLink copies a link if its target exists in the image, and else the target.
 func (c *collector) copyLink(p, real string, depth int) (*node, error) {
-	target, ok := c.machine.link(real)
+	target, ok := c.machine.readLink(real)
 	if !ok {
-		return nil, changed(c.machine.path(real))
+		return nil, errChanged(c.machine.hostPath(real))
 	}
-	// A neighbour in a directory that is copied is copied as well.
-	if depth > 0 && !strings.Contains(target, "/") || c.keeps(p, real, target) {
+	// A sibling in a copied directory is copied too.
+	if depth > 0 && !strings.Contains(target, "/") || c.canKeepLink(p, real, target) {
 		n := newLink(target)
 		n.mtime = c.layout.mtime
 		return n, nil
 	}
-	if within(p, linksOnly) {
+	if isWithin(p, linksOnly) {
 		return nil, nil // left out
 	}
-	final, st, err := c.machine.follow(real)
+	final, st, err := c.machine.resolvePath(real)
 	if err != nil || !isPublic(st.Mode) {
-		return nil, nil //nolint:nilerr // it leads nowhere, or to what is not for everybody
+		return nil, nil //nolint:nilerr // the target is missing or not public
 	}
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFREG:
@@ -136,13 +135,13 @@ func (c *collector) copyLink(p, real string, depth int) (*node, error) {
 	return nil, nil // left out
 }
 
-// keeps reports whether a link can stay one.
-func (c *collector) keeps(p, real, target string) bool {
-	to := lexical(p, target)
-	if p != real && lexical(real, target) != to && strings.Contains(target, "/") {
-		return false // seen from p it names something else
+// canKeepLink reports whether the target of a link exists in the image.
+func (c *collector) canKeepLink(p, real, target string) bool {
+	to := linkTarget(p, target)
+	if p != real && linkTarget(real, target) != to && strings.Contains(target, "/") {
+		return false // relative to p the target is another file
 	}
-	if c.layout.shows(to) {
+	if c.layout.isShown(to) {
 		return true
 	}
 	name, ok := strings.CutPrefix(to, "/etc/")
@@ -158,7 +157,7 @@ func (c *collector) keeps(p, real, target string) bool {
 }
 
 func (c *collector) copyFile(p, real string, st *unix.Stat_t) *node {
-	if !isPublic(st.Mode) || st.Size > maxEtcFile || st.Size > c.bytes || within(p, linksOnly) {
+	if !isPublic(st.Mode) || st.Size > maxEtcFile || st.Size > c.bytes || isWithin(p, linksOnly) {
 		return nil
 	}
 	c.bytes -= st.Size
@@ -166,7 +165,7 @@ func (c *collector) copyFile(p, real string, st *unix.Stat_t) *node {
 	n.mode = unix.S_IFREG | st.Mode&0o777
 	n.uid, n.gid = 0, 0
 	n.size = st.Size
-	n.from.path = c.machine.path(real)
+	n.from.path = c.machine.hostPath(real)
 	return n
 }
 
@@ -174,14 +173,14 @@ func (c *collector) copyDir(p, real string, st *unix.Stat_t, depth int) (*node, 
 	if !isPublic(st.Mode) {
 		return nil, nil // left out
 	}
-	names, err := c.machine.names(real)
+	names, err := c.machine.listDir(real)
 	if err != nil {
 		return nil, err
 	}
 	n := newDir(st.Mode & 0o777)
 	n.mtime = stampOf(st.Mtim)
 	for _, name := range names {
-		child, err := c.copy(p+"/"+name, real+"/"+name, depth+1)
+		child, err := c.copyEntry(p+"/"+name, real+"/"+name, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -192,8 +191,8 @@ func (c *collector) copyDir(p, real string, st *unix.Stat_t, depth int) (*node, 
 	return n, nil
 }
 
-// isPublic reports whether everybody may read a file, or list and enter a
-// directory.
+// isPublic reports whether a file is world-readable, or a directory world-readable and
+// world-executable.
 func isPublic(mode uint32) bool {
 	if mode&unix.S_IFMT == unix.S_IFDIR {
 		return mode&0o005 == 0o005
@@ -201,20 +200,19 @@ func isPublic(mode uint32) bool {
 	return mode&0o004 != 0
 }
 
-// machine is the root directory of a machine. Paths below it are absolute as
-// the machine sees them.
+// machine is the root directory of a machine. Paths are absolute within it.
 type machine string
 
-func (m machine) path(p string) string {
+func (m machine) hostPath(p string) string {
 	if m == "/" {
 		return p
 	}
 	return string(m) + p
 }
 
-// names lists a directory, sorted.
-func (m machine) names(dir string) ([]string, error) {
-	f, err := os.Open(m.path(dir))
+// listDir returns the sorted names in a directory.
+func (m machine) listDir(dir string) ([]string, error) {
+	f, err := os.Open(m.hostPath(dir))
 	if err != nil {
 		return nil, err
 	}
@@ -224,34 +222,33 @@ func (m machine) names(dir string) ([]string, error) {
 	return names, err
 }
 
-func (m machine) lstat(p string) (unix.Stat_t, error) {
+func (m machine) statLink(p string) (unix.Stat_t, error) {
 	var st unix.Stat_t
-	if err := unix.Lstat(m.path(p), &st); err != nil {
-		return st, &fs.PathError{Op: "stat", Path: m.path(p), Err: err}
+	if err := unix.Lstat(m.hostPath(p), &st); err != nil {
+		return st, &fs.PathError{Op: "stat", Path: m.hostPath(p), Err: err}
 	}
 	return st, nil
 }
 
-// link returns the target of a symbolic link, and whether it is one.
-func (m machine) link(p string) (target string, ok bool) {
+// readLink returns the target of a symbolic link. ok is false if p is not a link.
+func (m machine) readLink(p string) (target string, ok bool) {
 	var buf [maxPath]byte
-	n, err := unix.Readlink(m.path(p), buf[:])
+	n, err := unix.Readlink(m.hostPath(p), buf[:])
 	return string(buf[:max(n, 0)]), err == nil
 }
 
 // linksInto reports whether p is a link whose target is in dir.
 func (m machine) linksInto(p, dir string) bool {
-	target, ok := m.link(p)
-	return ok && within(lexical(p, target), dir)
+	target, ok := m.readLink(p)
+	return ok && isWithin(linkTarget(p, target), dir)
 }
 
-// follow returns the path without symbolic links of what is at p, and what it
-// is.
+// resolvePath returns the path of p without symbolic links, and its metadata.
 //
-// PermissionDenied: not everybody may go there.
-func (m machine) follow(p string) (string, unix.Stat_t, error) {
+// PermissionDenied: a directory on the way is not public.
+func (m machine) resolvePath(p string) (string, unix.Stat_t, error) {
 	at, links := "/", 0
-	st, err := m.lstat(at)
+	st, err := m.statLink(at)
 	for parts := strings.Split(p, "/"); len(parts) > 0 && err == nil; {
 		name := parts[0]
 		parts = parts[1:]
@@ -259,25 +256,25 @@ func (m machine) follow(p string) (string, unix.Stat_t, error) {
 			continue
 		}
 		if st.Mode&0o001 == 0 {
-			return "", st, sandpit.Errorf(sandpit.PermissionDenied, "%s is not for everybody", at)
+			return "", st, sandpit.Errorf(sandpit.PermissionDenied, "%s is not public", at)
 		}
 		next := path.Join(at, name)
-		if st, err = m.lstat(next); err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if st, err = m.statLink(next); err != nil || st.Mode&unix.S_IFMT != unix.S_IFLNK {
 			at = next
 			continue
 		}
 		if links++; links > maxLinks {
 			return "", st, unix.ELOOP
 		}
-		target, ok := m.link(next)
+		target, ok := m.readLink(next)
 		if !ok {
-			return "", st, changed(m.path(next))
+			return "", st, errChanged(m.hostPath(next))
 		}
 		if path.IsAbs(target) {
 			at = "/"
 		}
 		parts = append(strings.Split(target, "/"), parts...)
-		st, err = m.lstat(at)
+		st, err = m.statLink(at)
 	}
 	return at, st, err
 }

@@ -11,34 +11,33 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// resolveHost returns the machine's own programs, shown read only, under a small
-// root file system of their own.
+// resolveHost returns a small root file system with read-only mounts of the machine's programs.
 func (s *Store) resolveHost(ctx context.Context, p Progress) (Root, error) {
-	l, err := hostLayout(s.machine)
+	l, err := newHostFiles(s.machine)
 	if err != nil {
 		return Root{}, err
 	}
-	tree, err := skeleton(machine(s.machine), l)
+	tree, err := newSkeleton(machine(s.machine), l)
 	if err != nil {
 		return Root{}, err
 	}
-	f, err := s.fromTree(ctx, tree, note{Kind: KindHost}, p)
+	f, err := s.builder.makeTree(ctx, tree, note{Kind: KindHost}, p)
 	if err != nil {
 		return Root{}, err
 	}
 	return Root{Path: f.Name(), File: f, Mounts: l.mounts, Config: Config{Env: l.env}}, nil
 }
 
-// layout says what of a machine is shown, and where.
-type layout struct {
+// hostFiles describes which directories of a machine a sandbox sees, and where.
+type hostFiles struct {
 	mounts []sandpit.Mount
 	links  map[string]string // symbolic links, by path
 	env    map[string]string
 	shell  string
-	mtime  stamp // of what is made up
+	mtime  stamp // of generated files
 }
 
-// programDirs are where programs and libraries are besides /usr: directories on
+// programDirs are the directories of programs and libraries besides /usr: directories on
 // some machines, links into /usr on others.
 var programDirs = []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
@@ -47,73 +46,73 @@ const (
 	nixSystem = "/run/current-system"
 )
 
-// hostLayout looks at the machine whose root directory is root.
+// newHostFiles inspects the machine whose root directory is root.
 //
-// Unsupported: it has no programs in any place known here.
-func hostLayout(root string) (layout, error) {
+// Unsupported: it has no programs in any known directory.
+func newHostFiles(root string) (hostFiles, error) {
 	m := machine(root)
-	l := layout{links: map[string]string{}, shell: "/bin/sh"}
+	l := hostFiles{links: map[string]string{}, shell: "/bin/sh"}
 	dirs := append([]string{"/usr"}, programDirs...)
-	// On NixOS /usr and /bin hold little but links into the store.
+	// On NixOS /usr and /bin contain almost only links into the store.
 	if m.linksInto("/bin/sh", nixStore) || m.linksInto("/usr/bin/env", nixStore) {
 		dirs = append(dirs, nixStore)
-		if target, ok := m.link(nixSystem); ok {
+		if target, ok := m.readLink(nixSystem); ok {
 			l.links[nixSystem] = target
 			l.env = map[string]string{"PATH": nixSystem + "/sw/bin:/usr/bin:/bin"}
 		}
 	}
 	for _, dir := range dirs {
-		if target, ok := m.link(dir); ok && dir != "/usr" {
+		if target, ok := m.readLink(dir); ok && dir != "/usr" {
 			l.links[dir] = target
 			continue
 		}
-		real, st, err := m.follow(dir)
+		real, st, err := m.resolvePath(dir)
 		if err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			continue // this kind of machine has none
+			continue // not on this machine
 		}
-		l.mounts = append(l.mounts, sandpit.Mount{Source: m.path(real), Target: dir, ReadOnly: true})
+		l.mounts = append(l.mounts, sandpit.Mount{Source: m.hostPath(real), Target: dir, ReadOnly: true})
 		if len(l.mounts) == 1 {
 			l.mtime = stampOf(st.Mtim)
 		}
 	}
 	if len(l.mounts) == 0 {
-		return layout{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "this machine has no directory of programs in %s or %s",
+		return hostFiles{}, sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unsupported, "this machine has no directory of programs: neither %s nor %s",
 				strings.Join(dirs, ", "), nixStore),
 			"use a directory or a tar file with a root file system")
 	}
-	if _, _, err := m.follow("/bin/bash"); err == nil {
+	if _, _, err := m.resolvePath("/bin/bash"); err == nil {
 		l.shell = "/bin/bash"
 	}
 	return l, nil
 }
 
-// shows reports whether the file at a path, links aside, is seen inside.
-func (l layout) shows(p string) bool {
-	if slices.ContainsFunc(l.mounts, func(m sandpit.Mount) bool { return within(p, m.Target) }) {
+// isShown reports whether a sandbox sees the file at a path, without resolving links.
+func (l hostFiles) isShown(p string) bool {
+	if slices.ContainsFunc(l.mounts, func(m sandpit.Mount) bool { return isWithin(p, m.Target) }) {
 		return true
 	}
 	for link := range l.links {
-		if within(p, link) {
+		if isWithin(p, link) {
 			return true
 		}
 	}
 	return false
 }
 
-// within reports whether p is dir or in it.
-func within(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+// isWithin reports whether p is dir or below it.
+func isWithin(p, dir string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
 // ordinaryUser is the user inside besides root.
 const ordinaryUser = 1000
 
-// skeleton returns what is around the machine's programs.
-func skeleton(m machine, l layout) (*node, error) {
+// newSkeleton returns the root file system around the machine's programs.
+func newSkeleton(m machine, l hostFiles) (*node, error) {
 	root := newDir(0o755)
 	root.mtime = l.mtime
 	put := func(p string, n *node) {
 		n.mtime = l.mtime
-		root.add(p, n)
+		root.addAt(p, n)
 	}
 	for _, dir := range []string{
 		"/dev", "/etc", "/home", "/mnt", "/opt", "/proc", "/run", "/srv", "/sys", "/workspace",
@@ -135,7 +134,7 @@ func skeleton(m machine, l layout) (*node, error) {
 		put(link, newLink(target))
 	}
 	c := collector{machine: m, layout: l, root: root, entries: maxEtcEntries, bytes: maxEtcBytes}
-	if err := c.collect(); err != nil {
+	if err := c.collectAll(); err != nil {
 		return nil, err
 	}
 	for name, text := range etcFiles(l) {
@@ -148,8 +147,8 @@ func skeleton(m machine, l layout) (*node, error) {
 
 func newLink(target string) *node { return &node{mode: unix.S_IFLNK | 0o777, target: target} }
 
-// etcFiles are the files of /etc that are made up.
-func etcFiles(l layout) map[string]string {
+// etcFiles returns the generated files of /etc.
+func etcFiles(l hostFiles) map[string]string {
 	return map[string]string{
 		"passwd": "root:x:0:0:root:/root:" + l.shell + "\n" +
 			"user:x:1000:1000:user:/home/user:" + l.shell + "\n" +
@@ -166,8 +165,8 @@ func etcFiles(l layout) map[string]string {
 	}
 }
 
-// lexical returns the path that a link at a path names, both seen from the root.
-func lexical(link, target string) string {
+// linkTarget returns the absolute path of a link's target.
+func linkTarget(link, target string) string {
 	if path.IsAbs(target) {
 		return path.Clean(target)
 	}

@@ -115,7 +115,7 @@ func TestHostLayout(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			root := fake(t, tc.lines...)
-			l, err := hostLayout(root)
+			l, err := newHostFiles(root)
 			must(t, err)
 			var mounts []string
 			for _, m := range l.mounts {

@@ -257,7 +257,7 @@ func TestRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	awkward(t, dir)
 	s := newStore(t)
-	f, err := s.fromDir(t.Context(), dir, nil)
+	f, err := s.openDir(t.Context(), dir, nil)
 	must(t, err)
 	want := readTree(t, dir)
 	if len(want) < 5000 {
@@ -304,7 +304,7 @@ func TestKernelReadsImage(t *testing.T) {
 	}
 	dir := t.TempDir()
 	awkward(t, dir)
-	f, err := newStore(t).fromDir(t.Context(), dir, nil)
+	f, err := newStore(t).openDir(t.Context(), dir, nil)
 	must(t, err)
 	at := filepath.Join(t.TempDir(), "at")
 	must(t, os.Mkdir(at, 0o755))

@@ -239,7 +239,7 @@ func newClientStore(tb testing.TB, o Options) *Store {
 	tb.Helper()
 	s, err := Open(tb.TempDir(), o)
 	must(tb, err)
-	s.times = times{connect: time.Second, idle: 300 * time.Millisecond, pause: time.Millisecond, longest: 50 * time.Millisecond, tries: 4}
+	s.puller.timeouts = timeouts{connect: time.Second, idle: 300 * time.Millisecond, pause: time.Millisecond, longest: 50 * time.Millisecond, tries: 4}
 	return s
 }
 

@@ -15,42 +15,42 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// layer is what one layer of an image has changed so far in those below it.
+// layer records the changes of one layer of an image so far.
 type layer struct {
-	// fresh are the names it has put there. What marks hide is not among them:
-	// marks are about the layers below, wherever in the layer they stand.
-	fresh map[spot]struct{}
-	// bare are directories with nothing of the layers below in them any more.
-	bare map[*node]struct{}
+	// fresh are the names that this layer has added. Marks do not hide them: a mark
+	// applies to lower layers only, wherever in the layer it is.
+	fresh map[dirName]struct{}
+	// emptied are directories that contain nothing from lower layers.
+	emptied map[*node]struct{}
 }
 
-// spot is a name in a directory.
-type spot struct {
+// dirName is a name in a directory.
+type dirName struct {
 	dir  *node
 	name string
 }
 
 func newLayer() *layer {
-	return &layer{fresh: map[spot]struct{}{}, bare: map[*node]struct{}{}}
+	return &layer{fresh: map[dirName]struct{}{}, emptied: map[*node]struct{}{}}
 }
 
-// add remembers that this layer has put n there.
-func (l *layer) add(dir *node, name string, n *node, isNew bool) {
-	l.fresh[spot{dir, name}] = struct{}{}
+// addName records that this layer has added n to a directory.
+func (l *layer) addName(dir *node, name string, n *node, isNew bool) {
+	l.fresh[dirName{dir, name}] = struct{}{}
 	if isNew && n.isDir() {
-		l.bare[n] = struct{}{}
+		l.emptied[n] = struct{}{}
 	}
 }
 
-// hide removes what layers below have put at a place.
-func (l *layer) hide(dir *node, name string) {
+// hideName removes a name that lower layers have added.
+func (l *layer) hideName(dir *node, name string) {
 	child := dir.children[name]
 	if child == nil {
 		return
 	}
-	_, fresh := l.fresh[spot{dir, name}]
+	_, fresh := l.fresh[dirName{dir, name}]
 	if child.isDir() {
-		l.strip(child)
+		l.stripDir(child)
 		fresh = fresh || len(child.children) > 0
 	}
 	if !fresh {
@@ -58,15 +58,15 @@ func (l *layer) hide(dir *node, name string) {
 	}
 }
 
-// strip removes what layers below have put in a directory. It does so once,
-// for from then on everything in it is this layer's.
-func (l *layer) strip(dir *node) {
-	if _, done := l.bare[dir]; done {
+// stripDir removes what lower layers have added to a directory. Later calls for the same
+// directory do nothing, because then everything in it is from this layer.
+func (l *layer) stripDir(dir *node) {
+	if _, done := l.emptied[dir]; done {
 		return
 	}
-	l.bare[dir] = struct{}{}
+	l.emptied[dir] = struct{}{}
 	for name := range dir.children {
-		l.hide(dir, name)
+		l.hideName(dir, name)
 	}
 }
 
@@ -79,125 +79,124 @@ const (
 	opaqueMark = ".wh..wh..opq"
 )
 
-// isMark reports whether a name is no file's.
+// isMark reports whether a path contains a mark.
 func isMark(parts []string) bool {
 	return slices.ContainsFunc(parts, func(p string) bool { return strings.HasPrefix(p, markPrefix) })
 }
 
-// mark does what a mark says.
-func (a *archive) mark(name string, parts []string) error {
-	if err := a.left.take(name, &node{}, 0); err != nil {
+// applyMark applies a mark to the tree.
+func (a *archive) applyMark(name string, parts []string) error {
+	if err := a.left.countFile(name, &node{}, 0); err != nil {
 		return err
 	}
 	last := len(parts) - 1
 	switch hidden, isHiding := strings.CutPrefix(parts[last], markPrefix); {
 	case parts[last] == opaqueMark && !isMark(parts[:last]):
-		if dir, err := a.walk(parts[:last], false); err == nil { // else there is nothing to hide
-			a.layer.strip(dir)
+		if dir, err := a.walkTo(parts[:last], false); err == nil { // otherwise there is nothing to hide
+			a.layer.stripDir(dir)
 		}
-		return a.exhausted()
+		return a.checkSteps()
 	case slices.ContainsFunc(parts, func(p string) bool { return strings.HasPrefix(p, markMeta) }):
 		return nil // left out
 	case !isHiding || isMark(parts[:last]):
-		return sandpit.Errorf(sandpit.Invalid, "entry %s is in a directory with a name that layers use for marks", quote(name))
+		return sandpit.Errorf(sandpit.Invalid, "entry %s: its directory has a name that layers reserve for marks", quoteName(name))
 	case checkName(hidden) != nil:
-		return sandpit.Errorf(sandpit.Invalid, "entry %s hides what is no file", quote(name))
+		return sandpit.Errorf(sandpit.Invalid, "entry %s hides an invalid file name", quoteName(name))
 	default:
-		if dir, err := a.walk(parts[:last], false); err == nil {
-			a.layer.hide(dir, hidden)
+		if dir, err := a.walkTo(parts[:last], false); err == nil {
+			a.layer.hideName(dir, hidden)
 		}
-		return a.exhausted()
+		return a.checkSteps()
 	}
 }
 
-// exhausted reports that a walk whose failure means nothing has used up a limit.
-func (a *archive) exhausted() error {
+// checkSteps returns an error if a walk whose own error was ignored has used up a limit.
+func (a *archive) checkSteps() error {
 	if a.left.steps < 0 {
-		return sandpit.Errorf(sandpit.Exhausted, "the names lead over too many links and directories")
+		return sandpit.Errorf(sandpit.Exhausted, "the names pass through too many links and directories")
 	}
 	return nil
 }
 
-// leaveOut makes sure that a file of a kind that is left out does not leave the
-// one of the layers below in its place.
+// leaveOut hides the file of lower layers that an entry of an unsupported type replaces.
 func (a *archive) leaveOut(parts []string) error {
 	last := len(parts) - 1
 	if a.layer == nil || last < 0 {
 		return nil
 	}
-	if dir, err := a.walk(parts[:last], false); err == nil {
-		a.layer.hide(dir, parts[last])
+	if dir, err := a.walkTo(parts[:last], false); err == nil {
+		a.layer.hideName(dir, parts[last])
 	}
-	return a.exhausted()
+	return a.checkSteps()
 }
 
-// layers gives the layers of an image, the lowest first.
-type layers interface {
-	count() int
-	// open returns one layer, packed as it is.
-	open(ctx context.Context, i int) (io.ReadCloser, error)
-	// digestAt is what the bytes of that layer must have.
+// layerList opens the layers of an image, the lowest first.
+type layerList interface {
+	countLayers() int
+	// openLayer returns one layer, packed as it is.
+	openLayer(ctx context.Context, i int) (io.ReadCloser, error)
+	// digestAt returns the expected digest of a layer's bytes.
 	digestAt(i int) string
 }
 
-// merge writes one image of all the layers. Contents go straight from the layer
-// to the file; what a later layer hides leaves a hole there.
-func merge(ctx context.Context, out *os.File, from layers, lim limits, space room) error {
+// mergeLayers writes one image of all layers. Contents are copied directly from the layer to
+// the file; contents that a later layer hides become a hole.
+func mergeLayers(ctx context.Context, out *os.File, from layerList, lim limits, space reservation) error {
 	a := newArchive(out, lim)
-	a.w.room = space
-	for i := range from.count() {
+	a.w.space = space
+	for i := range from.countLayers() {
 		a.layer = newLayer()
 		if err := a.addLayer(ctx, from, i); err != nil {
 			return fmt.Errorf("layer %d: %w", i+1, err)
 		}
 	}
 	a.layer = nil
-	if err := a.w.punch(a.root); err != nil {
+	if err := a.w.punchHoles(a.root); err != nil {
 		return err
 	}
-	return a.w.finish(a.root)
+	return a.w.finishImage(a.root)
 }
 
-func (a *archive) addLayer(ctx context.Context, from layers, i int) error {
-	r, err := from.open(ctx, i)
+func (a *archive) addLayer(ctx context.Context, from layerList, i int) error {
+	r, err := from.openLayer(ctx, i)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = r.Close() }() // only read
 	h := sha256.New()
-	raw := bufio.NewReaderSize(io.TeeReader(&meter{ctx: ctx, r: r}, h), 256<<10)
+	raw := bufio.NewReaderSize(io.TeeReader(&countingReader{ctx: ctx, r: r}, h), 256<<10)
 	err = a.readAll(raw)
 	if sandpit.CodeOf(err) == sandpit.Exhausted || ctx.Err() != nil {
 		return err
 	}
-	// What is wrong with the bytes themselves says more than what they cause.
+	// A wrong digest explains more than the error that the wrong bytes cause.
 	a.in = raw
-	if err := rest(a); err != nil {
-		return damaged(err)
+	if err := discardRest(a); err != nil {
+		return archiveError(err)
 	}
 	if got := "sha256:" + sumOf(h); got != from.digestAt(i) {
-		return wrongDigest(from.digestAt(i), got)
+		return errWrongDigest(from.digestAt(i), got)
 	}
 	if err != nil {
-		return damaged(err)
+		return archiveError(err)
 	}
 	return nil
 }
 
-func wrongDigest(want, got string) error {
+func errWrongDigest(want, got string) error {
 	return sandpit.WithHint(
-		sandpit.Errorf(sandpit.Unavailable, "the bytes of %s are other ones: they have the digest %s", want, got),
+		sandpit.Errorf(sandpit.Unavailable, "wrong digest: want %s, got %s", want, got),
 		"fetch it again; if that does not help, the registry or the archive is damaged")
 }
 
-// punch gives back the room of contents that no name leads to any more.
-func (w *writer) punch(root *node) error {
-	if err := w.flush(); err != nil {
+// punchHoles frees the space of contents that no name refers to.
+func (w *writer) punchHoles(root *node) error {
+	if err := w.flushBuffer(); err != nil {
 		return err
 	}
 	type extent struct{ from, to int64 }
 	var live []extent
-	root.each(func(n *node) {
+	root.eachFile(func(n *node) {
 		from := int64(n.block) << blockBits
 		live = append(live, extent{from, from + (n.size+blockSize-1)&^(blockSize-1)})
 	})
@@ -211,7 +210,7 @@ func (w *writer) punch(root *node) error {
 	end := int64(blockSize)
 	for _, e := range live {
 		if e.from > end {
-			// Where holes cannot be made, the image takes more room and is the same.
+			// Without support for holes the image only uses more space.
 			_ = unix.Fallocate(int(w.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, end, e.from-end)
 		}
 		end = max(end, e.to)

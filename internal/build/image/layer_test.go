@@ -34,10 +34,10 @@ func inMemory(data ...[]byte) *memory {
 	return m
 }
 
-func (m *memory) count() int            { return len(m.data) }
+func (m *memory) countLayers() int      { return len(m.data) }
 func (m *memory) digestAt(i int) string { return m.digests[i] }
 
-func (m *memory) open(_ context.Context, i int) (io.ReadCloser, error) {
+func (m *memory) openLayer(_ context.Context, i int) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(m.data[i])), nil
 }
 
@@ -47,7 +47,7 @@ func merged(tb testing.TB, lim limits, data ...[]byte) (*os.File, error) {
 	f, err := os.Create(filepath.Join(tb.TempDir(), "image"))
 	must(tb, err)
 	tb.Cleanup(func() { _ = f.Close() })
-	return f, merge(tb.Context(), f, inMemory(data...), lim, room{})
+	return f, mergeLayers(tb.Context(), f, inMemory(data...), lim, reservation{})
 }
 
 func zstdOf(tb testing.TB, data []byte) []byte {
@@ -134,7 +134,7 @@ func TestMerge(t *testing.T) {
 			for i, l := range tc.above {
 				data = append(data, pack[i%2](archiveOf(t, l...)))
 			}
-			f, err := merged(t, usualLimits, data...)
+			f, err := merged(t, defaultLimits, data...)
 			must(t, err)
 			if diff := cmp.Diff(want, all(t, f.Name())); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
@@ -153,7 +153,7 @@ func TestMergeMetadata(t *testing.T) {
 	setuid.Mode, setuid.Uid = 0o4755, 42
 	again := dirItem("d", 0o700)
 	again.Gid = 99
-	f, err := merged(t, usualLimits,
+	f, err := merged(t, defaultLimits,
 		archiveOf(t, root, dirItem("d", 0o755), file("d/a", "1"), setuid, link(tar.TypeLink, "su2", "su")),
 		archiveOf(t, again, link(tar.TypeLink, "d/su3", "su2")))
 	must(t, err)
@@ -173,7 +173,7 @@ func TestMergeMetadata(t *testing.T) {
 // TestMergeGivesRoomBack has what is hidden take no room on the disk.
 func TestMergeGivesRoomBack(t *testing.T) {
 	t.Parallel()
-	f, err := merged(t, usualLimits,
+	f, err := merged(t, defaultLimits,
 		incompressible(t, "a", 4<<20), incompressible(t, "b", 1<<20), archiveOf(t, file(".wh.a", "")), incompressible(t, "c", 1<<20))
 	must(t, err)
 	var st unix.Stat_t
@@ -208,13 +208,13 @@ func TestHostileLayers(t *testing.T) {
 		want sandpit.Code
 		text string
 	}{
-		"name above the root":      {of(file("../x", "")), sandpit.Invalid, "leads out"},
-		"mark above the root":      {of(file("../.wh.x", "")), sandpit.Invalid, "leads out"},
-		"mark with dots":           {of(file("a/.wh...", "")), sandpit.Invalid, "hides what is no file"},
-		"mark of the directory":    {of(file("a/.wh..", "")), sandpit.Invalid, "hides what is no file"},
-		"mark of nothing":          {of(file(".wh.", "")), sandpit.Invalid, "hides what is no file"},
+		"name above the root":      {of(file("../x", "")), sandpit.Invalid, "outside of the archive"},
+		"mark above the root":      {of(file("../.wh.x", "")), sandpit.Invalid, "outside of the archive"},
+		"mark with dots":           {of(file("a/.wh...", "")), sandpit.Invalid, "hides an invalid file name"},
+		"mark of the directory":    {of(file("a/.wh..", "")), sandpit.Invalid, "hides an invalid file name"},
+		"mark of nothing":          {of(file(".wh.", "")), sandpit.Invalid, "hides an invalid file name"},
 		"in a marked directory":    {of(file(".wh.a/b", "")), sandpit.Invalid, "marks"},
-		"hard link above the root": {of(link(tar.TypeLink, "a", "../../etc/passwd")), sandpit.Invalid, "leads out"},
+		"hard link above the root": {of(link(tar.TypeLink, "a", "../../etc/passwd")), sandpit.Invalid, "outside of the archive"},
 		"hard link to nothing":     {of(link(tar.TypeLink, "a", "/etc/passwd")), sandpit.Invalid, "hard link"},
 		"hard link to directory":   {of(dirItem("d", 0o755), link(tar.TypeLink, "a", "d")), sandpit.Invalid, "hard link"},
 		"hard link to itself":      {of(link(tar.TypeLink, "a", "a")), sandpit.Invalid, "hard link"},
@@ -231,9 +231,9 @@ func TestHostileLayers(t *testing.T) {
 		"zeros behind":             {append(of(file("a", "")), make([]byte, 3<<20)...), sandpit.Exhausted, "too many bytes"},
 		"sparse and huge":          {sparseTar(t, 1<<60), sandpit.Exhausted, "too many bytes"},
 		"endless links":            {of(loops...), sandpit.Exhausted, "too many links"},
-		"endless depth":            {of(deep...), sandpit.Invalid, "directories in each other"},
-		"nonsense":                 {[]byte(strings.Repeat("nonsense", 200)), sandpit.Invalid, "no tar archive"},
-		"cut off":                  {of(file("a", "text"))[:700], sandpit.Invalid, "cut off"},
+		"endless depth":            {of(deep...), sandpit.Invalid, "nested directories"},
+		"nonsense":                 {[]byte(strings.Repeat("nonsense", 200)), sandpit.Invalid, "not a tar archive"},
+		"truncated":                {of(file("a", "text"))[:700], sandpit.Invalid, "truncated"},
 		"owner":                    {of(item{Header: tar.Header{Name: "a", Typeflag: tar.TypeReg, Uid: 1 << 40, Format: tar.FormatPAX}}), sandpit.Invalid, "owner"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestHostileLayers(t *testing.T) {
 	defer f.Close()
 	lying := inMemory(of(file("a", "1")))
 	lying.digests[0] = sha256Of(nil)
-	if err := merge(t.Context(), f, lying, small, room{}); !errors.Is(err, sandpit.Unavailable) {
+	if err := mergeLayers(t.Context(), f, lying, small, reservation{}); !errors.Is(err, sandpit.Unavailable) {
 		t.Errorf("wrong digest: %v", err)
 	}
 }
@@ -330,11 +330,11 @@ func FuzzMarks(f *testing.F) {
 		d.children["x"] = newDir(0o755)
 		a.root.children["d"], a.root.children["a"] = d, newDir(0o755)
 		a.layer = newLayer()
-		parts, err := split(name)
+		parts, err := splitName(name)
 		if err != nil || !isMark(parts) {
 			return
 		}
-		if err := a.mark(name, parts); sandpit.CodeOf(err) == sandpit.Internal && err != nil {
+		if err := a.applyMark(name, parts); sandpit.CodeOf(err) == sandpit.Internal && err != nil {
 			t.Errorf("no code: %v", err)
 		}
 	})

@@ -19,26 +19,25 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The files by which a directory or archive of layers is known.
+// The files that identify a directory or archive of layers.
 const (
 	ociMark     = "oci-layout"
 	ociIndex    = "index.json"
 	dockerIndex = "manifest.json"
 )
 
-// Where the index of a layout keeps the name of an image.
+// The annotations with the name of an image in the index of a layout.
 const (
 	ociName        = "org.opencontainers.image.ref.name"
 	containerdName = "io.containerd.image.name"
 )
 
-// files are those of a directory or of an unpacked archive. The path has no
-// leading slash.
-type files interface {
+// fileSource opens files of a directory or of an unpacked archive. Paths have no leading slash.
+type fileSource interface {
 	open(path string) (io.ReadCloser, error)
 }
 
-func readSmall(f files, path string) ([]byte, error) {
+func readSmall(f fileSource, path string) ([]byte, error) {
 	r, err := f.open(path)
 	if err != nil {
 		return nil, err
@@ -51,24 +50,24 @@ func readSmall(f files, path string) ([]byte, error) {
 	return data, nil
 }
 
-// stored is an image in a directory or archive, with its names there.
-type stored struct {
-	image *layered
+// foundImage is an image in a directory or archive, with its names there.
+type foundImage struct {
+	image *layeredImage
 	names []string
 }
 
-// find returns the image with a tag, or the only one if tag is "".
-func find(ctx context.Context, f files, tag string) (stored, error) {
+// findImage returns the image with a tag, or the only one if tag is "".
+func findImage(ctx context.Context, f fileSource, tag string) (foundImage, error) {
 	data, err := readSmall(f, ociIndex)
 	if errors.Is(err, fs.ErrNotExist) {
 		return findDocker(f, tag)
 	}
 	if err != nil {
-		return stored{}, err
+		return foundImage{}, err
 	}
 	doc, err := parseDocument(data)
 	if err != nil {
-		return stored{}, fmt.Errorf("%s: %w", ociIndex, err)
+		return foundImage{}, fmt.Errorf("%s: %w", ociIndex, err)
 	}
 	names := make([][]string, len(doc.Manifests))
 	for i, m := range doc.Manifests {
@@ -76,20 +75,20 @@ func find(ctx context.Context, f files, tag string) (stored, error) {
 	}
 	from := ociFiles{f}
 	if tag == "" && len(slices.Concat(names...)) == 0 { // one image, perhaps for several platforms
-		l, err := choose(ctx, from, data)
-		return stored{image: l}, err
+		l, err := chooseImage(ctx, from, data)
+		return foundImage{image: l}, err
 	}
 	i, err := pickName(names, tag)
 	if err != nil {
-		return stored{}, err
+		return foundImage{}, err
 	}
 	m := doc.Manifests[i]
-	data, err = from.manifest(ctx, m)
-	if data, err = checked(data, err, m); err != nil {
-		return stored{}, fmt.Errorf("manifest: %w", err)
+	data, err = from.readManifest(ctx, m)
+	if data, err = checkContents(data, err, m); err != nil {
+		return foundImage{}, fmt.Errorf("manifest: %w", err)
 	}
-	l, err := choose(ctx, from, data)
-	return stored{image: l, names: names[i]}, err
+	l, err := chooseImage(ctx, from, data)
+	return foundImage{image: l, names: names[i]}, err
 }
 
 func namesOf(d descriptor) []string {
@@ -102,7 +101,7 @@ func namesOf(d descriptor) []string {
 	return names
 }
 
-// pickName returns which image is meant, given the names of each.
+// pickName returns the index of the image with a tag, or of the only image if tag is "".
 func pickName(names [][]string, tag string) (int, error) {
 	var all []string
 	found := -1
@@ -111,7 +110,7 @@ func pickName(names [][]string, tag string) (int, error) {
 			if tag != "" && (name == tag || strings.HasSuffix(name, ":"+tag)) {
 				return i, nil
 			}
-			all = append(all, quote(name))
+			all = append(all, quoteName(name))
 		}
 		if tag == "" && found < 0 {
 			found = i
@@ -124,33 +123,33 @@ func pickName(names [][]string, tag string) (int, error) {
 	}
 	if tag != "" {
 		return 0, sandpit.WithHint(
-			sandpit.Errorf(sandpit.NotFound, "it has no image with the tag %s", quote(tag)), "it has: "+strings.Join(all, ", "))
+			sandpit.Errorf(sandpit.NotFound, "no image has the tag %s", quoteName(tag)), "tags: "+strings.Join(all, ", "))
 	}
 	if len(names) > 1 {
 		return 0, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Invalid, "it has %d images, and nothing says which one", len(names)),
-			"add a colon and the tag; it has: "+strings.Join(all, ", "))
+			sandpit.Errorf(sandpit.Invalid, "it contains %d images, and no tag selects one", len(names)),
+			"add a colon and the tag; tags: "+strings.Join(all, ", "))
 	}
 	if found < 0 {
-		return 0, sandpit.Errorf(sandpit.Invalid, "there is no image in it")
+		return 0, sandpit.Errorf(sandpit.Invalid, "it contains no image")
 	}
 	return found, nil
 }
 
-// ociFiles are a directory in the form that OCI defines.
-type ociFiles struct{ files }
+// ociFiles are the files of an OCI layout.
+type ociFiles struct{ fileSource }
 
-func (l ociFiles) blob(d descriptor) (io.ReadCloser, error) {
+func (l ociFiles) openBlob(d descriptor) (io.ReadCloser, error) {
 	r, err := l.open("blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is missing in it", d.Digest),
-			"save the image again, with all layers")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is missing", d.Digest),
+			"save the image again with all layers")
 	}
 	return r, err
 }
 
-func (l ociFiles) manifest(_ context.Context, d descriptor) ([]byte, error) {
-	r, err := l.blob(d)
+func (l ociFiles) readManifest(_ context.Context, d descriptor) ([]byte, error) {
+	r, err := l.openBlob(d)
 	if err != nil {
 		return nil, err
 	}
@@ -158,39 +157,39 @@ func (l ociFiles) manifest(_ context.Context, d descriptor) ([]byte, error) {
 	return readDocument(r)
 }
 
-func (l ociFiles) config(ctx context.Context, d descriptor) ([]byte, error) {
-	return l.manifest(ctx, d)
+func (l ociFiles) readConfig(ctx context.Context, d descriptor) ([]byte, error) {
+	return l.readManifest(ctx, d)
 }
 
-func (l ociFiles) layer(_ context.Context, d descriptor) (io.ReadCloser, error) {
-	r, err := l.blob(d)
+func (l ociFiles) openLayer(_ context.Context, d descriptor) (io.ReadCloser, error) {
+	r, err := l.openBlob(d)
 	if err != nil {
 		return nil, err
 	}
-	return bounded{io.LimitReader(r, d.Size+1), r}, nil
+	return readCloser{io.LimitReader(r, d.Size+1), r}, nil
 }
 
-// bounded reads from one and closes another.
-type bounded struct {
+// readCloser combines a reader and a closer.
+type readCloser struct {
 	io.Reader
 	io.Closer
 }
 
-// dockerImage is one line of what docker save writes.
+// dockerImage is one image in the index of docker save.
 type dockerImage struct {
 	Config   string
 	RepoTags []string
 	Layers   []string
 }
 
-func findDocker(f files, tag string) (stored, error) {
+func findDocker(f fileSource, tag string) (foundImage, error) {
 	data, err := readSmall(f, dockerIndex)
 	if err != nil {
-		return stored{}, err
+		return foundImage{}, err
 	}
 	var list []dockerImage
 	if err := json.Unmarshal(data, &list); err != nil || len(list) > maxManifests {
-		return stored{}, badManifest("%s is not what docker save writes", dockerIndex)
+		return foundImage{}, errManifest("%s is not an index of docker save", dockerIndex)
 	}
 	names := make([][]string, len(list))
 	for i, image := range list {
@@ -198,25 +197,25 @@ func findDocker(f files, tag string) (stored, error) {
 	}
 	i, err := pickName(names, tag)
 	if err != nil {
-		return stored{}, err
+		return foundImage{}, err
 	}
-	l, err := list[i].load(f)
-	return stored{image: l, names: names[i]}, err
+	l, err := list[i].loadLayers(f)
+	return foundImage{image: l, names: names[i]}, err
 }
 
-// load reads the image's configuration, which knows the digests of its layers.
-func (d dockerImage) load(f files) (*layered, error) {
+// loadLayers reads the image's configuration, which contains the digests of its layers.
+func (d dockerImage) loadLayers(f fileSource) (*layeredImage, error) {
 	data, err := readSmall(f, d.Config)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	from := dockerFiles{f, map[string]string{}}
-	l := &layered{content: from, digest: sha256Of(data)}
-	if l.raw, l.told, err = parseConfig(data); err != nil {
+	l := &layeredImage{content: from, digest: sha256Of(data)}
+	if l.raw, l.config, err = parseConfig(data); err != nil {
 		return nil, err
 	}
 	if len(d.Layers) > maxLayers || len(d.Layers) != len(l.raw.RootFS.DiffIDs) {
-		return nil, badConfig("it is about %d layers, and there are %d", len(l.raw.RootFS.DiffIDs), len(d.Layers))
+		return nil, errConfig("it lists %d layers, but the image has %d", len(l.raw.RootFS.DiffIDs), len(d.Layers))
 	}
 	for i, id := range l.raw.RootFS.DiffIDs {
 		if err := checkDigest(id); err != nil {
@@ -225,25 +224,25 @@ func (d dockerImage) load(f files) (*layered, error) {
 		from.paths[id] = d.Layers[i]
 		l.list = append(l.list, descriptor{Digest: id})
 	}
-	return l, l.check()
+	return l, l.checkMachine()
 }
 
-// dockerFiles are what docker save writes. Its layers are named by the digests of what
-// they are without compression.
+// dockerFiles are the files of docker save. Layers are named by the digests of their
+// uncompressed bytes.
 type dockerFiles struct {
-	files
+	fileSource
 	paths map[string]string
 }
 
-func (dockerFiles) manifest(context.Context, descriptor) ([]byte, error) {
-	return nil, badManifest("it names others")
+func (dockerFiles) readManifest(context.Context, descriptor) ([]byte, error) {
+	return nil, errManifest("it names others")
 }
 
-func (dockerFiles) config(context.Context, descriptor) ([]byte, error) {
-	return nil, badManifest("it names others")
+func (dockerFiles) readConfig(context.Context, descriptor) ([]byte, error) {
+	return nil, errManifest("it names others")
 }
 
-func (d dockerFiles) layer(_ context.Context, l descriptor) (io.ReadCloser, error) {
+func (d dockerFiles) openLayer(_ context.Context, l descriptor) (io.ReadCloser, error) {
 	f, err := d.open(d.paths[l.Digest])
 	if err != nil {
 		return nil, err
@@ -253,16 +252,16 @@ func (d dockerFiles) layer(_ context.Context, l descriptor) (io.ReadCloser, erro
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, errors.Join(err, f.Close())
 	}
-	z, err := unpacker(r, string(magic))
+	z, err := newUnpacker(r, string(magic))
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return bounded{z, f}, nil
+	return readCloser{z, f}, nil
 }
 
-// unpacker returns a reader of what r is without compression, told by its first
-// bytes. It needs no closing.
-func unpacker(r io.Reader, magic string) (io.Reader, error) {
+// newUnpacker returns a reader of the uncompressed bytes of r. The magic bytes select the
+// compression. The result need not be closed.
+func newUnpacker(r io.Reader, magic string) (io.Reader, error) {
 	switch {
 	case strings.HasPrefix(magic, "\x1f\x8b"):
 		return gzip.NewReader(r)
@@ -273,11 +272,10 @@ func unpacker(r io.Reader, magic string) (io.Reader, error) {
 	return r, nil
 }
 
-// maxWindow bounds the memory that unpacking takes, in bytes.
+// maxWindow bounds the memory for decompression, in bytes.
 const maxWindow = 64 << 20
 
-// dirFiles are those of a directory of the machine; links out of it are not
-// followed.
+// dirFiles are the files of a directory of the machine. Links out of it are not followed.
 type dirFiles struct{ root *os.Root }
 
 func (d dirFiles) open(path string) (io.ReadCloser, error) {
@@ -286,12 +284,12 @@ func (d dirFiles) open(path string) (io.ReadCloser, error) {
 		return nil, err
 	}
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(sandpit.Errorf(sandpit.Invalid, "%s is not a file", quote(path)), err, f.Close())
+		return nil, errors.Join(sandpit.Errorf(sandpit.Invalid, "%s is not a file", quoteName(path)), err, f.Close())
 	}
 	return f, nil
 }
 
-// isLayout reports whether a directory holds an image in layers.
+// isLayout reports whether a directory is an OCI layout.
 func isLayout(dir string) bool {
 	for _, name := range []string{ociMark, ociIndex} {
 		if info, err := os.Lstat(dir + "/" + name); err != nil || !info.Mode().IsRegular() {
@@ -301,23 +299,23 @@ func isLayout(dir string) bool {
 	return true
 }
 
-// fromLayout returns the image in a directory of layers.
-func (s *Store) fromLayout(ctx context.Context, dir, tag string) (*os.File, indexEntry, error) {
+// openLayout returns the image in an OCI layout.
+func (s *Store) openLayout(ctx context.Context, dir, tag string) (*os.File, indexEntry, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, indexEntry{}, readError(dir, err)
 	}
 	defer func() { _ = root.Close() }() // only read
-	image, err := find(ctx, dirFiles{root}, tag)
+	image, err := findImage(ctx, dirFiles{root}, tag)
 	if err != nil {
 		return nil, indexEntry{}, err
 	}
-	f, key, err := s.build(ctx, image.image, dir)
+	f, key, err := s.builder.buildLayers(ctx, image.image, dir)
 	return f, indexEntry{Key: key, Names: image.names}, err
 }
 
-// holdsLayers reports whether an archive is of an image's layers, which is like
-// any other but holds no root file system.
+// holdsLayers reports whether an archive contains an image with layers instead of a root file
+// system.
 func (a *archive) holdsLayers() bool {
 	has := func(name string) bool { return a.root.children[name] != nil }
 	if has("usr") || has("bin") || has("etc") {
@@ -326,48 +324,47 @@ func (a *archive) holdsLayers() bool {
 	return has(ociMark) && has(ociIndex) || has(dockerIndex)
 }
 
-// fromUnpacked returns the image whose layers an archive holds. They are read
-// from the file that the archive has become.
-func (s *Store) fromUnpacked(ctx context.Context, a *archive, from origin) (indexEntry, error) {
-	if err := a.w.flush(); err != nil {
+// buildUnpacked builds the image whose layers are in an unpacked archive.
+func (s *Store) buildUnpacked(ctx context.Context, a *archive, from archiveOrigin) (indexEntry, error) {
+	if err := a.w.flushBuffer(); err != nil {
 		return indexEntry{}, err
 	}
-	if err := a.w.f.Truncate(a.w.at); err != nil { // it may end in zeros that were left out
+	if err := a.w.f.Truncate(a.w.at); err != nil { // it may end with a hole
 		return indexEntry{}, fmt.Errorf("unpack the archive: %w", err)
 	}
-	image, err := find(ctx, a, from.tag)
+	image, err := findImage(ctx, a, from.tag)
 	if err != nil {
 		return indexEntry{}, err
 	}
-	f, key, err := s.build(ctx, image.image, from.path)
+	f, key, err := s.builder.buildLayers(ctx, image.image, from.path)
 	if err != nil {
 		return indexEntry{}, err
 	}
 	return indexEntry{Key: key, Names: image.names}, f.Close()
 }
 
-// open returns a file of the archive, links followed.
+// open opens a file of the archive. It follows links.
 func (a *archive) open(path string) (io.ReadCloser, error) {
 	parts := strings.Split(path, "/")
 	for range maxLinks {
 		last := len(parts) - 1
-		dir, err := a.walk(parts[:last], false)
+		dir, err := a.walkTo(parts[:last], false)
 		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: quote(path), Err: fs.ErrNotExist}
+			return nil, &fs.PathError{Op: "open", Path: quoteName(path), Err: fs.ErrNotExist}
 		}
 		n := dir.children[parts[last]]
 		switch {
 		case n == nil:
-			return nil, &fs.PathError{Op: "open", Path: quote(path), Err: fs.ErrNotExist}
+			return nil, &fs.PathError{Op: "open", Path: quoteName(path), Err: fs.ErrNotExist}
 		case n.kind() == unix.S_IFREG:
 			return io.NopCloser(io.NewSectionReader(a.w.f, int64(n.block)<<blockBits, n.size)), nil
 		case n.kind() != unix.S_IFLNK:
-			return nil, sandpit.Errorf(sandpit.Invalid, "%s is not a file", quote(path))
+			return nil, sandpit.Errorf(sandpit.Invalid, "%s is not a file", quoteName(path))
 		case strings.HasPrefix(n.target, "/"):
 			parts = strings.Split(n.target, "/")
 		default:
 			parts = slices.Concat(parts[:last], strings.Split(n.target, "/"))
 		}
 	}
-	return nil, sandpit.Errorf(sandpit.Invalid, "too many symbolic links at %s", quote(path))
+	return nil, sandpit.Errorf(sandpit.Invalid, "too many symbolic links at %s", quoteName(path))
 }

@@ -159,17 +159,17 @@ func TestHostileLayouts(t *testing.T) {
 		text  string
 		tag   string
 	}{
-		"no image":             {set(ociSaved(t, ""), "index.json", `{"manifests":[]}`), sandpit.Unsupported, "not made for", ""},
-		"no json":              {set(ociSaved(t, ""), "index.json", `x`), sandpit.Invalid, "not JSON", ""},
+		"no image":             {set(ociSaved(t, ""), "index.json", `{"manifests":[]}`), sandpit.Unsupported, "is not for", ""},
+		"no json":              {set(ociSaved(t, ""), "index.json", `x`), sandpit.Invalid, "invalid JSON", ""},
 		"huge index":           {set(ociSaved(t, ""), "index.json", strings.Repeat(" ", maxDocument+1)), sandpit.Exhausted, "bytes", ""},
 		"path for a digest":    {set(ociSaved(t, ""), "index.json", `{"manifests":[{"digest":"sha256:../../../../etc/passwd","size":1}]}`), sandpit.Invalid, "not a digest", ""},
 		"negative size":        {set(ociSaved(t, ""), "index.json", `{"manifests":[{"digest":"`+sha256Of(nil)+`","size":-1}]}`), sandpit.Invalid, "size of -1", ""},
 		"missing blob":         {set(ociSaved(t, ""), "index.json", `{"manifests":[{"digest":"`+sha256Of(nil)+`","size":1}]}`), sandpit.Invalid, "missing", ""},
 		"several":              {ociSaved(t, "a", "b"), sandpit.Invalid, "2 images", ""},
-		"no such tag":          {ociSaved(t, "a", "b"), sandpit.NotFound, "no image with the tag", "c"},
+		"no such tag":          {ociSaved(t, "a", "b"), sandpit.NotFound, "no image has the tag", "c"},
 		"docker: no list":      {set(dockerSaved(t), "manifest.json", `{}`), sandpit.Invalid, "docker save", ""},
 		"docker: out of it":    {change(dockerSaved(t, "x:y"), "manifest.json", func(s string) string { return strings.Replace(s, "three/layer.tar", "../../etc/passwd", 1) }), sandpit.NotFound, "", ""},
-		"docker: other layer":  {set(dockerSaved(t, "x:y"), "one/layer.tar", string(archiveOf(t, file("evil", "")))), sandpit.Unavailable, "other ones", ""},
+		"docker: other layer":  {set(dockerSaved(t, "x:y"), "one/layer.tar", string(archiveOf(t, file("evil", "")))), sandpit.Unavailable, "wrong digest", ""},
 		"docker: fewer layers": {change(dockerSaved(t, "x:y"), "manifest.json", func(s string) string { return strings.Replace(s, `"one/layer.tar",`, "", 1) }), sandpit.Invalid, "layers", ""},
 		"docker: bad config":   {set(dockerSaved(t, "x:y"), config(dockerSaved(t, "x:y")), "[]"), sandpit.Invalid, "configuration", ""},
 	} {
@@ -289,10 +289,10 @@ func FuzzDocument(f *testing.F) {
 				t.Errorf("layer %+v", l)
 			}
 		}
-		if total < 0 || total > usualLimits.bytes {
+		if total < 0 || total > defaultLimits.bytes {
 			t.Errorf("%d bytes of layers", total)
 		}
-		if m, err := d.pick(thisMachine()); err == nil && !digestPattern.MatchString(m.Digest) {
+		if m, err := d.pickPlatform(thisMachine()); err == nil && !digestPattern.MatchString(m.Digest) {
 			t.Errorf("picked %+v", m)
 		}
 	})
@@ -307,7 +307,7 @@ func FuzzLayout(f *testing.F) {
 		if len(index) > 0 {
 			files["index.json"] = index
 		}
-		if _, err := find(t.Context(), files, tag); err != nil && sandpit.CodeOf(err) == sandpit.Internal {
+		if _, err := findImage(t.Context(), files, tag); err != nil && sandpit.CodeOf(err) == sandpit.Internal {
 			t.Errorf("no code: %v", err)
 		}
 	})

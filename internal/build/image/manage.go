@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -19,36 +18,36 @@ import (
 
 // Entry is one image of the cache under one of its names.
 type Entry struct {
-	// Name is what Resolve finds it by: a reference. "" if it has none.
+	// Name is a reference that Resolve takes. "" if it has none.
 	Name string `json:"name,omitempty"`
-	// Owner is whose name that is; "" if it means the image to all owners.
+	// Owner owns the name; "" if it is shared by all owners.
 	Owner string `json:"owner,omitempty"`
-	// ID names it in the cache: 64 lower-case hexadecimal digits.
+	// ID identifies it in the cache: 64 lower-case hexadecimal digits.
 	ID   string `json:"id"`
 	Kind Kind   `json:"kind"`
-	// Source is what it was made from, for people.
+	// Source is what it was built from, for people.
 	Source string `json:"source,omitempty"`
-	// Digest is that of the manifest, if it has one.
+	// Digest is the digest of the manifest, if it has one.
 	Digest   string `json:"digest,omitempty"`
 	Platform string `json:"platform,omitempty"`
 	// Size is in bytes on disk.
 	Size int64 `json:"size"`
-	// Created is when the image was built, as far as it says so.
+	// Created is when the image was built, if its configuration has that.
 	Created time.Time `json:"created,omitzero"`
-	// Used is when a sandbox was last made from it, give or take ten seconds.
+	// Used is when a sandbox was last created from it, with a precision of ten seconds.
 	Used time.Time `json:"used"`
 
-	version string // that the registry had under the name
-	maker   string // owner of the build that made it; "" if it was fetched, or the administrator's
+	digest string // of the registry's image under the name
+	maker  string // owner of its build; "" if it was fetched or belongs to the administrator
 }
 
-// List returns what is in the cache, by name, those without one last.
+// List returns the images in the cache by name, those without a name last.
 func (s *Store) List() ([]Entry, error) {
-	names, err := s.names()
+	names, err := s.names.list()
 	if err != nil {
 		return nil, err
 	}
-	images, err := s.images()
+	images, err := s.cache.listImages()
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +58,7 @@ func (s *Store) List() ([]Entry, error) {
 			list = append(list, image)
 		}
 		for _, p := range of {
-			image.Name, image.Owner, image.version = shortName(p.Name), p.Owner, p.Digest
+			image.Name, image.Owner, image.digest = shortenName(p.Name), p.Owner, p.Digest
 			list = append(list, image)
 		}
 	}
@@ -67,7 +66,7 @@ func (s *Store) List() ([]Entry, error) {
 	return list, nil
 }
 
-// sortEntries sorts by name, those without one last.
+// sortEntries sorts by name, those without a name last.
 func sortEntries(list []Entry) {
 	slices.SortFunc(list, func(a, b Entry) int {
 		if (a.Name == "") != (b.Name == "") {
@@ -78,52 +77,17 @@ func sortEntries(list []Entry) {
 	})
 }
 
-func shortName(name string) string {
+func shortenName(name string) string {
 	r, err := parseReference(name)
 	if err != nil {
 		return name
 	}
-	return r.short()
+	return r.shortName()
 }
 
-// names returns what is remembered of names, by image.
-func (s *Store) names() (map[string][]pulled, error) {
-	files, err := s.files(nameSuffix)
-	if err != nil {
-		return nil, err
-	}
-	names := map[string][]pulled{}
-	for _, file := range files {
-		var p pulled
-		if err := s.readRecord(file, &p); err != nil {
-			return nil, err
-		}
-		r, err := parseReference(p.Name)
-		if err == nil && nameFile(p.Owner, r) == file && isKey(p.Key) {
-			names[p.Key] = append(names[p.Key], p)
-		}
-	}
-	return names, nil
-}
-
-// files returns the names of the cache's files with an ending.
-func (s *Store) files(suffix string) ([]string, error) {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return nil, fmt.Errorf("look into the image cache: %w", err)
-	}
-	var names []string
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), suffix) && e.Type().IsRegular() {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
-}
-
-// images returns the finished images.
-func (s *Store) images() ([]Entry, error) {
-	files, err := s.files(imageSuffix)
+// listImages returns the finished images.
+func (c *cacheDir) listImages() ([]Entry, error) {
+	files, err := c.listFiles(imageSuffix)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +97,7 @@ func (s *Store) images() ([]Entry, error) {
 		if !isKey(key) {
 			continue
 		}
-		e, err := s.look(key)
+		e, err := c.readEntry(key)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
@@ -145,17 +109,17 @@ func (s *Store) images() ([]Entry, error) {
 	return list, nil
 }
 
-// look describes a finished image, without using it.
-func (s *Store) look(key string) (Entry, error) {
-	f, err := os.OpenFile(s.path(key), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+// readEntry returns the entry of a finished image without changing its time of last use.
+func (c *cacheDir) readEntry(key string) (Entry, error) {
+	f, err := os.OpenFile(c.imagePath(key), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return Entry{}, err
 	}
 	defer func() { _ = f.Close() }() // only read
-	return describe(f, key)
+	return newEntry(f, key)
 }
 
-func describe(f *os.File, key string) (Entry, error) {
+func newEntry(f *os.File, key string) (Entry, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return Entry{}, &fs.PathError{Op: "stat", Path: f.Name(), Err: err}
@@ -165,7 +129,7 @@ func describe(f *os.File, key string) (Entry, error) {
 	switch {
 	case err == nil:
 		e.Kind, e.Source, e.Digest, e.Platform, e.Created, e.maker = n.Kind, n.Source, n.Digest, n.Platform, n.Created, n.Owner
-	case sandpit.CodeOf(err) == sandpit.Internal: // listed all the same, so that it can be removed
+	case sandpit.CodeOf(err) == sandpit.Internal: // listed, so that it can be removed
 		e.Source = "damaged"
 	default:
 		return e, err
@@ -173,62 +137,49 @@ func describe(f *os.File, key string) (Entry, error) {
 	return e, nil
 }
 
-// Remove takes a shared name, an ID or digest (at least six digits of it), or the path an
-// image was made from. A name is forgotten; its image goes with the last one, those of
-// owners included. The entries removed are returned. Sandboxes that run from an image go
-// on.
+// Remove removes an image by a shared name, an ID or digest (at least its first six digits),
+// or the path it was built from. Given a name, it removes the name, and the image only if it
+// has no other names, including owners' names. It returns the removed entries. Sandboxes that
+// run from an image keep running.
 //
-// NotFound: there is none. Invalid: what was given stands for several images.
+// NotFound: no such image. Invalid: the text matches several images.
 func (s *Store) Remove(ctx context.Context, text string) ([]Entry, error) {
 	list, err := s.List()
 	if err != nil {
 		return nil, err
 	}
-	found := match(list, text)
+	found := matchEntries(list, text)
 	if len(found) == 0 {
-		if gone, err := s.forgetName(ctx, text); gone || err != nil {
+		if gone, err := s.names.removeShared(ctx, text); gone || err != nil {
 			return nil, err
 		}
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "image %s: it is not in the cache", quote(text)), "see: sandpit image ls --all")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "image %s: not in the cache", quoteName(text)), "see: sandpit image ls --all")
 	}
 	byName := found[0].Name != "" && len(found) == 1 && isName(text, found[0])
 	for _, e := range found[1:] {
 		if e.ID != found[0].ID {
-			return nil, sandpit.Errorf(sandpit.Invalid, "image %s: several images have an ID that begins so", quote(text))
+			return nil, sandpit.Errorf(sandpit.Invalid, "image %s: several images have an ID with this prefix", quoteName(text))
 		}
 	}
 	others := slices.ContainsFunc(list, func(e Entry) bool {
 		return e.ID == found[0].ID && (e.Name != found[0].Name || e.Owner != found[0].Owner)
 	})
 	if byName && others {
-		return found, s.forget(ctx, func(p pulled) bool { return p.Owner == shared && shortName(p.Name) == found[0].Name })
+		return found, s.names.remove(ctx, func(p nameRecord) bool { return p.Owner == shared && shortenName(p.Name) == found[0].Name })
 	}
-	if err := os.Remove(s.path(found[0].ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("image %s: %w", quote(text), bare(err))
+	if err := os.Remove(s.cache.imagePath(found[0].ID)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("image %s: %w", quoteName(text), withoutPath(err))
 	}
-	return found, s.forgetMissing(ctx)
-}
-
-// forgetName forgets a shared name whose image is gone. It reports false if there is none.
-func (s *Store) forgetName(ctx context.Context, text string) (bool, error) {
-	r, err := parseReference(text)
-	if err != nil {
-		return false, nil //nolint:nilerr // what is no name is not there
-	}
-	have, err := s.known(shared, r)
-	if err != nil || have.Name == "" {
-		return false, err
-	}
-	return true, s.forget(ctx, func(p pulled) bool { return p.Owner == shared && p.Name == have.Name })
+	return found, s.cache.removeOrphanRecords(ctx)
 }
 
 func isName(text string, e Entry) bool {
 	r, err := parseReference(text)
-	return err == nil && r.short() == e.Name && e.Owner == shared
+	return err == nil && r.shortName() == e.Name && e.Owner == shared
 }
 
-// match returns the entries that a text stands for.
-func match(list []Entry, text string) []Entry {
+// matchEntries returns the entries that a name, ID, digest or source matches.
+func matchEntries(list []Entry, text string) []Entry {
 	for _, e := range list {
 		if e.Name != "" && isName(text, e) {
 			return []Entry{e}
@@ -246,87 +197,20 @@ func match(list []Entry, text string) []Entry {
 	return found
 }
 
-// forget removes the names that are to be dropped. One that somebody is about to
-// renew stays.
-func (s *Store) forget(ctx context.Context, drop func(pulled) bool) error {
-	files, err := s.files(nameSuffix)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, file := range files {
-		errs = append(errs, s.removeRecord(ctx, file, func() (bool, error) {
-			var p pulled
-			err := s.readRecord(file, &p)
-			return drop(p), err
-		}))
-	}
-	return errors.Join(errs...)
-}
-
-// removeRecord removes a record if it is to be dropped and nobody is writing it.
-func (s *Store) removeRecord(ctx context.Context, file string, drop func() (bool, error)) error {
-	if gone, err := drop(); err != nil || !gone {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	f, err := s.acquire(ctx, file)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil // it is being written
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // gives up the lock
-	gone, err := drop()
-	if err == nil && gone {
-		if err = os.Remove(filepath.Join(s.dir, file)); errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-	}
-	return errors.Join(err, os.Remove(f.Name()))
-}
-
-// forgetMissing removes the records of images that are not there.
-func (s *Store) forgetMissing(ctx context.Context) error {
-	missing := func(key string) (bool, error) {
-		if !isKey(key) {
-			return true, nil
-		}
-		there, err := s.finished(key)
-		return there == "", err
-	}
-	names, err1 := s.files(nameSuffix)
-	indexes, err2 := s.files(indexSuffix)
-	origins, err3 := s.files(originSuffix)
-	errs := []error{err1, err2, err3}
-	for _, file := range slices.Concat(names, indexes, origins) {
-		errs = append(errs, s.removeRecord(ctx, file, func() (bool, error) {
-			var e struct{ Key string }
-			if err := s.readRecord(file, &e); err != nil {
-				return false, err
-			}
-			return missing(e.Key)
-		}))
-	}
-	return errors.Join(errs...)
-}
-
-// Own reports whether e is an image that sandpit makes for itself.
+// Own reports whether e is an image that sandpit builds for its own use.
 func (e Entry) Own() bool { return e.Kind == KindHost || e.Kind == KindProgram }
 
 // Has reports whether the cache has an image under a shared name.
 func (s *Store) Has(name string) (bool, error) {
 	r, err := parseReference(name)
 	if err != nil {
-		return false, nil //nolint:nilerr // what is no name is not there
+		return false, nil //nolint:nilerr // an invalid name has no record
 	}
-	have, err := s.known(shared, r)
+	have, err := s.names.lookUp(shared, r)
 	return have.Key != "", err
 }
 
-// Fetched returns the shared names of all images that came from a registry by a tag.
+// Fetched returns the shared names of all images that were pulled by a tag.
 func (s *Store) Fetched() ([]string, error) {
 	list, err := s.List()
 	if err != nil {
@@ -334,7 +218,7 @@ func (s *Store) Fetched() ([]string, error) {
 	}
 	var names []string
 	for _, e := range list {
-		if e.version != "" && e.Owner == shared && !strings.Contains(e.Name, "@") {
+		if e.digest != "" && e.Owner == shared && !strings.Contains(e.Name, "@") {
 			names = append(names, e.Name)
 		}
 	}

@@ -27,7 +27,7 @@ func stocked(t *testing.T) (*Store, []string) {
 	add := func(name string) {
 		dir := filepath.Join(t.TempDir(), "root")
 		write(t, filepath.Join(dir, "name"), name+strings.Repeat("x", 100<<10))
-		f, err := s.fromDir(t.Context(), dir, nil)
+		f, err := s.openDir(t.Context(), dir, nil)
 		must(t, err, f.Close())
 		ids = append(ids, strings.TrimSuffix(filepath.Base(f.Name()), imageSuffix))
 		if name != "" {
@@ -37,12 +37,12 @@ func stocked(t *testing.T) (*Store, []string) {
 	}
 	add("a:1")
 	r, err := parseReference("b:1")
-	must(t, err, s.setName(t.Context(), r, pulled{Name: r.String(), Key: ids[0]}))
+	must(t, err, s.names.set(t.Context(), r, nameRecord{Name: r.String(), Key: ids[0]}))
 	add("c:1")
 	add("")
 	for i, id := range ids {
 		at := time.Now().Add(-time.Duration(i+1) * time.Hour)
-		must(t, os.Chtimes(s.path(id), at, at))
+		must(t, os.Chtimes(s.cache.imagePath(id), at, at))
 	}
 	return s, ids
 }
@@ -108,7 +108,7 @@ func TestPrune(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, _ := stocked(t)
-			write(t, filepath.Join(s.dir, "x"+blobSuffix), "half a layer")
+			write(t, filepath.Join(s.cache.dir, "x"+blobSuffix), "half a layer")
 			done, err := s.Prune(t.Context(), tc.o)
 			must(t, err)
 			if got := listed(t, s); len(done.Images) != tc.gone || got != tc.left || done.Size < int64(tc.gone)*100<<10 {
@@ -131,7 +131,7 @@ func TestUsedImagesStay(t *testing.T) {
 	s, ids := stocked(t)
 	root := resolved(t, s, "a:1")
 	other := exec.CommandContext(t.Context(), "sleep", "60")
-	f, err := s.open(t.Context(), ids[1])
+	f, err := s.cache.openImage(t.Context(), ids[1])
 	must(t, err)
 	other.ExtraFiles = []*os.File{f} // as a sandbox gets it
 	must(t, other.Start(), f.Close())
@@ -155,7 +155,7 @@ func TestUsedImagesStay(t *testing.T) {
 func TestCacheSize(t *testing.T) {
 	t.Parallel()
 	s, _ := stocked(t)
-	s.o.CacheSize = 350 << 10
+	s.space.cacheSize = 350 << 10
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "new"), strings.Repeat("n", 100<<10))
 	_, err := s.Import(t.Context(), dir, "new:1", nil)
@@ -163,7 +163,7 @@ func TestCacheSize(t *testing.T) {
 	if got := listed(t, s); got != "a:1 b:1 c:1 new:1" {
 		t.Errorf("left %q", got)
 	}
-	s.o.CacheSize = 1
+	s.space.cacheSize = 1
 	write(t, filepath.Join(dir, "newer"), "n")
 	_, err = s.Import(t.Context(), dir, "newer:1", nil)
 	must(t, err)
@@ -183,10 +183,10 @@ func TestPruneWhileResolving(t *testing.T) {
 	go func() {
 		var errs []error
 		for range 300 {
-			list, err := s.images()
+			list, err := s.cache.listImages()
 			errs = append(errs, err)
 			for _, e := range list {
-				_, err := s.drop(e, false)
+				_, err := s.cache.removeUnlocked(e, false)
 				errs = append(errs, err)
 			}
 		}
@@ -247,7 +247,7 @@ func TestKilledImports(t *testing.T) {
 		list, err := s.List()
 		must(t, err)
 		for _, e := range list {
-			f, err := os.Open(s.path(e.ID))
+			f, err := os.Open(s.cache.imagePath(e.ID))
 			must(t, err)
 			got, err := listImage(f)
 			must(t, err, f.Close())
@@ -257,7 +257,7 @@ func TestKilledImports(t *testing.T) {
 		}
 	}
 	t.Logf("%d of %d were killed", killed, count)
-	must(t, s.sweep())
+	must(t, s.cache.removeAbandoned())
 	expectFiles(t, s, imageSuffix, nameSuffix, indexSuffix)
 	for i, source := range sources {
 		_, err := s.Import(t.Context(), source, fmt.Sprintf("kill:%d", i), nil)
@@ -266,7 +266,7 @@ func TestKilledImports(t *testing.T) {
 	if _, err := s.Prune(t.Context(), PruneOptions{}); err != nil || listed(t, s) != "kill:0 kill:1 kill:2 kill:3" {
 		t.Errorf("listed %q, %v", listed(t, s), err)
 	}
-	if files, _ := s.files(nameSuffix); len(files) != 4 {
+	if files, _ := s.cache.listFiles(nameSuffix); len(files) != 4 {
 		t.Errorf("names: %q", files)
 	}
 }
@@ -306,7 +306,7 @@ func TestKilledPull(t *testing.T) {
 		t.Error(err)
 	}
 	expectFiles(t, s, imageSuffix, nameSuffix)
-	if list, _ := s.files(blobSuffix); slices.Compact(list) != nil {
+	if list, _ := s.cache.listFiles(blobSuffix); slices.Compact(list) != nil {
 		t.Errorf("layers stay: %q", list)
 	}
 }

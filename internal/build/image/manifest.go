@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// descriptor names a piece of an image by its contents. The URLs that it may also
-// have are not looked at: nothing is fetched from where an image says.
+// descriptor identifies a part of an image by its digest. URLs in it are ignored: nothing is
+// fetched from addresses in an image.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -20,7 +20,7 @@ type descriptor struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
-// platform is what an image is for.
+// platform is an operating system and a machine architecture.
 type platform struct {
 	OS           string `json:"os"`
 	Architecture string `json:"architecture"`
@@ -33,18 +33,18 @@ func (p platform) String() string {
 		text += "/" + p.Variant
 	}
 	if len(text) > 40 || strings.ContainsFunc(text, func(r rune) bool { return r < '!' || r > '~' }) {
-		return quote(text)
+		return quoteName(text)
 	}
 	return text
 }
 
-// runs reports whether programs for p run on a machine of platform m.
-func (p platform) runs(m platform) bool {
-	return p.OS == m.OS && p.Architecture == m.Architecture && (p.Variant == m.Variant || usualVariant(p) && usualVariant(m))
+// runsOn reports whether programs for p run on a machine of platform m.
+func (p platform) runsOn(m platform) bool {
+	return p.OS == m.OS && p.Architecture == m.Architecture && (p.Variant == m.Variant || isUsualVariant(p) && isUsualVariant(m))
 }
 
-// usualVariant is true of the variant that goes without saying.
-func usualVariant(p platform) bool {
+// isUsualVariant reports whether a variant is the default of its architecture.
+func isUsualVariant(p platform) bool {
 	return p.Variant == "" || p.Architecture == "arm64" && p.Variant == "v8" || p.Architecture == "amd64" && p.Variant == "v1"
 }
 
@@ -69,12 +69,12 @@ func checkDigest(digest string) error {
 		return nil
 	}
 	if strings.HasPrefix(digest, "sha512:") {
-		return sandpit.Errorf(sandpit.Unsupported, "digest %s: only sha256 is known here", quote(digest))
+		return sandpit.Errorf(sandpit.Unsupported, "digest %s: only sha256 is supported", quoteName(digest))
 	}
-	return sandpit.Errorf(sandpit.Invalid, "%s is not a digest", quote(digest))
+	return sandpit.Errorf(sandpit.Invalid, "%s is not a digest", quoteName(digest))
 }
 
-func (d descriptor) check(most int64) error {
+func (d descriptor) checkSize(most int64) error {
 	if err := checkDigest(d.Digest); err != nil {
 		return err
 	}
@@ -82,47 +82,46 @@ func (d descriptor) check(most int64) error {
 		return sandpit.Errorf(sandpit.Invalid, "%s claims a size of %d bytes", d.Digest, d.Size)
 	}
 	if d.Size > most {
-		return sandpit.Errorf(sandpit.Exhausted, "%s claims a size of %d bytes, more than the %d that are allowed", d.Digest, d.Size, most)
+		return sandpit.Errorf(sandpit.Exhausted, "%s claims a size of %d bytes, more than the limit of %d", d.Digest, d.Size, most)
 	}
 	return nil
 }
 
-// parseDocument reads a manifest or an index, which after that is one of the two
-// and names its parts properly.
+// parseDocument parses and checks a manifest or an index.
 //
-// Invalid: it is neither. Unsupported: it is of a kind that is not known here.
-// Exhausted: it names too much.
+// Invalid: it is neither. Unsupported: another type of manifest. Exhausted: it lists too
+// much.
 func parseDocument(data []byte) (document, error) {
 	var d document
 	if err := json.Unmarshal(data, &d); err != nil {
-		return d, badManifest("not JSON as it should be: %s", quote(err.Error()))
+		return d, errManifest("invalid JSON: %s", quoteName(err.Error()))
 	}
 	isIndex, isManifest := d.Manifests != nil, d.Config != nil || d.Layers != nil
 	switch {
-	case isIndex && isManifest: // programs would disagree about which it is
-		return d, badManifest("it is a manifest and a list of manifests at once")
+	case isIndex && isManifest: // programs would interpret it differently
+		return d, errManifest("it is both a manifest and an index")
 	case isIndex:
 		return d, d.checkIndex()
 	case isManifest:
 		return d, d.checkManifest()
 	case d.Old != nil:
 		return d, sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "the image has a manifest of version 1, which nobody makes any more"),
-			"pull and push it again with a present Docker")
+			sandpit.Errorf(sandpit.Unsupported, "the image has an obsolete manifest of version 1"),
+			"pull and push it again with a current version of Docker")
 	}
-	return d, badManifest("it names neither layers nor manifests")
+	return d, errManifest("it lists neither layers nor manifests")
 }
 
-func badManifest(format string, args ...any) error {
+func errManifest(format string, args ...any) error {
 	return sandpit.Errorf(sandpit.Invalid, "the image's manifest: "+format, args...)
 }
 
 func (d document) checkIndex() error {
 	if len(d.Manifests) > maxManifests {
-		return sandpit.Errorf(sandpit.Exhausted, "the image's manifest names %d others", len(d.Manifests))
+		return sandpit.Errorf(sandpit.Exhausted, "the image's manifest lists %d others", len(d.Manifests))
 	}
 	for _, m := range d.Manifests {
-		if err := m.check(maxDocument); err != nil {
+		if err := m.checkSize(maxDocument); err != nil {
 			return fmt.Errorf("the image's manifest: %w", err)
 		}
 	}
@@ -132,16 +131,16 @@ func (d document) checkIndex() error {
 func (d document) checkManifest() error {
 	switch {
 	case d.Config == nil:
-		return badManifest("it names no configuration")
+		return errManifest("it has no configuration")
 	case len(d.Layers) > maxLayers:
-		return sandpit.Errorf(sandpit.Exhausted, "the image has %d layers; up to %d are possible", len(d.Layers), maxLayers)
+		return sandpit.Errorf(sandpit.Exhausted, "the image has %d layers; the limit is %d", len(d.Layers), maxLayers)
 	}
-	if err := d.Config.check(maxDocument); err != nil {
+	if err := d.Config.checkSize(maxDocument); err != nil {
 		return fmt.Errorf("the image's configuration: %w", err)
 	}
-	left := usualLimits.bytes
+	left := defaultLimits.bytes
 	for _, l := range d.Layers {
-		if err := l.check(left); err != nil {
+		if err := l.checkSize(left); err != nil {
 			return fmt.Errorf("the image's layers: %w", err)
 		}
 		left -= l.Size
@@ -152,50 +151,50 @@ func (d document) checkManifest() error {
 	return nil
 }
 
-// checkLayerType refuses what is no layer. Which compression a layer has is seen
-// by its first bytes.
+// checkLayerType returns an error if a media type is not that of a layer. Its first bytes, not
+// the type, determine the compression.
 func checkLayerType(mediaType string) error {
 	switch {
 	case strings.Contains(mediaType, "foreign"), strings.Contains(mediaType, "encrypted"):
 	case mediaType == "", strings.Contains(mediaType, ".rootfs.diff"), strings.Contains(mediaType, ".layer."):
 		return nil
 	}
-	return sandpit.Errorf(sandpit.Unsupported, "the image has a layer of type %s, which is not a part of a file system", quote(mediaType))
+	return sandpit.Errorf(sandpit.Unsupported, "the image has a layer of the unsupported type %s", quoteName(mediaType))
 }
 
-// pick returns the manifest for a machine.
+// pickPlatform returns the manifest for a machine.
 //
-// Unsupported: there is none.
-func (d document) pick(m platform) (descriptor, error) {
+// Unsupported: no manifest is for this machine.
+func (d document) pickPlatform(m platform) (descriptor, error) {
 	var there []string
 	var plain []descriptor
 	for _, c := range d.Manifests {
 		switch {
-		case c.Annotations["vnd.docker.reference.type"] != "": // about another one
+		case c.Annotations["vnd.docker.reference.type"] != "": // an attestation
 		case c.Platform == nil:
 			plain = append(plain, c)
-		case c.Platform.runs(m):
+		case c.Platform.runsOn(m):
 			return c, nil
 		case c.Platform.OS != "unknown":
 			there = append(there, c.Platform.String())
 		}
 	}
-	if len(plain) > 0 { // its configuration says what it is for
+	if len(plain) > 0 { // its configuration is checked later
 		return plain[0], nil
 	}
-	return descriptor{}, wrongPlatform(m, there)
+	return descriptor{}, errWrongPlatform(m, there)
 }
 
-func wrongPlatform(m platform, there []string) error {
+func errWrongPlatform(m platform, there []string) error {
 	slices.Sort(there)
 	there = slices.Compact(there)
 	const most = 20
 	if len(there) > most {
 		there = append(there[:most], "...")
 	}
-	err := sandpit.Errorf(sandpit.Unsupported, "it is not made for %s", m)
+	err := sandpit.Errorf(sandpit.Unsupported, "the image is not for %s", m)
 	if len(there) > 0 {
-		err = sandpit.Errorf(sandpit.Unsupported, "it is not made for %s but for %s", m, strings.Join(there, ", "))
+		err = sandpit.Errorf(sandpit.Unsupported, "the image is not for %s but for %s", m, strings.Join(there, ", "))
 	}
-	return sandpit.WithHint(err, "look for another tag, or build the image for "+m.String())
+	return sandpit.WithHint(err, "use another tag, or build the image for "+m.String())
 }

@@ -6,41 +6,40 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-// content is where the parts of an image are: a registry, a directory, an archive.
-type content interface {
-	// manifest and config return small parts. Who calls them checks the digest.
-	manifest(ctx context.Context, d descriptor) ([]byte, error)
-	config(ctx context.Context, d descriptor) ([]byte, error)
-	// layer opens one layer.
-	layer(ctx context.Context, d descriptor) (io.ReadCloser, error)
+// layerSource provides the parts of an image: a registry, a directory, an archive.
+type layerSource interface {
+	// readManifest and readConfig return small parts. The caller checks the digest.
+	readManifest(ctx context.Context, d descriptor) ([]byte, error)
+	readConfig(ctx context.Context, d descriptor) ([]byte, error)
+	// openLayer opens one layer.
+	openLayer(ctx context.Context, d descriptor) (io.ReadCloser, error)
 }
 
-// layered is an image that is still in layers.
-type layered struct {
-	content content
-	digest  string // of its manifest, or what stands for that
+// layeredImage is an image whose layers are not merged yet.
+type layeredImage struct {
+	content layerSource
+	digest  string // of its manifest, or of its configuration if it has none
 	list    []descriptor
 	raw     rawConfig
-	told    Config
+	config  Config
 }
 
-func (l *layered) count() int            { return len(l.list) }
-func (l *layered) digestAt(i int) string { return l.list[i].Digest }
+func (l *layeredImage) countLayers() int      { return len(l.list) }
+func (l *layeredImage) digestAt(i int) string { return l.list[i].Digest }
 
-func (l *layered) open(ctx context.Context, i int) (io.ReadCloser, error) {
-	return l.content.layer(ctx, l.list[i])
+func (l *layeredImage) openLayer(ctx context.Context, i int) (io.ReadCloser, error) {
+	return l.content.openLayer(ctx, l.list[i])
 }
 
-// key names the image in the cache.
-func (l *layered) key() string { return digest("oci", l.digest) }
+// key returns the image's key in the cache.
+func (l *layeredImage) key() string { return cacheKey("oci", l.digest) }
 
-// thisMachine is what images must be made for.
+// thisMachine returns the platform that images must have.
 func thisMachine() platform { return platform{OS: "linux", Architecture: runtime.GOARCH} }
 
 func sha256Of(data []byte) string {
@@ -48,20 +47,19 @@ func sha256Of(data []byte) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// checked returns data if it is what d names.
-func checked(data []byte, err error, d descriptor) ([]byte, error) {
+// checkContents returns data if it has the digest of d.
+func checkContents(data []byte, err error, d descriptor) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
 	if got := sha256Of(data); got != d.Digest {
-		return nil, wrongDigest(d.Digest, got)
+		return nil, errWrongDigest(d.Digest, got)
 	}
 	return data, nil
 }
 
-// choose goes from a manifest, or an index of several, to the image for this
-// machine.
-func choose(ctx context.Context, from content, data []byte) (*layered, error) {
+// chooseImage returns the image for this machine from a manifest or an index.
+func chooseImage(ctx context.Context, from layerSource, data []byte) (*layeredImage, error) {
 	const deepest = 4
 	for range deepest {
 		doc, err := parseDocument(data)
@@ -69,70 +67,48 @@ func choose(ctx context.Context, from content, data []byte) (*layered, error) {
 			return nil, err
 		}
 		if doc.Config != nil {
-			return chosen(ctx, from, doc, sha256Of(data))
+			return newLayeredImage(ctx, from, doc, sha256Of(data))
 		}
-		next, err := doc.pick(thisMachine())
+		next, err := doc.pickPlatform(thisMachine())
 		if err != nil {
 			return nil, err
 		}
-		data, err = from.manifest(ctx, next)
-		if data, err = checked(data, err, next); err != nil {
+		data, err = from.readManifest(ctx, next)
+		if data, err = checkContents(data, err, next); err != nil {
 			return nil, fmt.Errorf("manifest: %w", err)
 		}
 	}
-	return nil, badManifest("there are too many lists in each other")
+	return nil, errManifest("its indexes are nested too deeply")
 }
 
-func chosen(ctx context.Context, from content, doc document, digest string) (*layered, error) {
-	data, err := from.config(ctx, *doc.Config)
-	if data, err = checked(data, err, *doc.Config); err != nil {
+func newLayeredImage(ctx context.Context, from layerSource, doc document, digest string) (*layeredImage, error) {
+	data, err := from.readConfig(ctx, *doc.Config)
+	if data, err = checkContents(data, err, *doc.Config); err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	l := &layered{content: from, digest: digest, list: doc.Layers}
-	if l.raw, l.told, err = parseConfig(data); err != nil {
+	l := &layeredImage{content: from, digest: digest, list: doc.Layers}
+	if l.raw, l.config, err = parseConfig(data); err != nil {
 		return nil, err
 	}
-	return l, l.check()
+	return l, l.checkMachine()
 }
 
-// check compares what the configuration says with the machine and the layers.
-func (l *layered) check() error {
-	if p := l.raw.platform(); p != (platform{}) && !p.runs(thisMachine()) {
-		return wrongPlatform(thisMachine(), []string{p.String()})
+// checkMachine checks the platform and the number of layers in the configuration.
+func (l *layeredImage) checkMachine() error {
+	if p := l.raw.toPlatform(); p != (platform{}) && !p.runsOn(thisMachine()) {
+		return errWrongPlatform(thisMachine(), []string{p.String()})
 	}
 	if n := len(l.raw.RootFS.DiffIDs); n > 0 && n != len(l.list) {
-		return badConfig("it is about %d layers, and there are %d", n, len(l.list))
+		return errConfig("it lists %d layers, but the image has %d", n, len(l.list))
 	}
 	return nil
 }
 
-// build returns the image of layers that are on this machine, made once.
-func (s *Store) build(ctx context.Context, l *layered, source string) (*os.File, string, error) {
-	key := l.key()
-	return s.once(ctx, job{
-		lock: key,
-		find: s.keyed(key),
-		write: func(f *os.File) (made, error) {
-			return made{key: key}, s.convert(ctx, f, l, note{Source: source}, room{})
-		},
-	})
-}
-
-// convert writes an image of layers, with a note of which the rest is filled in.
-func (s *Store) convert(ctx context.Context, f *os.File, l *layered, n note, space room) error {
-	if err := merge(ctx, f, l, s.limits, space); err != nil {
-		return err
-	}
-	n.Kind, n.Digest, n.Platform = KindLayers, l.digest, thisMachine().String()
-	n.Created, n.Config = l.raw.created(), l.told
-	return writeNote(f, n)
-}
-
-// readDocument returns what r has, which must be small.
+// readDocument returns the contents of r, up to maxDocument bytes.
 func readDocument(r io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxDocument+1))
 	if err == nil && len(data) > maxDocument {
-		err = sandpit.Errorf(sandpit.Exhausted, "it has more than %d bytes", maxDocument)
+		err = sandpit.Errorf(sandpit.Exhausted, "the document has more than %d bytes", maxDocument)
 	}
 	return data, err
 }

@@ -8,24 +8,24 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The digest of a manifest names an image, and a manifest names layers by their digests.
-// A registry that knows these can claim to have an image whose content it does not have.
-// The cache therefore records from which repositories it has received all layers of an
-// image. If a name leads to another repository, the layers are fetched from there and
-// compared, although the image exists. Whether a client may read a repository is decided
-// by its registry, which is asked for the manifest each time.
+// The digest of a manifest identifies an image, and a manifest identifies layers by their
+// digests. A registry that knows the digests can claim to have an image without having its
+// content. The cache therefore records the repositories from which it has received all layers
+// of an image. If a name refers to another repository, the layers are fetched from there and
+// compared although the image exists. The registry, which is asked for the manifest each
+// time, decides whether a client may read a repository.
 
-// originSuffix ends the records of the repositories of an image.
+// originSuffix is the file name suffix of records of the repositories of an image.
 const originSuffix = ".origin"
 
-// maxOrigins is how many repositories are recorded for an image. One that is forgotten is
-// fetched from again.
+// maxOrigins limits the repositories that are recorded for an image. The layers are fetched
+// again from one whose record was removed.
 const maxOrigins = 100
 
-// originOf returns the repository of a reference. Mirrors stand for it.
-func originOf(r reference) string { return r.name() }
+// originOf returns the repository of a reference. Its mirrors count as the same repository.
+func originOf(r reference) string { return r.fullName() }
 
-// originRecord says that all layers of an image have come from a repository.
+// originRecord records that a repository has sent all layers of an image.
 type originRecord struct {
 	Key    string `json:"key"`
 	Origin string `json:"origin"`
@@ -34,28 +34,28 @@ type originRecord struct {
 func originPrefix(key string) string { return key[:16] + "." }
 
 func originFile(key, origin string) string {
-	return originPrefix(key) + digest("origin", key, origin) + originSuffix
+	return originPrefix(key) + cacheKey("origin", key, origin) + originSuffix
 }
 
-// finishedFrom returns key if its image exists and has come from a repository, else "".
-func (s *Store) finishedFrom(key, origin string) (string, error) {
-	if existing, err := s.finished(key); err != nil || existing == "" {
+// finishedFrom returns key if its image exists and a repository has sent it, else "".
+func (pl *puller) finishedFrom(key, origin string) (string, error) {
+	if existing, err := pl.cache.existingKey(key); err != nil || existing == "" {
 		return "", err
 	}
 	var rec originRecord
-	if err := s.readRecord(originFile(key, origin), &rec); err != nil {
+	if err := pl.cache.readRecord(originFile(key, origin), &rec); err != nil {
 		return "", err
 	}
-	if rec == (originRecord{Key: key, Origin: origin}) || s.firstOrigin(key) == origin {
+	if rec == (originRecord{Key: key, Origin: origin}) || pl.firstOrigin(key) == origin {
 		return key, nil
 	}
 	return "", nil
 }
 
 // firstOrigin returns the repository that an image was converted from; "" if it was
-// imported, or if that is unknown.
-func (s *Store) firstOrigin(key string) string {
-	f, err := os.Open(s.path(key))
+// imported or the repository is unknown.
+func (pl *puller) firstOrigin(key string) string {
+	f, err := os.Open(pl.cache.imagePath(key))
 	if err != nil {
 		return ""
 	}
@@ -65,74 +65,74 @@ func (s *Store) firstOrigin(key string) string {
 		return ""
 	}
 	r, err := parseReference(n.Source)
-	if err != nil || r.String() != n.Source { // the source of an import is no complete name
+	if err != nil || r.String() != n.Source { // the source of an import is not a complete name
 		return ""
 	}
 	return originOf(r)
 }
 
-// addOrigin records that all layers of an image have come from a repository.
-func (s *Store) addOrigin(ctx context.Context, key, origin string) error {
-	s.limitRecords(originPrefix(key), originSuffix, maxOrigins)
-	return s.writeRecord(ctx, originFile(key, origin), originRecord{key, origin})
+// addOrigin records that a repository has sent all layers of an image.
+func (pl *puller) addOrigin(ctx context.Context, key, origin string) error {
+	pl.cache.limitRecords(originPrefix(key), originSuffix, maxOrigins)
+	return pl.cache.writeRecord(ctx, originFile(key, origin), originRecord{key, origin})
 }
 
-// fetch is one image that is fetched: for an owner, by a name, from a repository.
-type fetch struct{ owner, name, origin string }
+// fetchRequest is a request to fetch an image for an owner, by a name, from a repository.
+type fetchRequest struct{ owner, name, origin string }
 
-// buildFetched returns the image of layers in a registry. It is converted once. A fetch of
-// the same image from another repository downloads and compares the layers, and does not
-// wait for the first one.
-func (s *Store) buildFetched(ctx context.Context, l *layered, from fetch) (*os.File, string, error) {
+// buildFetched returns the image of layers in a registry, converted once. A fetch of the same
+// image from another repository downloads the layers and compares their digests, and does not
+// wait for the first fetch.
+func (pl *puller) buildFetched(ctx context.Context, l *layeredImage, from fetchRequest) (*os.File, string, error) {
 	key := l.key()
-	var rooms []room
-	defer func() { // from now on the image itself is counted
+	var rooms []reservation
+	defer func() { // from now on the finished image counts
 		for _, r := range rooms {
 			r.release()
 		}
 	}()
-	reserve := func(bytes int64) (room, error) {
-		r, err := s.reserve(from.owner, bytes)
+	reserve := func(bytes int64) (reservation, error) {
+		r, err := pl.space.reserve(from.owner, bytes)
 		rooms = append(rooms, r)
 		return r, err
 	}
-	return s.once(ctx, job{
-		lock: digest("fetch", key, from.origin),
-		find: func() (string, error) { return s.finishedFrom(key, from.origin) },
-		write: func(f *os.File) (made, error) {
+	return pl.builder.makeOnce(ctx, makeJob{
+		lock: cacheKey("fetch", key, from.origin),
+		find: func() (string, error) { return pl.finishedFrom(key, from.origin) },
+		write: func(f *os.File) (makeResult, error) {
 			packed := l.packedSize()
 			if _, err := reserve(packed); err != nil {
-				return made{}, err
+				return makeResult{}, err
 			}
-			existing, err := s.finished(key)
+			existing, err := pl.cache.existingKey(key)
 			switch {
 			case err != nil:
-				return made{}, err
+				return makeResult{}, err
 			case existing != "":
-				err = l.download(ctx)
+				err = l.downloadLayers(ctx)
 			default:
-				var space room
+				var space reservation
 				if space, err = reserve(unpackedFactor * packed); err == nil {
-					err = s.unpackWith(func() error { return s.convert(ctx, f, l, note{Source: from.name}, space) })
+					err = pl.builder.unpackWith(func() error { return pl.builder.convertLayers(ctx, f, l, note{Source: from.name}, space) })
 				}
-				if err == nil { // a fetch from elsewhere may have finished, and its note must stay
-					existing, err = s.finished(key)
+				if err == nil { // a fetch from another repository may have finished; keep its note
+					existing, err = pl.cache.existingKey(key)
 				}
 			}
 			if err == nil && existing != "" {
-				err = s.addOrigin(ctx, key, from.origin)
+				err = pl.addOrigin(ctx, key, from.origin)
 			}
-			return made{key: key, done: existing != ""}, err
+			return makeResult{key: key, inCache: existing != ""}, err
 		},
 	})
 }
 
-// unpackedFactor is how many times larger than its layers an image is expected to be. If
-// it is larger, the rest is reserved as it is unpacked.
+// unpackedFactor is the expected size of an image relative to its compressed layers. If the
+// image is larger, the rest is reserved while it is unpacked.
 const unpackedFactor = 2
 
 // packedSize returns how many bytes are downloaded for all layers.
-func (l *layered) packedSize() int64 {
+func (l *layeredImage) packedSize() int64 {
 	var sum int64
 	seen := make(map[string]bool, len(l.list))
 	for _, d := range l.list {
@@ -144,10 +144,10 @@ func (l *layered) packedSize() int64 {
 	return sum
 }
 
-// download fetches all layers and checks their digests. Nothing of them is kept.
-func (l *layered) download(ctx context.Context) error {
-	for i := range l.count() {
-		r, err := l.open(ctx, i)
+// downloadLayers fetches all layers and checks their digests. It keeps nothing.
+func (l *layeredImage) downloadLayers(ctx context.Context) error {
+	for i := range l.countLayers() {
+		r, err := l.openLayer(ctx, i)
 		if err != nil {
 			return fmt.Errorf("layer %d: %w", i+1, err)
 		}
@@ -156,7 +156,7 @@ func (l *layered) download(ctx context.Context) error {
 	return nil
 }
 
-// noSuchID is the error for an ID that does not exist, or that the owner may not use.
-func noSuchID(id string) error {
-	return sandpit.Errorf(sandpit.NotFound, "no image in the cache has the ID %s", quote(id))
+// errNoSuchID returns the error for an ID that does not exist or that the owner may not use.
+func errNoSuchID(id string) error {
+	return sandpit.Errorf(sandpit.NotFound, "no image in the cache has the ID %s", quoteName(id))
 }

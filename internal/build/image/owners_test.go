@@ -199,7 +199,7 @@ func TestKnowingAManifestIsNoRight(t *testing.T) {
 	}
 	// Neither while bob's layers are in the cache.
 	for _, l := range secret.layers {
-		must(t, os.WriteFile(s.blobPath(honest.host()+"/bob/private", sha256Of(l)), l, 0o600))
+		must(t, os.WriteFile(s.cache.blobPath(honest.host()+"/bob/private", sha256Of(l)), l, 0o600))
 	}
 	if _, err := alice.Resolve(t.Context(), evil.ref("x:same"), nil); !errors.Is(err, sandpit.NotFound) {
 		t.Errorf("with the layers in the cache: %v", err)
@@ -232,7 +232,7 @@ func TestOldCachesKnowTheirRepositories(t *testing.T) {
 	h.push(t, "x", "v1", simple(t))
 	s := newClientStore(t, Options{})
 	_ = resolved(t, s, h.ref("x:v1"))
-	files, err := filepath.Glob(filepath.Join(s.dir, "*"+originSuffix))
+	files, err := filepath.Glob(filepath.Join(s.cache.dir, "*"+originSuffix))
 	must(t, err)
 	if len(files) > 0 {
 		t.Errorf("a first fetch needs records: %v", files)
@@ -242,7 +242,7 @@ func TestOldCachesKnowTheirRepositories(t *testing.T) {
 	_, err = s.For("alice").Pull(t.Context(), string(h.ref("x:v1")), false, nil)
 	must(t, err)
 	must(t, root.File.Close())
-	must(t, os.Remove(filepath.Join(s.dir, nameFile(shared, mustReference(t, string(h.ref("x:v1")))))))
+	must(t, os.Remove(filepath.Join(s.cache.dir, nameFile(shared, mustReference(t, string(h.ref("x:v1")))))))
 	_ = resolved(t, s.For("alice"), h.ref("x:v1"))
 	for path, n := range h.got("/blobs/") {
 		if n > layers[path]+1 || n > layers[path] && strings.HasSuffix(path, sha256Of(simple(t).layers[0])) {
@@ -321,7 +321,7 @@ func TestOwnersShareADownload(t *testing.T) {
 		return false
 	})
 	s := newClientStore(t, Options{})
-	s.times.idle = time.Minute
+	s.puller.timeouts.idle = time.Minute
 	ended := make(chan error, 2)
 	for _, owner := range []string{"alice", "bob"} {
 		go func() {
@@ -393,7 +393,7 @@ func TestImportedNamesAreNotReplaced(t *testing.T) {
 			t.Errorf("%s: the administrator gets %q", policy, got)
 		}
 		// Also when the image is lost: the name is not the registry's.
-		must(t, os.Remove(s.path(imported.ID)))
+		must(t, os.Remove(s.cache.imagePath(imported.ID)))
 		if _, err := s.For("bob").Resolve(t.Context(), sandpit.Image(name), nil); !errors.Is(err, sandpit.NotFound) {
 			t.Errorf("%s: after it was lost: %v", policy, err)
 		}
@@ -450,11 +450,11 @@ func sharedStore(t *testing.T, size, own int64) *Store {
 
 func (s *Store) sizeOfAll(t *testing.T) int64 {
 	t.Helper()
-	entries, err := os.ReadDir(s.dir)
+	entries, err := os.ReadDir(s.cache.dir)
 	must(t, err)
 	var sum int64
 	for _, e := range entries {
-		f, err := os.Open(filepath.Join(s.dir, e.Name()))
+		f, err := os.Open(filepath.Join(s.cache.dir, e.Name()))
 		must(t, err)
 		sum += sizeOnDisk(f)
 		must(t, f.Close())
@@ -502,7 +502,7 @@ func TestCacheSizeBoundsPulls(t *testing.T) {
 	if _, err := s.For("bob").Resolve(t.Context(), h.ref("x:2"), nil); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("all room is in use: %v", err)
 	}
-	if own, all := s.space.Reserved("bob"); own != 0 || all != 0 {
+	if own, all := s.space.budget.Reserved("bob"); own != 0 || all != 0 {
 		t.Errorf("%d of %d bytes stay reserved", own, all)
 	}
 }
@@ -526,27 +526,27 @@ func TestOwnersHaveShares(t *testing.T) {
 	alice, bob := s.For("alice"), s.For("bob")
 	first := resolved(t, bob, h.ref("x:0")).ID
 	aging := func() { // what was used before this is older
-		list := must2(s.images())(t)
+		list := must2(s.cache.listImages())(t)
 		for _, e := range list {
 			at := time.Now().Add(-time.Hour)
-			must(t, os.Chtimes(s.path(e.ID), at, at))
+			must(t, os.Chtimes(s.cache.imagePath(e.ID), at, at))
 		}
 	}
 	for i := range 4 {
 		_ = must2(alice.Pull(t.Context(), string(h.ref("x:"+strconv.Itoa(i))), false, nil))(t)
 		aging()
 	}
-	u := must2(s.measureUsage())(t)
+	u := must2(s.space.measureUsage())(t)
 	if u.owners["alice"] > 8*testMiB || u.owners["alice"] < 5*testMiB || u.owners["bob"] == 0 {
 		t.Errorf("usage %v", u.owners)
 	}
-	if _, err := os.Stat(s.path(first)); err != nil {
+	if _, err := os.Stat(s.cache.imagePath(first)); err != nil {
 		t.Errorf("bob's image went to make room for alice: %v", err)
 	}
 	// A step of a build counts, too.
 	base := resolved(t, alice, h.ref("x:3"))
 	step := must2(s.Extend(t.Context(), Extension{Base: sandpit.Image(base.ID), Key: "1", Owner: "alice"}, nil))(t)
-	if u := must2(s.measureUsage())(t); u.owners["alice"] > 8*testMiB || u.owners["alice"] < step.Size {
+	if u := must2(s.space.measureUsage())(t); u.owners["alice"] > 8*testMiB || u.owners["alice"] < step.Size {
 		t.Errorf("usage with a step %v", u.owners)
 	}
 	hold := resolved(t, s, sandpit.Image(step.ID))
@@ -556,10 +556,10 @@ func TestOwnersHaveShares(t *testing.T) {
 	must(t, hold.File.Close())
 	// What the administrator names is nobody's.
 	_ = must2(s.Pull(t.Context(), string(h.ref("x:3")), false, nil))(t)
-	if u := must2(s.measureUsage())(t); u.owners["alice"] != step.Size {
+	if u := must2(s.space.measureUsage())(t); u.owners["alice"] != step.Size {
 		t.Errorf("usage %v, want the step's %d", u.owners, step.Size)
 	}
-	if own, all := s.space.Reserved("alice"); own != 0 || all != 0 {
+	if own, all := s.space.budget.Reserved("alice"); own != 0 || all != 0 {
 		t.Errorf("%d of %d bytes stay reserved", own, all)
 	}
 }
@@ -601,7 +601,7 @@ func TestPullsTakeTurns(t *testing.T) {
 	})
 	pool := fairshare.NewPool(fairshare.Options{Name: "pulls", Total: 2, PerOwner: 1})
 	s := newClientStore(t, Options{Sharing: &Sharing{Pulls: pool}})
-	s.times.idle = time.Minute
+	s.puller.timeouts.idle = time.Minute
 	ended := make(chan error, 1)
 	go func() {
 		_, err := s.For("alice").Pull(t.Context(), string(h.ref("x:v1")), false, nil)
@@ -639,14 +639,14 @@ func TestNamesOfAnOwnerAreBounded(t *testing.T) {
 	s := newClientStore(t, Options{})
 	for i := range 5 {
 		r := mustReference(t, fmt.Sprintf("x:%d", i))
-		must(t, s.writeRecord(t.Context(), nameFile("alice", r), pulled{Name: r.String(), Owner: "alice", Key: strings.Repeat("0", 64)}))
+		must(t, s.cache.writeRecord(t.Context(), nameFile("alice", r), nameRecord{Name: r.String(), Owner: "alice", Key: strings.Repeat("0", 64)}))
 		at := time.Now().Add(time.Duration(i-10) * time.Hour)
-		must(t, os.Chtimes(filepath.Join(s.dir, nameFile("alice", r)), at, at))
+		must(t, os.Chtimes(filepath.Join(s.cache.dir, nameFile("alice", r)), at, at))
 	}
 	r := mustReference(t, "x:0")
-	must(t, s.writeRecord(t.Context(), nameFile("bob", r), pulled{Name: r.String(), Owner: "bob", Key: strings.Repeat("0", 64)}))
-	s.limitRecords(ownPrefix("alice"), nameSuffix, 3)
-	names := must2(s.names())(t)
+	must(t, s.cache.writeRecord(t.Context(), nameFile("bob", r), nameRecord{Name: r.String(), Owner: "bob", Key: strings.Repeat("0", 64)}))
+	s.cache.limitRecords(ownPrefix("alice"), nameSuffix, 3)
+	names := must2(s.names.list())(t)
 	var left []string
 	for _, p := range names[strings.Repeat("0", 64)] {
 		left = append(left, p.Owner+" "+p.Name)
@@ -661,14 +661,14 @@ func TestUnpackingIsOfLowPriority(t *testing.T) {
 	s := newClientStore(t, Options{Sharing: &Sharing{}})
 	var nice int
 	failure := errors.New("on purpose")
-	err := s.unpackWith(func() (err error) {
+	err := s.builder.unpackWith(func() (err error) {
 		nice, err = unix.Getpriority(unix.PRIO_PROCESS, 0)
 		return errors.Join(err, failure)
 	})
 	if !errors.Is(err, failure) || 20-nice != workNice { // the kernel returns 20 - nice
 		t.Errorf("work was done with nice %d (%v), want %d", 20-nice, err, workNice)
 	}
-	if err := s.unpackWith(func() error { panic("on purpose") }); !errors.Is(err, sandpit.Internal) {
+	if err := s.builder.unpackWith(func() error { panic("on purpose") }); !errors.Is(err, sandpit.Internal) {
 		t.Errorf("a panic: %v", err)
 	}
 	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0)

@@ -55,8 +55,8 @@ func TestParseReference(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || r.String() != want[0] || r.short() != want[1] {
-			t.Errorf("%q: %s and %s, %v, want %s and %s", text, r, r.short(), err, want[0], want[1])
+		if err != nil || r.String() != want[0] || r.shortName() != want[1] {
+			t.Errorf("%q: %s and %s, %v, want %s and %s", text, r, r.shortName(), err, want[0], want[1])
 		}
 	}
 }
@@ -73,7 +73,7 @@ func FuzzReference(f *testing.F) {
 			}
 			return
 		}
-		for _, name := range []string{r.String(), r.short()} {
+		for _, name := range []string{r.String(), r.shortName()} {
 			if again, err := parseReference(name); err != nil || again != r {
 				t.Errorf("%q becomes %q, which means %v, %v", text, name, again, err)
 			}
@@ -137,7 +137,7 @@ func FuzzConfig(f *testing.F) {
 				t.Errorf("variable %q", name)
 			}
 		}
-		_ = fmt.Sprint(raw.created(), raw.platform())
+		_ = fmt.Sprint(raw.createdAt(), raw.toPlatform())
 	})
 }
 

@@ -12,10 +12,11 @@ import (
 // workNice is the nice value of the threads that unpack images of a server's owners.
 const workNice = 10
 
-// unpackWith runs work that takes a processor for as long as its input lasts. In a shared
-// cache the server's other threads come first: an owner chooses the input.
-func (s *Store) unpackWith(work func() error) error {
-	if s.o.Sharing == nil {
+// unpackWith runs work that uses a processor for as long as its input lasts. In a shared
+// cache it runs with a lower priority than the server's other threads, because an owner
+// chooses the input.
+func (b *builder) unpackWith(work func() error) error {
+	if b.sharing == nil {
 		return work()
 	}
 	done := make(chan error, 1)
@@ -27,10 +28,10 @@ func (s *Store) unpackWith(work func() error) error {
 			}
 			done <- err
 		}()
-		// A thread cannot take its priority back. It is never unlocked, and ends with the
+		// A thread cannot raise its priority again, so it is never unlocked and ends with the
 		// goroutine.
 		runtime.LockOSThread()
-		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, workNice) // without it the work is done as well
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, workNice) // on failure the work runs with normal priority
 		err = work()
 	}()
 	return <-done

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,43 +15,41 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// PruneOptions say what may go. Without any, it is images that have no name.
+// PruneOptions select what Prune removes. Without options it removes images without a name.
 type PruneOptions struct {
-	// All is every image, named or not.
+	// All selects every image, with or without a name.
 	All bool
-	// OlderThan is every image that was not used for so long. 0 means no such
-	// rule.
+	// OlderThan selects images that were not used for this time. 0: no such rule.
 	OlderThan time.Duration
-	// MaxSize is how many bytes may stay, those used least recently going first.
-	// 0 means no such rule.
+	// MaxSize is the size in bytes to which the cache is reduced, least recently used
+	// images first. 0: no such rule.
 	MaxSize int64
-	// DryRun only tells what would go.
+	// DryRun removes nothing and returns what would be removed.
 	DryRun bool
 }
 
-// Pruned is what Prune removed, or would have.
+// Pruned is what Prune removed, or would remove.
 type Pruned struct {
 	Images []Entry `json:"images"`
-	// Size is in bytes on disk, half-fetched layers included.
+	// Size is in bytes on disk, including incomplete layers.
 	Size int64 `json:"size"`
 }
 
-// grace is how long an image is sure to stay after it was used, even if nobody
-// has it open.
+// grace is how long an image is kept after its last use, even if it is not open.
 const grace = time.Minute
 
-// Prune removes what o says, and layers that nobody is fetching. An image that a
-// sandbox uses stays, so do templates, and sandpit's own for a minute after their use.
+// Prune removes the images that o selects, and layers that are not being fetched. It keeps
+// images that a sandbox uses, templates, and sandpit's own programs for a minute after their use.
 func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	var p Pruned
 	if o.OlderThan < 0 || o.MaxSize < 0 {
-		return p, sandpit.Errorf(sandpit.Invalid, "prune: an age or size below zero")
+		return p, sandpit.Errorf(sandpit.Invalid, "prune: negative age or size")
 	}
-	images, err := s.images()
+	images, err := s.cache.listImages()
 	if err != nil {
 		return p, err
 	}
-	names, err := s.names()
+	names, err := s.names.list()
 	if err != nil {
 		return p, err
 	}
@@ -64,7 +61,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 	now := time.Now()
 	for _, e := range images {
 		if of := names[e.ID]; len(of) > 0 {
-			e.Name = shortName(of[0].Name)
+			e.Name = shortenName(of[0].Name)
 		}
 		if isTemplate(names[e.ID]) {
 			continue
@@ -76,7 +73,7 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 		if !goes || e.Kind == KindProgram && now.Sub(e.Used) < grace {
 			continue
 		}
-		gone, err := s.drop(e, o.DryRun)
+		gone, err := s.cache.removeUnlocked(e, o.DryRun)
 		if err != nil {
 			return p, err
 		}
@@ -86,18 +83,17 @@ func (s *Store) Prune(ctx context.Context, o PruneOptions) (Pruned, error) {
 			p.Images = append(p.Images, e)
 		}
 	}
-	size, err := s.pruneBlobs(o.DryRun)
+	size, err := s.cache.pruneBlobs(o.DryRun)
 	p.Size += size
 	if err != nil || o.DryRun {
 		return p, err
 	}
-	return p, s.forgetMissing(ctx)
+	return p, s.cache.removeOrphanRecords(ctx)
 }
 
-// drop removes an image that nobody uses and that is as it was when it was looked
-// at.
-func (s *Store) drop(e Entry, dry bool) (bool, error) {
-	path := s.path(e.ID)
+// removeUnlocked removes an image that is not in use and was not used since e was read.
+func (c *cacheDir) removeUnlocked(e Entry, dry bool) (bool, error) {
+	path := c.imagePath(e.ID)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -123,14 +119,9 @@ func (s *Store) drop(e Entry, dry bool) (bool, error) {
 	return true, os.Remove(path)
 }
 
-// isTemplate reports whether one of the names of an image is that of a template.
-func isTemplate(names []pulled) bool {
-	return slices.ContainsFunc(names, func(p pulled) bool { return strings.HasPrefix(p.Name, templatePrefix) })
-}
-
-// pruneBlobs removes layers that nobody is fetching or unpacking.
-func (s *Store) pruneBlobs(dry bool) (int64, error) {
-	entries, err := os.ReadDir(s.dir)
+// pruneBlobs removes layers that are not being fetched or unpacked.
+func (c *cacheDir) pruneBlobs(dry bool) (int64, error) {
+	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return 0, fmt.Errorf("prune the image cache: %w", err)
 	}
@@ -138,11 +129,11 @@ func (s *Store) pruneBlobs(dry bool) (int64, error) {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || !isBlob(e.Name()) || !info.Mode().IsRegular() {
-			continue // gone meanwhile, or none
+			continue // removed meanwhile, or not a layer
 		}
 		gone := dry
 		if !dry {
-			if gone, err = removeIfFree(filepath.Join(s.dir, e.Name()), time.Time{}); err != nil {
+			if gone, err = removeIfFree(filepath.Join(c.dir, e.Name()), time.Time{}); err != nil {
 				return size, fmt.Errorf("prune the image cache: %w", err)
 			}
 		}

@@ -3,66 +3,77 @@ package image
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"sync"
-	"time"
+	"slices"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
-// pullers is how many layers are fetched at once.
+// pullers is how many layers are fetched at the same time.
 const pullers = 3
 
 // remote is an image in a registry and its mirrors.
 type remote struct {
 	*client
-	store  *Store
-	places []*endpoint // the one that had the manifest first
-	tell   *tally
-	ahead  *ahead
-	origin string // the repository whose contents these are
+	puller    *puller
+	endpoints []*endpoint // the one that has the manifest comes first
+	progress  *tally
+	prefetch  *prefetcher
+	origin    string // the repository of the image
 }
 
-// acceptManifest is what is understood of what a registry may have.
+// puller fetches images from registries and records where they came from.
+type puller struct {
+	cache    *cacheDir
+	names    *nameTable
+	space    *spaceManager
+	builder  *builder
+	o        Options
+	timeouts timeouts
+}
+
+// acceptManifest lists the supported media types of manifests and indexes.
 const acceptManifest = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, " +
 	"application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
 
-// pull returns the image that r names in its registry now, and the digest that
-// the registry has under that name. It waits for a pull slot first.
-func (s *Store) pull(ctx context.Context, owner string, r reference, p Progress) (f *os.File, key, digest string, err error) {
-	release, err := s.AcquirePull(ctx, owner)
+// pullImage fetches the image that r names in its registry, and returns it with its key and
+// the digest of the name's manifest. It waits for a pull slot first.
+func (pl *puller) pullImage(ctx context.Context, owner string, r reference, p Progress) (f *os.File, key, digest string, err error) {
+	release, err := pl.acquireSlot(ctx, owner)
 	if err != nil {
 		return nil, "", "", err
 	}
 	defer release()
-	ctx, cancel := context.WithTimeoutCause(ctx, s.o.PullTimeout, sandpit.WithHint(
-		sandpit.Errorf(sandpit.Timeout, "fetching it took longer than %s", s.o.PullTimeout),
-		"try again: what is here already is not fetched again; image.pull_timeout sets the time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, pl.o.PullTimeout, sandpit.WithHint(
+		sandpit.Errorf(sandpit.Timeout, "the pull took longer than %s", pl.o.PullTimeout),
+		"try again: complete layers are not fetched again; image.pull_timeout sets the limit"))
 	defer cancel()
-	c := s.newClient(owner)
+	c := pl.newClient(owner)
 	defer c.close()
-	from := &remote{client: c, store: s, places: s.endpoints(c, r), tell: &tally{tell: p}, origin: originOf(r)}
-	data, err := from.top(ctx, r)
+	from := &remote{client: c, puller: pl, endpoints: pl.newEndpoints(c, r), progress: &tally{report: p}, origin: originOf(r)}
+	data, err := from.fetchTop(ctx, r)
 	if err != nil {
 		return nil, "", "", err
 	}
-	image, err := choose(ctx, from, data)
+	image, err := chooseImage(ctx, from, data)
 	if err != nil {
 		return nil, "", "", causeOf(ctx, err)
 	}
-	from.ahead = newAhead(ctx, from, image.list)
-	defer from.ahead.stop()
-	f, key, err = s.buildFetched(ctx, image, fetch{owner: owner, name: r.String(), origin: from.origin})
+	from.prefetch = newPrefetcher(ctx, from, image.list)
+	defer from.prefetch.stop()
+	f, key, err = pl.buildFetched(ctx, image, fetchRequest{owner: owner, name: r.String(), origin: from.origin})
 	if err != nil {
 		return nil, "", "", causeOf(ctx, err)
 	}
-	from.ahead.remove()
+	from.prefetch.removeLayers()
 	return f, key, sha256Of(data), nil
 }
 
-// causeOf tells why ctx ended rather than that it did.
+// causeOf returns the cause of ctx's end if it has ended, else err.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -70,60 +81,63 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// AcquirePull waits for one of the slots for pulls, as long as a pull may take. The caller
-// releases it.
+// AcquirePull waits for a slot for a pull, for at most Options.PullTimeout. The caller calls
+// release once.
 //
-// Exhausted: it takes too long, or too many requests of the owner wait already.
+// Exhausted: the wait timed out, or too many requests of the owner are waiting.
 func (s *Store) AcquirePull(ctx context.Context, owner string) (release func(), err error) {
-	if s.o.Sharing == nil || s.o.Sharing.Pulls == nil {
+	return s.puller.acquireSlot(ctx, owner)
+}
+
+func (pl *puller) acquireSlot(ctx context.Context, owner string) (release func(), err error) {
+	if pl.o.Sharing == nil || pl.o.Sharing.Pulls == nil {
 		return func() {}, nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.o.PullTimeout, sandpit.WithHint(
-		sandpit.Errorf(sandpit.Exhausted, "timed out after %s while the server fetched other images", s.o.PullTimeout),
+	ctx, cancel := context.WithTimeoutCause(ctx, pl.o.PullTimeout, sandpit.WithHint(
+		sandpit.Errorf(sandpit.Exhausted, "timed out after %s while the server fetched other images", pl.o.PullTimeout),
 		"try again later; image.max_pulls sets how many are fetched at a time"))
 	defer cancel()
-	slot, err := s.o.Sharing.Pulls.Acquire(ctx, owner, 1)
+	slot, err := pl.o.Sharing.Pulls.Acquire(ctx, owner, 1)
 	if err != nil {
 		return nil, err
 	}
 	return slot.Release, nil
 }
 
-// latest returns the digest that a registry has under a name now.
-func (s *Store) latest(ctx context.Context, owner string, r reference) (string, error) {
-	release, err := s.AcquirePull(ctx, owner)
+// latestDigest returns the digest of the registry's current image under a name.
+func (pl *puller) latestDigest(ctx context.Context, owner string, r reference) (string, error) {
+	release, err := pl.acquireSlot(ctx, owner)
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	c := s.newClient(owner)
+	c := pl.newClient(owner)
 	defer c.close()
-	data, err := (&remote{client: c, store: s, places: s.endpoints(c, r)}).top(ctx, r)
+	data, err := (&remote{client: c, puller: pl, endpoints: pl.newEndpoints(c, r)}).fetchTop(ctx, r)
 	return sha256Of(data), err
 }
 
-// top returns the manifest or index that r names, from the first place that has
-// it.
-func (m *remote) top(ctx context.Context, r reference) ([]byte, error) {
+// fetchTop returns the manifest or index that r names, from the first endpoint that has it.
+func (m *remote) fetchTop(ctx context.Context, r reference) ([]byte, error) {
 	var data []byte
-	err := m.each(ctx, func(e *endpoint) error {
+	err := m.tryEach(ctx, func(e *endpoint) error {
 		var err error
-		data, err = m.document(ctx, e, "manifests/"+r.target())
+		data, err = m.fetchDocument(ctx, e, "manifests/"+r.apiName())
 		return err
 	})
 	if err == nil && r.digest != "" {
-		data, err = checked(data, nil, descriptor{Digest: r.digest})
+		data, err = checkContents(data, nil, descriptor{Digest: r.digest})
 	}
 	return data, err
 }
 
-// each tries the places in order until one has what is wanted, and from then on
-// that one first. What the last one says is told: it is the registry itself.
-func (m *remote) each(ctx context.Context, f func(*endpoint) error) error {
+// tryEach calls f with the endpoints in order until one succeeds, and moves that one to the
+// front. If all fail, it returns the error of the last one, which is the registry itself.
+func (m *remote) tryEach(ctx context.Context, f func(*endpoint) error) error {
 	var err error
-	for i, e := range m.places {
+	for i, e := range m.endpoints {
 		if err = f(e); err == nil {
-			m.places = append([]*endpoint{e}, append(m.places[:i:i], m.places[i+1:]...)...)
+			m.endpoints = append([]*endpoint{e}, append(m.endpoints[:i:i], m.endpoints[i+1:]...)...)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -133,50 +147,50 @@ func (m *remote) each(ctx context.Context, f func(*endpoint) error) error {
 	return err
 }
 
-// document fetches a manifest or another small part.
-func (m *remote) document(ctx context.Context, e *endpoint, path string) ([]byte, error) {
+// fetchDocument fetches a manifest or configuration.
+func (m *remote) fetchDocument(ctx context.Context, e *endpoint, path string) ([]byte, error) {
 	var data []byte
 	err := m.retry(ctx, func() (bool, error) {
-		idle, cancel := newIdle(ctx, e)
+		idle, cancel := newIdleTimeout(ctx, e)
 		defer cancel()
-		resp, err := e.get(idle.ctx, path, http.Header{"Accept": {acceptManifest}}, http.StatusOK)
+		resp, err := e.getOK(idle.ctx, path, http.Header{"Accept": {acceptManifest}}, http.StatusOK)
 		if err != nil {
 			return false, err
 		}
 		defer func() { _ = resp.Body.Close() }() // only read
-		data, err = readDocument(idle.reader(resp.Body))
+		data, err = readDocument(idle.watchReader(resp.Body))
 		if sandpit.CodeOf(err) == sandpit.Exhausted {
 			return false, err
 		}
 		if err != nil {
-			return false, e.explain(idle.ctx, err)
+			return false, e.networkError(idle.ctx, err)
 		}
 		return false, nil
 	})
 	return data, err
 }
 
-func (m *remote) small(ctx context.Context, d descriptor, path string) ([]byte, error) {
+func (m *remote) fetchSmall(ctx context.Context, d descriptor, path string) ([]byte, error) {
 	var data []byte
-	err := m.each(ctx, func(e *endpoint) error {
+	err := m.tryEach(ctx, func(e *endpoint) error {
 		var err error
-		data, err = m.document(ctx, e, path+d.Digest)
-		data, err = checked(data, err, d)
+		data, err = m.fetchDocument(ctx, e, path+d.Digest)
+		data, err = checkContents(data, err, d)
 		return err
 	})
 	return data, err
 }
 
-func (m *remote) manifest(ctx context.Context, d descriptor) ([]byte, error) {
-	return m.small(ctx, d, "manifests/")
+func (m *remote) readManifest(ctx context.Context, d descriptor) ([]byte, error) {
+	return m.fetchSmall(ctx, d, "manifests/")
 }
 
-func (m *remote) config(ctx context.Context, d descriptor) ([]byte, error) {
-	return m.small(ctx, d, "blobs/")
+func (m *remote) readConfig(ctx context.Context, d descriptor) ([]byte, error) {
+	return m.fetchSmall(ctx, d, "blobs/")
 }
 
-func (m *remote) layer(ctx context.Context, d descriptor) (io.ReadCloser, error) {
-	f, err := m.ahead.wait(ctx, d)
+func (m *remote) openLayer(ctx context.Context, d descriptor) (io.ReadCloser, error) {
+	f, err := m.prefetch.waitLayer(ctx, d)
 	if err != nil {
 		return nil, err
 	}
@@ -184,120 +198,168 @@ func (m *remote) layer(ctx context.Context, d descriptor) (io.ReadCloser, error)
 	return io.NopCloser(f), err
 }
 
-// ahead fetches layers while the ones before are unpacked.
-type ahead struct {
-	cancel  context.CancelFunc
-	workers sync.WaitGroup
-	layers  map[string]*fetched // by digest
-	order   []*fetched
-	from    *remote
-	begin   sync.Once
-	ctx     context.Context //nolint:containedctx // lives as long as one pull
+// Pull fetches the image of a registry if it is not in the cache, or, with always,
+// if the registry has a newer one. The name is shared.
+//
+// Conflict: the name belongs to an imported image, which always would replace.
+// PermissionDenied: the pull policy is PullNever. Otherwise as Resolve.
+func (s *Store) Pull(ctx context.Context, name string, always bool, p Progress) (Entry, error) {
+	return s.pullFor(ctx, shared, name, always, p)
 }
 
-// fetched is a layer that is here, or will be.
-type fetched struct {
-	descriptor
-	done chan struct{}
-	file *os.File // locked, so that nobody removes it
-	err  error
+func (s *Store) pullFor(ctx context.Context, owner, name string, always bool, p Progress) (e Entry, err error) {
+	r, err := parseReference(name)
+	if err != nil {
+		return e, fmt.Errorf("image %s: %w", quoteName(name), err)
+	}
+	f, err := s.pullExplicitly(ctx, owner, r, always, p)
+	if err != nil {
+		return e, fmt.Errorf("image %s: %w", name, err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	e, err = newEntry(f, s.cache.keyOf(f))
+	e.Name, e.Owner = r.shortName(), owner
+	return e, err
 }
 
-func newAhead(ctx context.Context, from *remote, list []descriptor) *ahead {
-	a := &ahead{layers: map[string]*fetched{}, from: from}
-	a.ctx, a.cancel = context.WithCancel(ctx)
-	for _, d := range list {
-		if a.layers[d.Digest] == nil {
-			l := &fetched{descriptor: d, done: make(chan struct{})}
-			a.layers[d.Digest] = l
-			a.order = append(a.order, l)
-			from.tell.total += d.Size
+// pullExplicitly returns the image of a name for a pull request.
+func (s *Store) pullExplicitly(ctx context.Context, owner string, r reference, always bool, p Progress) (*os.File, error) {
+	if !always || r.digest != "" || r.template != "" {
+		return s.openNamed(ctx, owner, r, s.o.Pull, p)
+	}
+	if s.o.Pull == PullNever {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: pulling is disabled"),
+			"set image.pull to missing, or: sandpit image import FILE --name "+r.shortName())
+	}
+	have, err := s.names.lookUp(shared, r)
+	switch {
+	case err != nil:
+		return nil, err
+	case have.isImported(r):
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the image was imported, and a pull does not replace it"),
+			"to use the registry's image, ask an administrator to remove this one: sandpit image rm "+r.shortName())
+	case owner != shared && have.Key != "":
+		return s.latestShared(ctx, owner, r, have)
+	}
+	return s.openNamed(ctx, owner, r, PullAlways, p)
+}
+
+// latestShared returns the image of a shared name, if the registry has no newer one.
+//
+// PermissionDenied: the registry has a newer one.
+func (s *Store) latestShared(ctx context.Context, owner string, r reference, have nameRecord) (*os.File, error) {
+	now, err := s.puller.latestDigest(ctx, owner, r)
+	if err != nil {
+		return nil, err
+	}
+	if now != have.Digest {
+		return nil, sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "the registry has a newer version, and only an administrator can replace the shared one"),
+			"ask an administrator to pull it, or name the version by its digest: "+r.untaggedName()+"@"+now)
+	}
+	f, err := s.cache.openImage(ctx, have.Key)
+	if err == nil && f == nil {
+		err = sandpit.Errorf(sandpit.Unavailable, "the image was just removed from the cache")
+	}
+	return f, err
+}
+
+// Update compares an image of the cache with that of its registry.
+type Update struct {
+	Name string `json:"name"`
+	// Have is the digest of the image in the cache; "" if it was imported.
+	Have string `json:"have,omitempty"`
+	// Latest is the digest of the registry's current image.
+	Latest string `json:"latest"`
+	// Newer is true if they differ.
+	Newer bool `json:"newer"`
+}
+
+// Check asks the registry for the current image of a name. It changes nothing.
+//
+// NotFound: the name is not in the cache, or not in the registry. PermissionDenied: the
+// pull policy is PullNever. Otherwise as Resolve.
+func (s *Store) Check(ctx context.Context, name string) (Update, error) {
+	r, err := parseReference(name)
+	if err != nil {
+		return Update{}, fmt.Errorf("image %s: %w", quoteName(name), err)
+	}
+	have, err := s.names.lookUp(shared, r)
+	if err == nil && have.Key == "" {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the image is not in the cache"), "sandpit image pull "+r.shortName())
+	}
+	u := Update{Name: r.shortName(), Have: have.Digest}
+	if err == nil && s.o.Pull == PullNever {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: pulling is disabled"), "set image.pull to missing")
+	}
+	if err == nil && r.digest == "" && r.template == "" {
+		u.Latest, err = s.puller.latestDigest(ctx, shared, r)
+	} else {
+		u.Latest = have.Digest // a digest always means the same image
+	}
+	if err != nil {
+		return Update{}, fmt.Errorf("image %s: %w", name, err)
+	}
+	u.Newer = u.Have != u.Latest
+	return u, nil
+}
+
+// pullNamed fetches the image of a name for an owner and records the name. Concurrent calls
+// for the same name of the same owner fetch it once.
+func (pl *puller) pullNamed(ctx context.Context, owner string, r reference, policy PullPolicy, p Progress) (*os.File, error) {
+	file := nameFile(owner, r)
+	before, err := pl.cache.recordTime(file)
+	if err != nil {
+		return nil, err
+	}
+	record, err := pl.cache.lockNew(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = record.Close() }() // releases the lock; the file was synced
+	drop := func(err error) error {
+		if removeErr := os.Remove(record.Name()); removeErr != nil {
+			err = errors.Join(err, fmt.Errorf("clean the image cache: %w", removeErr))
 		}
+		return err
 	}
-	return a
-}
-
-// start is called when the first layer is wanted: not at all if another has made
-// the image meanwhile.
-func (a *ahead) start() {
-	next := make(chan *fetched, len(a.order))
-	for _, l := range a.order {
-		next <- l
+	after, err := pl.cache.recordTime(file)
+	if err != nil {
+		return nil, drop(err)
 	}
-	close(next)
-	for range min(pullers, len(a.order)) {
-		a.workers.Go(func() {
-			for l := range next {
-				l.file, l.err = a.from.blob(a.ctx, l.descriptor)
-				close(l.done)
-				if l.err != nil {
-					a.cancel() // the others are of no use
-				}
-			}
-		})
-	}
-}
-
-func (a *ahead) wait(ctx context.Context, d descriptor) (*os.File, error) {
-	a.begin.Do(a.start)
-	l := a.layers[d.Digest]
-	select {
-	case <-l.done:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if errors.Is(l.err, context.Canceled) && ctx.Err() == nil { // because of another one
-		for _, other := range a.order {
-			select {
-			case <-other.done:
-				if other.err != nil && !errors.Is(other.err, context.Canceled) {
-					return nil, other.err
-				}
-			default:
-			}
+	if have, err := pl.names.lookUp(owner, r); err != nil || have.Key != "" && (policy != PullAlways || !after.Equal(before)) {
+		if err != nil {
+			return nil, drop(err)
 		}
+		f, err := pl.cache.openImage(ctx, have.Key)
+		return f, drop(err)
 	}
-	return l.file, l.err
+	f, key, digest, err := pl.pullImage(ctx, owner, r, p)
+	if err != nil {
+		return nil, drop(err)
+	}
+	if owner != shared {
+		pl.cache.limitRecords(ownPrefix(owner), nameSuffix, maxOwnNames)
+	}
+	if err := pl.names.write(record, file, nameRecord{Name: r.String(), Owner: owner, Key: key, Digest: digest}); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
-// stop waits for the workers and closes what they have fetched.
-func (a *ahead) stop() {
-	a.cancel()
-	a.begin.Do(func() {}) // from now on it starts no more
-	a.workers.Wait()
-	for _, l := range a.order {
-		if l.file != nil {
-			_ = l.file.Close() // only read
+// newEndpoints returns the mirrors of a reference's registry, followed by the registry.
+func (pl *puller) newEndpoints(c *client, r reference) []*endpoint {
+	var list []*endpoint
+	for _, registry := range append(slices.Clone(pl.o.Mirrors[r.registry]), r.registry) {
+		host, prefix, _ := strings.Cut(strings.TrimSuffix(registry, "/"), "/")
+		e := &endpoint{client: c, registry: registry, host: host, repository: r.repository, scheme: "https"}
+		if prefix != "" {
+			e.repository = prefix + "/" + r.repository
 		}
-	}
-}
-
-// remove gives the room of the layers back, but for those that others need.
-func (a *ahead) remove() {
-	for _, l := range a.order {
-		if l.file != nil {
-			_ = l.file.Close() // gives up the lock
-			l.file = nil
+		if host == hub {
+			e.host = "registry-1.docker.io"
 		}
-		// What stays, because others use it or because of an error, is swept later.
-		_, _ = removeIfFree(a.from.store.blobPath(a.from.origin, l.Digest), time.Time{})
+		list = append(list, e)
 	}
-}
-
-// tally adds up what all workers have fetched.
-type tally struct {
-	mu          sync.Mutex
-	tell        Progress
-	done, total int64
-	told        int64
-}
-
-func (t *tally) add(n int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.done += n
-	if t.tell != nil && (t.done-t.told >= progressStep || t.done == t.total || t.done < t.told) {
-		t.told = t.done
-		t.tell(t.done, t.total)
-	}
+	return list
 }

@@ -68,7 +68,7 @@ func TestPull(t *testing.T) {
 // expectFiles wants nothing in the cache but files with these endings.
 func expectFiles(t *testing.T, s *Store, suffixes ...string) {
 	t.Helper()
-	entries, err := os.ReadDir(s.dir)
+	entries, err := os.ReadDir(s.cache.dir)
 	must(t, err)
 	for _, e := range entries {
 		known := false
@@ -275,33 +275,33 @@ func TestFaults(t *testing.T) {
 		text   string // in the error
 		hint   string
 	}{
-		"no such tag":         {on("/manifests/", answer(404, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"not \u001b[31mhere"}]}`)), sandpit.NotFound, `no such image or tag (it says: "not \x1b[31mhere")`, ""},
-		"forbidden":           {on("/manifests/", answer(403, "")), sandpit.PermissionDenied, "refuses", "docker login"},
-		"unauthorized":        {answer(401, ""), sandpit.PermissionDenied, "refuses", "docker login"},
+		"no such tag":         {on("/manifests/", answer(404, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"not \u001b[31mhere"}]}`)), sandpit.NotFound, `no such image or tag (the registry says: "not \x1b[31mhere")`, ""},
+		"forbidden":           {on("/manifests/", answer(403, "")), sandpit.PermissionDenied, "denies access", "docker login"},
+		"unauthorized":        {answer(401, ""), sandpit.PermissionDenied, "denies access", "docker login"},
 		"out of order":        {answer(500, "secret"), sandpit.Unavailable, "status 500", "later"},
 		"teapot":              {answer(418, ""), sandpit.Unavailable, "status 418", ""},
 		"too many":            {answer(429, ""), sandpit.Unavailable, "too many requests", "docker login"},
-		"hangs":               {on("/manifests/", hang), sandpit.Timeout, "in time", "import"},
-		"a layer hangs":       {on("/blobs/"+sha256Of(layer), hang), sandpit.Timeout, "in time", "import"},
-		"a layer stalls":      {on("/blobs/"+sha256Of(layer), stall), sandpit.Timeout, "sends nothing", "import"},
-		"other layer":         {on("/blobs/"+sha256Of(layer), answer(200, strings.Repeat("x", len(layer)))), sandpit.Unavailable, "other ones", "again"},
+		"hangs":               {on("/manifests/", hang), sandpit.Timeout, "timed out", "import"},
+		"a layer hangs":       {on("/blobs/"+sha256Of(layer), hang), sandpit.Timeout, "timed out", "import"},
+		"a layer stalls":      {on("/blobs/"+sha256Of(layer), stall), sandpit.Timeout, "sent nothing", "import"},
+		"other layer":         {on("/blobs/"+sha256Of(layer), answer(200, strings.Repeat("x", len(layer)))), sandpit.Unavailable, "wrong digest", "again"},
 		"short layer":         {on("/blobs/"+sha256Of(layer), answer(200, "x")), sandpit.Unavailable, "sent 1 of", ""},
 		"long layer":          {on("/blobs/"+sha256Of(layer), answer(200, string(layer)+"x")), sandpit.Unavailable, "more than", ""},
-		"other configuration": {on("/blobs/"+sha256Of(config), answer(200, "{}")), sandpit.Unavailable, "other ones", "again"},
+		"other configuration": {on("/blobs/"+sha256Of(config), answer(200, "{}")), sandpit.Unavailable, "wrong digest", "again"},
 		"huge configuration":  {on("/blobs/"+sha256Of(config), answer(200, strings.Repeat("x", maxDocument+1))), sandpit.Exhausted, "bytes", ""},
 		"huge manifest":       {on("/manifests/", answer(200, strings.Repeat(" ", maxDocument+1))), sandpit.Exhausted, "bytes", ""},
-		"no manifest":         {on("/manifests/", answer(200, "<html>")), sandpit.Invalid, "not JSON", ""},
-		"both":                {on("/manifests/", answer(200, `{"manifests":[],"layers":[],"config":{}}`)), sandpit.Invalid, "at once", ""},
+		"no manifest":         {on("/manifests/", answer(200, "<html>")), sandpit.Invalid, "invalid JSON", ""},
+		"both":                {on("/manifests/", answer(200, `{"manifests":[],"layers":[],"config":{}}`)), sandpit.Invalid, "both a manifest and an index", ""},
 		"neither":             {on("/manifests/", answer(200, `{}`)), sandpit.Invalid, "neither", ""},
 		"old":                 {on("/manifests/", answer(200, `{"schemaVersion":1,"fsLayers":[{"blobSum":"x"}]}`)), sandpit.Unsupported, "version 1", "again"},
 		"redirects for ever": {func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, r.URL.Path, http.StatusTemporaryRedirect)
 			return true
-		}, sandpit.Unavailable, "leads to itself", ""},
+		}, sandpit.Unavailable, "too many redirects", ""},
 		"redirects to plain": {func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, "http://example.com/", http.StatusTemporaryRedirect)
 			return true
-		}, sandpit.PermissionDenied, "without encryption", "image.insecure"},
+		}, sandpit.PermissionDenied, "unencrypted", "image.insecure"},
 		"recovers": {func(w http.ResponseWriter, r *http.Request) bool {
 			w.Header().Set("Retry-After", "1")
 			return limited.Add(1) < 4 && answer(429, "")(w, r)
@@ -429,7 +429,7 @@ func TestRealRegistry(t *testing.T) {
 	p.layers = append(p.layers, incompressible(t, "random", 2<<20))
 	h.push(t, "owner/tool", "v1", p)
 	s := newClientStore(t, Options{})
-	s.times = usualTimes
+	s.puller.timeouts = defaultTimeouts
 	got := all(t, resolved(t, s, sandpit.Image(addr+"/owner/tool:v1")).Path)
 	if got["etc/issue"] != "above" || len(got["random"]) != 2<<20 {
 		t.Errorf("%d files; the registry says %s", len(got), out.String())

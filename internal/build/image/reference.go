@@ -9,17 +9,17 @@ import (
 
 // reference names an image of a registry.
 type reference struct {
-	registry   string // as people write it: docker.io, ghcr.io, localhost:5000
+	registry   string // for example docker.io, ghcr.io, localhost:5000
 	repository string // library/python
 	tag        string // "" if there is a digest
 	digest     string
-	template   string // of a template, which is in no registry
+	template   string // the name of a template; the other fields are empty then
 }
 
 const (
 	hub        = "docker.io"
 	hubLibrary = "library/"
-	usualTag   = "latest"
+	defaultTag = "latest"
 )
 
 var (
@@ -30,10 +30,10 @@ var (
 
 const maxRepository = 255
 
-// parseReference reads a name like those docker pull takes: docker.io, library/
-// and :latest go without saying.
+// parseReference parses a name as docker pull does: docker.io, library/ and :latest are the
+// defaults.
 //
-// Invalid: it is none.
+// Invalid: not a reference.
 func parseReference(text string) (reference, error) {
 	if r, ok, err := parseTemplate(text); ok || err != nil {
 		return r, err
@@ -42,7 +42,7 @@ func parseReference(text string) (reference, error) {
 		return reference{}, err
 	}
 	rest, digest, hasDigest := strings.Cut(text, "@")
-	r := reference{registry: hub, digest: digest, tag: usualTag}
+	r := reference{registry: hub, digest: digest, tag: defaultTag}
 	if hasDigest {
 		if err := checkDigest(digest); err != nil {
 			return r, err
@@ -63,115 +63,116 @@ func parseReference(text string) (reference, error) {
 	r.repository = rest
 	switch {
 	case !registryPattern.MatchString(r.registry):
-		return r, badReference("%s is not the name of a registry", quote(r.registry))
+		return r, errReference("%s is not the name of a registry", quoteName(r.registry))
 	case strings.ToLower(rest) != rest:
-		return r, badReference("names of images have no upper-case letters")
+		return r, errReference("image names have no upper-case letters")
 	case len(rest) > maxRepository || !repositoryPattern.MatchString(rest):
-		return r, badReference("%s is not the name of an image", quote(text))
+		return r, errReference("%s is not the name of an image", quoteName(text))
 	case !tagPattern.MatchString(r.tag):
-		return r, badReference("%s is not a tag", quote(r.tag))
+		return r, errReference("%s is not a tag", quoteName(r.tag))
 	}
 	if hasDigest {
-		r.tag = "" // the digest says more
+		r.tag = "" // the digest is more specific
 	}
 	return r, nil
 }
 
 // checkRecipeName returns an Invalid error for a name that only recipes of templates and
-// "template build" know. An image of a registry with such a name is written with its
+// "template build" accept. An image of a registry with such a name must be written with its
 // registry.
 func checkRecipeName(text string) error {
 	if name, ok := strings.CutPrefix(text, "builtin:"); ok {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a recipe, which has to be built once", quote(text)),
-			"sandpit template build "+clip(text)+"; then use the image template:"+clip(name))
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a recipe, which must be built first", quoteName(text)),
+			"sandpit template build "+clipText(text)+"; then use the image template:"+clipText(name))
 	}
 	if suite, ok := strings.CutPrefix(text, "apt:"); ok {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is what templates start from, and no image", quote(text)),
-			"write from = \"apt:"+clip(suite)+"\" into a sandpit.toml, sandpit template build -t NAME, and use the image template:NAME; or: sandpit template build builtin:base")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is a base for templates and not an image", quoteName(text)),
+			"write from = \"apt:"+clipText(suite)+"\" into a sandpit.toml, sandpit template build -t NAME, and use the image template:NAME; or: sandpit template build builtin:base")
 	}
 	return nil
 }
 
-// clip returns as much of a text as a hint has room for.
-func clip(text string) string {
+// clipText shortens a text for a hint.
+func clipText(text string) string {
 	const longest = 80
 	return text[:min(len(text), longest)]
 }
 
-func badReference(format string, args ...any) error {
+func errReference(format string, args ...any) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, format, args...),
-		"write for example python:3.12-slim or ghcr.io/owner/name:tag; a file or directory starts with / or ./")
+		"use for example python:3.12-slim or ghcr.io/owner/name:tag; the path of a file or directory starts with / or ./")
 }
 
-// isRegistry tells ghcr.io/x from owner/x.
+// isRegistry reports whether the first component of a name is a registry: ghcr.io/x, but not
+// owner/x.
 func isRegistry(first string) bool {
 	return strings.ContainsAny(first, ".:") || first == "localhost"
 }
 
-// templatePrefix begins the names of templates. No registry has such images, but for
-// docker.io/library/template, which has to be written so.
+// templatePrefix begins the names of templates. It hides docker.io/library/template, which
+// must be written with its registry.
 const templatePrefix = "template:"
 
 var templatePattern = regexp.MustCompile(`^[a-z0-9]+(?:[._-]+[a-z0-9]+)*$`)
 
-// parseTemplate reads the name of a template, if it is to be one.
+// parseTemplate parses the name of a template. ok is false without the prefix of templates.
 func parseTemplate(text string) (r reference, ok bool, err error) {
 	name, ok := strings.CutPrefix(text, templatePrefix)
 	if !ok {
 		return r, false, nil
 	}
 	if len(name) > maxTemplate || !templatePattern.MatchString(name) {
-		return r, true, badTemplate(text)
+		return r, true, errTemplateName(text)
 	}
 	return reference{template: name}, true, nil
 }
 
 const maxTemplate = 63
 
-func badTemplate(text string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not the name of a template", quote(text)),
-		"write template: and up to 63 lower-case letters and digits, with single dots, dashes or underscores between them")
+func errTemplateName(text string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s is not the name of a template", quoteName(text)),
+		"use template: and up to 63 lower-case letters and digits, separated by single dots, dashes or underscores")
 }
 
-// String returns the complete name, by which images are remembered.
+// String returns the complete name, which records use.
 func (r reference) String() string {
 	if r.template != "" {
 		return templatePrefix + r.template
 	}
-	return r.name() + r.suffix()
+	return r.fullName() + r.tagSuffix()
 }
 
-// untagged is the short name without tag or digest.
-func (r reference) untagged() string { return strings.TrimSuffix(r.short(), r.suffix()) }
+// untaggedName returns the short name without tag or digest.
+func (r reference) untaggedName() string { return strings.TrimSuffix(r.shortName(), r.tagSuffix()) }
 
-func (r reference) name() string { return r.registry + "/" + r.repository }
+func (r reference) fullName() string { return r.registry + "/" + r.repository }
 
-func (r reference) suffix() string {
+func (r reference) tagSuffix() string {
 	if r.digest != "" {
 		return "@" + r.digest
 	}
 	return ":" + r.tag
 }
 
-// short is the name as people write it.
-func (r reference) short() string {
+// shortName returns the name without defaults.
+func (r reference) shortName() string {
 	if r.template != "" {
 		return r.String()
 	}
-	name := r.name()
+	name := r.fullName()
 	if r.registry != hub {
-		return name + r.suffix()
+		return name + r.tagSuffix()
 	}
 	rest := strings.TrimPrefix(r.repository, hubLibrary)
 	first, _, found := strings.Cut(rest, "/")
-	if found && (rest != r.repository || isRegistry(first)) { // or it would mean another one
-		return name + r.suffix()
+	if found && (rest != r.repository || isRegistry(first)) { // without the registry it would mean another image
+		return name + r.tagSuffix()
 	}
-	return rest + r.suffix()
+	return rest + r.tagSuffix()
 }
 
-// target is what the registry's API calls it.
-func (r reference) target() string {
+// apiName returns the digest or tag for the registry's API.
+func (r reference) apiName() string {
 	if r.digest != "" {
 		return r.digest
 	}

@@ -17,32 +17,32 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// client speaks to registries while one image is fetched.
+// client sends requests to registries for one pull.
 type client struct {
-	times     times
-	insecure  []string
-	http      *http.Client
-	transport *http.Transport
-	fetch     CredentialFunc
+	times       timeouts
+	insecure    []string
+	http        *http.Client
+	transport   *http.Transport
+	credentials CredentialFunc
 }
 
 const maxRedirects = 5
 
-// newClient returns a client for an owner; the administrator's reaches everything.
-func (s *Store) newClient(owner string) *client {
-	l := &line{timeout: s.times.connect}
-	if owner != shared && s.o.Sharing != nil {
-		l.Guard = s.o.Sharing.Guard
+// newClient returns a client for an owner. The guard does not apply to the administrator's.
+func (pl *puller) newClient(owner string) *client {
+	l := &guardedDialer{timeout: pl.timeouts.connect}
+	if owner != shared && pl.o.Sharing != nil {
+		l.Guard = pl.o.Sharing.Guard
 	}
-	c := &client{times: s.times, insecure: s.o.Insecure, fetch: s.o.Credentials}
+	c := &client{times: pl.timeouts, insecure: pl.o.Insecure, credentials: pl.o.Credentials}
 	c.transport = &http.Transport{
-		Proxy:                  l.proxy,
-		DialContext:            l.dial,
-		TLSHandshakeTimeout:    s.times.connect,
-		ResponseHeaderTimeout:  s.times.idle,
+		Proxy:                  l.proxyFor,
+		DialContext:            l.dialGuarded,
+		TLSHandshakeTimeout:    pl.timeouts.connect,
+		ResponseHeaderTimeout:  pl.timeouts.idle,
 		MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConnsPerHost:    pullers,
-		DisableCompression:     true, // digests are of the bytes as they are
+		DisableCompression:     true, // digests are computed from the received bytes
 		ForceAttemptHTTP2:      true,
 	}
 	c.http = &http.Client{Transport: c, CheckRedirect: c.checkRedirect}
@@ -51,19 +51,19 @@ func (s *Store) newClient(owner string) *client {
 
 func (c *client) close() { c.transport.CloseIdleConnections() }
 
-// RoundTrip refuses to speak without encryption to who was not named for it,
-// wherever a registry sends us.
+// RoundTrip rejects unencrypted requests to hosts that are not allowed for that, also after
+// redirects.
 func (c *client) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != "https" && (r.URL.Scheme != "http" || !c.mayBePlain(r.URL.Host)) {
+	if r.URL.Scheme != "https" && (r.URL.Scheme != "http" || !c.canBePlain(r.URL.Host)) {
 		return nil, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "%s wants to be spoken to without encryption", quote(r.URL.Host)),
-			"if that is all right, name it in image.insecure")
+			sandpit.Errorf(sandpit.PermissionDenied, "%s requires an unencrypted connection", quoteName(r.URL.Host)),
+			"to allow that, add it to image.insecure")
 	}
 	r.Header.Set("User-Agent", "sandpit")
 	return c.transport.RoundTrip(r)
 }
 
-func (c *client) mayBePlain(host string) bool {
+func (c *client) canBePlain(host string) bool {
 	return slices.Contains(c.insecure, host) || isLoopback(host)
 }
 
@@ -77,16 +77,16 @@ func isLoopback(host string) bool {
 
 func (c *client) checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
-		return sandpit.Errorf(sandpit.Unavailable, "it leads to itself")
+		return sandpit.Errorf(sandpit.Unavailable, "too many redirects")
 	}
-	if r.URL.Host != via[0].URL.Host && !c.mayBePlain(via[0].URL.Host) && isInside(r.URL) {
-		return sandpit.Errorf(sandpit.PermissionDenied, "it leads to %s, an address of this machine or network", quote(r.URL.Host))
+	if r.URL.Host != via[0].URL.Host && !c.canBePlain(via[0].URL.Host) && isInside(r.URL) {
+		return sandpit.Errorf(sandpit.PermissionDenied, "redirect to %s, an address of this machine or network", quoteName(r.URL.Host))
 	}
 	if r.URL.Host == via[0].URL.Host {
 		return nil
 	}
-	if r.GetBody != nil { // only what is exchanged for a token has one
-		return sandpit.Errorf(sandpit.PermissionDenied, "it passes logins on to %s", quote(r.URL.Host))
+	if r.GetBody != nil { // only token requests have one
+		return sandpit.Errorf(sandpit.PermissionDenied, "redirect of a login to %s", quoteName(r.URL.Host))
 	}
 	r.Header.Del("Authorization")
 	return nil
@@ -95,7 +95,7 @@ func (c *client) checkRedirect(r *http.Request, via []*http.Request) error {
 // endpoint is one repository in one registry or mirror.
 type endpoint struct {
 	*client
-	registry   string // as people write it
+	registry   string // for example docker.io
 	host       string
 	repository string
 
@@ -104,40 +104,23 @@ type endpoint struct {
 	auth   string // the header
 }
 
-// endpoints are the mirrors of a reference's registry, and that itself.
-func (s *Store) endpoints(c *client, r reference) []*endpoint {
-	var list []*endpoint
-	for _, registry := range append(slices.Clone(s.o.Mirrors[r.registry]), r.registry) {
-		host, prefix, _ := strings.Cut(strings.TrimSuffix(registry, "/"), "/")
-		e := &endpoint{client: c, registry: registry, host: host, repository: r.repository, scheme: "https"}
-		if prefix != "" {
-			e.repository = prefix + "/" + r.repository
-		}
-		if host == hub {
-			e.host = "registry-1.docker.io"
-		}
-		list = append(list, e)
-	}
-	return list
-}
-
-// failure is an answer that is none, or none yet.
-type failure struct {
+// attemptError is the error of one attempt.
+type attemptError struct {
 	err   error
-	again bool          // may help to ask again
-	after time.Duration // which is to be waited before
+	retry bool          // whether another attempt may succeed
+	wait  time.Duration // delay before the next attempt
 }
 
-func (f *failure) Error() string { return f.err.Error() }
-func (f *failure) Unwrap() error { return f.err }
+func (f *attemptError) Error() string { return f.err.Error() }
+func (f *attemptError) Unwrap() error { return f.err }
 
-// get asks for what is below the repository. The caller closes the answer, whose
-// status is one of those wanted.
-func (e *endpoint) get(ctx context.Context, path string, header http.Header, wanted ...int) (*http.Response, error) {
+// getOK requests a path below the repository. The response has one of the wanted status codes;
+// the caller closes it.
+func (e *endpoint) getOK(ctx context.Context, path string, header http.Header, wanted ...int) (*http.Response, error) {
 	for attempt := 0; ; attempt++ {
-		resp, auth, err := e.ask(ctx, path, header)
+		resp, auth, err := e.sendRequest(ctx, path, header)
 		if err != nil {
-			return nil, e.explain(ctx, err)
+			return nil, e.networkError(ctx, err)
 		}
 		if slices.Contains(wanted, resp.StatusCode) {
 			return resp, nil
@@ -145,16 +128,16 @@ func (e *endpoint) get(ctx context.Context, path string, header http.Header, wan
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10)) // only for the message
 		_ = resp.Body.Close()                                    // only read
 		if resp.StatusCode != http.StatusUnauthorized || attempt > 0 {
-			return nil, e.refused(resp, body)
+			return nil, e.statusError(resp, body)
 		}
-		if err := e.login(ctx, resp, auth); err != nil {
+		if err := e.authenticate(ctx, resp, auth); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// ask sends one request, and says with which authorization.
-func (e *endpoint) ask(ctx context.Context, path string, header http.Header) (*http.Response, string, error) {
+// sendRequest sends one request. It also returns the authorization that it used.
+func (e *endpoint) sendRequest(ctx context.Context, path string, header http.Header) (*http.Response, string, error) {
 	e.mu.Lock()
 	scheme, auth := e.scheme, e.auth
 	e.mu.Unlock()
@@ -168,18 +151,18 @@ func (e *endpoint) ask(ctx context.Context, path string, header http.Header) (*h
 		req.Header.Set("Authorization", auth)
 	}
 	resp, err := e.http.Do(req)
-	if errors.Is(err, http.ErrSchemeMismatch) && e.mayBePlain(e.host) && scheme == "https" {
+	if errors.Is(err, http.ErrSchemeMismatch) && e.canBePlain(e.host) && scheme == "https" {
 		e.mu.Lock()
 		e.scheme = "http"
 		e.mu.Unlock()
-		return e.ask(ctx, path, header)
+		return e.sendRequest(ctx, path, header)
 	}
 	return resp, auth, err
 }
 
-// explain gives the code to an error of the network. The text of the standard
-// library repeats URLs, which may hold secrets after a redirect.
-func (e *endpoint) explain(ctx context.Context, err error) error {
+// networkError adds a code to a network error. It omits the URLs in errors of the standard
+// library, which may contain secrets after a redirect.
+func (e *endpoint) networkError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -189,8 +172,8 @@ func (e *endpoint) explain(ctx context.Context, err error) error {
 	text := networkText(err)
 	var netErr net.Error
 	if errors.As(err, &netErr) && netErr.Timeout() {
-		return &failure{again: true, err: sandpit.WithHint(
-			sandpit.Errorf(sandpit.Timeout, "registry %s does not answer in time: %s", e.registry, text), offlineHint)}
+		return &attemptError{retry: true, err: sandpit.WithHint(
+			sandpit.Errorf(sandpit.Timeout, "registry %s timed out: %s", e.registry, text), offlineHint)}
 	}
 	final := errors.Is(err, http.ErrSchemeMismatch)
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
@@ -199,7 +182,7 @@ func (e *endpoint) explain(ctx context.Context, err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		final = true
 	}
-	return &failure{again: !final, err: sandpit.WithHint(
+	return &attemptError{retry: !final, err: sandpit.WithHint(
 		sandpit.Errorf(sandpit.Unavailable, "registry %s cannot be reached: %s", e.registry, text), offlineHint)}
 }
 
@@ -207,17 +190,17 @@ const offlineHint = "without a registry: leave the image out for the programs of
 	"(sandpit template build builtin:base, or from = \"apt:bookworm\" in a sandpit.toml); or bring the image as a file (docker save -o x.tar IMAGE) and: " +
 	"sandpit image import x.tar"
 
-// networkText is what an error says, without any URL.
+// networkText returns the text of an error without its URL.
 func networkText(err error) string {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
-	return strings.Trim(quote(err.Error()), `"`)
+	return strings.Trim(quoteName(err.Error()), `"`)
 }
 
-// refused gives the code to an answer that is not the one wanted.
-func (e *endpoint) refused(resp *http.Response, body []byte) error {
-	said := message(body)
+// statusError returns the error for a response with an unwanted status.
+func (e *endpoint) statusError(resp *http.Response, body []byte) error {
+	said := registryMessage(body)
 	login := "docker login " + e.registry
 	if e.registry == hub {
 		login = "docker login"
@@ -227,37 +210,37 @@ func (e *endpoint) refused(resp *http.Response, body []byte) error {
 		return sandpit.Errorf(sandpit.NotFound, "registry %s has no such image or tag%s", e.registry, said)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "registry %s refuses: there is no such image, or it wants a login%s", e.registry, said),
-			"check the name; if it is right, log in: "+login)
+			sandpit.Errorf(sandpit.PermissionDenied, "registry %s denies access: no such image, or a login is required%s", e.registry, said),
+			"check the name; if it is correct, log in: "+login)
 	case code == http.StatusTooManyRequests:
-		return &failure{again: true, after: retryAfter(resp.Header), err: sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unavailable, "registry %s has had too many requests%s", e.registry, said),
+		return &attemptError{retry: true, wait: retryAfter(resp.Header), err: sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unavailable, "registry %s: too many requests%s", e.registry, said),
 			"wait, or log in: "+login)}
 	case code >= 500 || code == http.StatusRequestTimeout:
-		return &failure{again: true, after: retryAfter(resp.Header), err: sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unavailable, "registry %s is out of order: status %d%s", e.registry, code, said), "try again later")}
+		return &attemptError{retry: true, wait: retryAfter(resp.Header), err: sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unavailable, "registry %s failed with status %d%s", e.registry, code, said), "try again later")}
 	default:
-		return sandpit.Errorf(sandpit.Unavailable, "registry %s answers with status %d%s", e.registry, code, said)
+		return sandpit.Errorf(sandpit.Unavailable, "registry %s: unexpected status %d%s", e.registry, code, said)
 	}
 }
 
-// retry does what f does until it succeeds, more attempts are of no use, or there
-// were too many. More says whether the last attempt came further.
+// retry calls f until it succeeds, returns a permanent error, or has failed too often in a row.
+// more reports whether an attempt made progress.
 func (c *client) retry(ctx context.Context, f func() (more bool, err error)) error {
 	pause := c.times.pause
 	for left := c.times.tries; ; {
 		more, err := f()
-		fail, ok := errors.AsType[*failure](err)
+		fail, ok := errors.AsType[*attemptError](err)
 		if !ok {
 			return err
 		}
 		if more {
 			left, pause = c.times.tries, c.times.pause
 		}
-		if left--; !fail.again || left <= 0 {
+		if left--; !fail.retry || left <= 0 {
 			return fail.err
 		}
-		wait := min(max(pause, fail.after), c.times.longest)
+		wait := min(max(pause, fail.wait), c.times.longest)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)

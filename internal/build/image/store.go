@@ -1,38 +1,15 @@
 package image
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
-
-// Root is a root file system to start from.
-type Root struct {
-	// ID names it in the cache, see Entry.ID. "" for the host image.
-	ID string
-	// Path is the EROFS file.
-	Path string
-	// File is the same file, open for reading. While it, or a descriptor made
-	// from it, is open in any process, the cache does not make room by removing
-	// the image. Who asked for the Root closes it.
-	File *os.File
-	// Mounts are directories of the machine that belong to it, all read only,
-	// sources without symbolic links. Only the host image has any.
-	Mounts []sandpit.Mount
-	// Config is what the image says about programs in it.
-	Config
-}
 
 // Kind says what an image was made from.
 type Kind string
@@ -47,36 +24,28 @@ const (
 	KindTemplate  Kind = "template"  // another image and what was added to it
 )
 
-// Progress hears how many bytes of the source are fetched or converted. It is
-// called about once per MiB and at the end, by one goroutine at a time, and not at
-// all when the image is in the cache. The total of a directory is the sum of its
-// files, that of an archive the size of its file, that of an image of a registry
-// the size of its layers as they are sent.
-type Progress func(done, total int64)
-
 // Store is a cache of images in a directory. All methods may be called
 // concurrently, and any number of processes may share the directory.
 //
-// Its own methods are the administrator's: they find every image and give shared names.
-// For returns what the users of a server may do.
+// Its methods have the administrator's rights: they find every image and set shared names.
+// For returns a view with the rights of an owner.
 type Store struct {
-	dir     string
-	machine string // root directory of the machine, but for tests "/"
-	limits  limits
-	times   times
 	o       Options
+	machine string // root directory of the machine; only tests change it from "/"
 
-	space    *diskspace.Budget // nil: nothing is reserved
-	clearing *sync.Mutex       // held while room is made
-	inFlight *inFlight
+	cache   *cacheDir
+	names   *nameTable
+	space   *spaceManager
+	builder *builder
+	puller  *puller
 }
 
 // shared is the owner of names that mean the same image to all owners: the administrator of
-// the cache has given them. Without a server there are no others.
+// the cache has set them. Without a server all names are shared.
 const shared = ""
 
-// Offline returns the same cache, which asks no registry: callers that have no time to wait
-// for one get NotFound instead.
+// Offline returns the same cache without access to registries, for callers that cannot wait:
+// an image that is not in the cache is NotFound.
 func (s *Store) Offline() *Store {
 	offline := *s
 	offline.o.Pull = pullOffline
@@ -91,10 +60,10 @@ type limits struct {
 	steps   int64 // directories and links on the way to files
 }
 
-var usualLimits = limits{entries: 1_000_000, bytes: 20 << 30, names: 256 << 20, steps: 100_000_000}
+var defaultLimits = limits{entries: 1_000_000, bytes: 20 << 30, names: 256 << 20, steps: 100_000_000}
 
-// Open returns the cache in dir, which is made if missing and closed to other
-// users. What killed processes left in it is removed.
+// Open returns the cache in dir. It creates dir if it is missing, denies other users
+// access to it, and removes what killed processes left in it.
 //
 // PermissionDenied: dir belongs to another user.
 func Open(dir string, o Options) (*Store, error) {
@@ -102,15 +71,23 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the image cache: %w", err)
 	}
-	s := &Store{dir: abs, machine: "/", limits: usualLimits, times: usualTimes, o: o.withDefaults()}
-	s.space, s.clearing, s.inFlight = s.newBudget(), &sync.Mutex{}, &inFlight{paths: make(map[string]int)}
+	s := assembleStore(abs, o.withDefaults())
 	if err := makePrivate(abs); err != nil {
 		return nil, fmt.Errorf("open the image cache: %w", err)
 	}
-	if err := s.sweep(); err != nil {
+	if err := s.cache.removeAbandoned(); err != nil {
 		return nil, fmt.Errorf("clean the image cache: %w", err)
 	}
 	return s, nil
+}
+
+func assembleStore(dir string, o Options) *Store {
+	s := &Store{o: o, machine: "/", cache: &cacheDir{dir: dir}}
+	s.names = &nameTable{cache: s.cache}
+	s.space = newSpaceManager(s.cache, s.names, o)
+	s.builder = &builder{cache: s.cache, space: s.space, sharing: o.Sharing, limits: defaultLimits}
+	s.puller = &puller{cache: s.cache, names: s.names, space: s.space, builder: s.builder, o: o, timeouts: defaultTimeouts}
+	return s
 }
 
 func makePrivate(dir string) error {
@@ -130,211 +107,4 @@ func makePrivate(dir string) error {
 		return os.Chmod(dir, 0o700) //nolint:gosec // a directory must be searchable
 	}
 	return nil
-}
-
-// Resolve returns the root file system that ref names, fetching and converting it
-// first if need be:
-//
-//   - "" or "host": the machine's own programs;
-//   - a directory, as a path that starts with /, ./ or ../. What other file
-//     systems mounted in it hold is included, but for those that the machine's
-//     kernel makes up (proc, sysfs and the like), which become empty
-//     directories. If it is an OCI layout, the image in it is meant, and a colon
-//     and a tag after the path say which one;
-//   - a tar file, as a path that ends in .tar, .tar.gz, .tgz or .tar.zst: of a root
-//     file system, of an OCI layout, or of what docker save writes, again with a
-//     tag if it has several images;
-//   - "template:" and a name: what SetTemplate gave that name;
-//   - an Entry's ID: that image of the cache;
-//   - anything else is an image of a registry, as docker pull takes it.
-//
-// NotFound: no such file, image or tag. Unsupported: another form, or not made for
-// this machine. Invalid: the archive is damaged, cut off, or names what it must
-// not. Exhausted: too large, or the disk is full. PermissionDenied: a file cannot
-// be read, or the registry refuses. Unavailable: it changed while it was read, or
-// the registry cannot be reached. Timeout: the registry is too slow.
-func (s *Store) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Root, error) {
-	root, err := s.resolve(ctx, string(ref), p)
-	if err != nil {
-		if ref == "" {
-			ref = sandpit.HostImage
-		}
-		return Root{}, fmt.Errorf("image %s: %w", ref, err)
-	}
-	return root, nil
-}
-
-func (s *Store) resolve(ctx context.Context, ref string, p Progress) (Root, error) {
-	if ref == "" || ref == string(sandpit.HostImage) {
-		return s.resolveHost(ctx, p)
-	}
-	var f *os.File
-	var err error
-	switch {
-	case IsPath(ref):
-		f, _, err = s.fromPath(ctx, ref, p)
-	case isKey(ref):
-		f, err = s.byKey(ctx, ref)
-	default:
-		f, err = s.fromRegistry(ctx, ref, p)
-	}
-	if err != nil {
-		return Root{}, err
-	}
-	root, err := newRoot(f)
-	root.ID = s.keyOf(f)
-	return root, err
-}
-
-// newRoot describes a finished image by its note.
-func newRoot(f *os.File) (Root, error) {
-	n, err := readNote(f)
-	if err != nil {
-		return Root{}, errors.Join(err, f.Close())
-	}
-	return Root{Path: f.Name(), File: f, Config: n.Config}, nil
-}
-
-// fromPath returns the image of a directory or archive, and what else is known
-// of it.
-func (s *Store) fromPath(ctx context.Context, ref string, p Progress) (*os.File, indexEntry, error) {
-	ref, tag := splitTag(ref)
-	info, err := os.Stat(ref)
-	switch {
-	case errors.Is(err, unix.ENOTDIR):
-		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%w", bare(err))
-	case err != nil:
-		return nil, indexEntry{}, bare(err)
-	case info.IsDir() && isLayout(ref):
-		return s.fromLayout(ctx, ref, tag)
-	case info.IsDir() && tag != "":
-		return nil, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "%s is not a directory of images with tags", ref)
-	case info.IsDir():
-		f, err := s.fromDir(ctx, ref, p)
-		return f, indexEntry{}, err
-	case info.Mode().IsRegular() && isTar(ref):
-		return s.fromTar(ctx, ref, tag, p)
-	}
-	return nil, indexEntry{}, sandpit.WithHint(
-		sandpit.Errorf(sandpit.Unsupported, "neither a directory nor a .tar, .tar.gz, .tgz or .tar.zst file"),
-		"unpack it, and name the directory or the .tar file")
-}
-
-// splitTag tells a path from the tag behind it, if there is one.
-func splitTag(ref string) (path, tag string) {
-	if _, err := os.Lstat(ref); err == nil {
-		return ref, ""
-	}
-	i := strings.LastIndexByte(ref, ':')
-	if i <= 0 || strings.Contains(ref[i:], "/") {
-		return ref, ""
-	}
-	if _, err := os.Lstat(ref[:i]); err != nil {
-		return ref, ""
-	}
-	return ref[:i], ref[i+1:]
-}
-
-// bare drops the path from an error that will be told with the image's name.
-func bare(err error) error {
-	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
-		return pathErr.Err
-	}
-	return err
-}
-
-// IsPath reports whether ref, which Resolve takes, names something of the machine's
-// file system rather than an image of a registry.
-func IsPath(ref string) bool {
-	first, _, more := strings.Cut(ref, "/")
-	if first == "" && more || first == "." || first == ".." || isTar(ref) {
-		return true
-	}
-	path, _, found := strings.Cut(ref, ":")
-	return found && isTar(path)
-}
-
-func isTar(ref string) bool {
-	for _, suffix := range []string{".tar", ".tar.gz", ".tgz", ".tar.zst"} {
-		if strings.HasSuffix(ref, suffix) {
-			return true
-		}
-	}
-	return false
-}
-
-// Single returns an EROFS file that holds one program of root's, which anybody
-// may run, under the given name. It is made once per key and name; open is
-// called only then, and what it returns is closed. The file stays for a minute at
-// least.
-//
-// Invalid: name is not a file name. Exhausted: the disk is full.
-func (s *Store) Single(ctx context.Context, key, name string, open func() (io.ReadCloser, error)) (string, error) {
-	if err := checkName(name); err != nil {
-		return "", err
-	}
-	image := digest("single", key, name)
-	f, _, err := s.once(ctx, job{
-		lock: image,
-		find: s.keyed(image),
-		write: func(f *os.File) (made, error) {
-			if err := writeSingle(ctx, f, name, open); err != nil {
-				return made{}, err
-			}
-			return made{key: image}, writeNote(f, note{Kind: KindProgram, Source: name})
-		},
-	})
-	if err != nil {
-		return "", fmt.Errorf("image of %s: %w", name, err)
-	}
-	return f.Name(), f.Close()
-}
-
-func writeSingle(ctx context.Context, f *os.File, name string, open func() (io.ReadCloser, error)) error {
-	program, err := open()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = program.Close() }() // only read
-	w := newWriter(f)
-	n := &node{mode: unix.S_IFREG | 0o755}
-	if n.block, n.size, err = w.data(&meter{ctx: ctx, r: program}); err != nil {
-		return err
-	}
-	root := newDir(0o755)
-	root.children[name] = n
-	return w.finish(root)
-}
-
-// meter passes bytes on, counts them for whoever wants to know, and ends with
-// the context.
-type meter struct {
-	ctx   context.Context //nolint:containedctx // a reader has no other way to hear of it
-	r     io.Reader
-	total int64
-	tell  Progress
-
-	done, told int64
-}
-
-const progressStep = 1 << 20 // bytes
-
-func (m *meter) Read(p []byte) (int, error) {
-	if err := m.ctx.Err(); err != nil {
-		return 0, err
-	}
-	n, err := m.r.Read(p)
-	m.done += int64(n)
-	if m.done-m.told >= progressStep {
-		m.report()
-	}
-	return n, err
-}
-
-// report tells how far it is.
-func (m *meter) report() {
-	m.told = m.done
-	if m.tell != nil {
-		m.tell(m.done, m.total)
-	}
 }

@@ -72,7 +72,7 @@ func child(t *testing.T, s *Store, source string, args ...string) *exec.Cmd {
 	t.Helper()
 	exe, err := os.Executable()
 	must(t, err)
-	cmd := exec.CommandContext(t.Context(), exe, append(args, "-cache", s.dir, "-source", source)...)
+	cmd := exec.CommandContext(t.Context(), exe, append(args, "-cache", s.cache.dir, "-source", source)...)
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -125,7 +125,7 @@ func TestManyConvertOnce(t *testing.T) {
 			if converted.Load() != 1 || len(paths) != 1 {
 				t.Errorf("converted %d times into %v, want once", converted.Load(), paths)
 			}
-			if left, _ := filepath.Glob(s.dir + "/*" + tempSuffix); len(left) > 0 {
+			if left, _ := filepath.Glob(s.cache.dir + "/*" + tempSuffix); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
 		})
@@ -152,7 +152,7 @@ func TestKilledWhileConverting(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "big"), strings.Repeat("some text\n", 1<<20))
 	temps := func() []string {
-		found, err := filepath.Glob(s.dir + "/*" + tempSuffix)
+		found, err := filepath.Glob(s.cache.dir + "/*" + tempSuffix)
 		must(t, err)
 		return found
 	}
@@ -164,7 +164,7 @@ func TestKilledWhileConverting(t *testing.T) {
 	if _, err := s.Resolve(short, sandpit.Image(dir), nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("while another converts: %v, want to wait", err)
 	}
-	_, err := Open(s.dir, Options{})
+	_, err := Open(s.cache.dir, Options{})
 	must(t, err)
 	if got := temps(); len(got) != 1 {
 		t.Fatalf("files in the making: %q, want one", got)
@@ -188,7 +188,7 @@ func TestKilledWhileConverting(t *testing.T) {
 	if got := temps(); len(got) != 1 {
 		t.Fatalf("left by the kill: %q, want one", got)
 	}
-	s, err = Open(s.dir, Options{})
+	s, err = Open(s.cache.dir, Options{})
 	must(t, err)
 	if got := temps(); len(got) != 0 {
 		t.Errorf("left after Open: %q", got)
@@ -216,7 +216,7 @@ func TestSingle(t *testing.T) {
 		if first == "" {
 			first = path
 		}
-		if path != first || filepath.Dir(path) != s.dir {
+		if path != first || filepath.Dir(path) != s.cache.dir {
 			t.Errorf("path %s, want %s", path, first)
 		}
 	}
@@ -239,7 +239,7 @@ func TestSingle(t *testing.T) {
 	if _, err := s.Single(t.Context(), "third", "guest", func() (io.ReadCloser, error) { return nil, gone }); !errors.Is(err, gone) {
 		t.Errorf("open fails: %v", err)
 	}
-	if left, _ := filepath.Glob(s.dir + "/*" + tempSuffix); len(left) > 0 {
+	if left, _ := filepath.Glob(s.cache.dir + "/*" + tempSuffix); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
@@ -324,11 +324,11 @@ func TestFullDisk(t *testing.T) {
 	must(t, exec.CommandContext(t.Context(), "tar", "-cf", tarFile, "-C", dir, ".").Run())
 	for _, ref := range []string{dir, tarFile} {
 		_, err = s.Resolve(t.Context(), sandpit.Image(ref), nil)
-		if !errors.Is(err, sandpit.Exhausted) || !strings.Contains(sandpit.HintOf(err), s.dir) {
+		if !errors.Is(err, sandpit.Exhausted) || !strings.Contains(sandpit.HintOf(err), s.cache.dir) {
 			t.Errorf("%s: %v (hint %q)", ref, err, sandpit.HintOf(err))
 		}
 	}
-	if left, _ := os.ReadDir(s.dir); len(left) != 0 {
+	if left, _ := os.ReadDir(s.cache.dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -14,7 +13,6 @@ import (
 	"io/fs"
 	"math"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -25,11 +23,10 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// fromTar returns the image of an archive: of a root file system, or of an image
-// with its layers, of which tag names one if there are several. The image's key
-// is a digest of what is in the archive; an index remembers it for as long as
-// the file is unchanged.
-func (s *Store) fromTar(ctx context.Context, path, tag string, p Progress) (*os.File, indexEntry, error) {
+// openTar returns the image of an archive: of a root file system, or of images with layers,
+// of which tag selects one if there are several. The image's key is a digest of the archive;
+// an index entry records it as long as the file is unchanged.
+func (s *Store) openTar(ctx context.Context, path, tag string, p Progress) (*os.File, indexEntry, error) {
 	var e indexEntry
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -41,37 +38,37 @@ func (s *Store) fromTar(ctx context.Context, path, tag string, p Progress) (*os.
 		return nil, e, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
 	from := &source{path: path, id: identityOf(&st)}
-	index := digest("index", fmt.Sprint(st.Dev, ":", st.Ino), tag)
-	out, _, err := s.once(ctx, job{
+	index := cacheKey("index", fmt.Sprint(st.Dev, ":", st.Ino), tag)
+	out, _, err := s.builder.makeOnce(ctx, makeJob{
 		lock: index,
 		find: func() (string, error) {
-			e, err = s.indexed(index, from.id)
+			e, err = s.lookUpIndex(index, from.id)
 			return e.Key, err
 		},
-		write: func(out *os.File) (made, error) {
-			m := &meter{ctx: ctx, r: f, total: st.Size, tell: p}
-			var result made
+		write: func(out *os.File) (makeResult, error) {
+			m := &countingReader{ctx: ctx, r: f, total: st.Size, progress: p}
+			var result makeResult
 			var err error
-			if result, e, err = s.convertTar(m, out, origin{path, tag}); err == nil {
-				err = from.check(f)
+			if result, e, err = s.convertTar(m, out, archiveOrigin{path, tag}); err == nil {
+				err = from.checkUnchanged(f)
 			}
 			if err != nil {
-				return made{}, err
+				return makeResult{}, err
 			}
 			e.From = from.id.String()
-			// The index first: without its image it counts for nothing, but
-			// whoever waits for this lock must find it.
-			return result, s.writeRecord(ctx, index+indexSuffix, e)
+			// The index is written first: without its image it is ignored, but
+			// the next holder of this lock must find it.
+			return result, s.cache.writeRecord(ctx, index+indexSuffix, e)
 		},
 	})
 	return out, e, err
 }
 
-// indexEntry says which image an archive gave.
+// indexEntry records the image of an archive.
 type indexEntry struct {
 	From  string   `json:"from"` // the archive's identity
 	Key   string   `json:"key"`
-	Names []string `json:"names,omitempty"` // of the image, as the archive has them
+	Names []string `json:"names,omitempty"` // of the image in the archive
 }
 
 const indexSuffix = ".index"
@@ -80,87 +77,58 @@ func (id identity) String() string {
 	return fmt.Sprintf("%d:%d:%o:%d:%v:%v", id.dev, id.ino, id.mode, id.size, id.mtime, id.ctime)
 }
 
-// indexed returns what is known of an archive, with a key if its image was made
-// and the archive is unchanged.
-func (s *Store) indexed(index string, id identity) (indexEntry, error) {
+// lookUpIndex returns the index entry of an archive if the archive is unchanged. The entry has
+// a key if the image exists.
+func (s *Store) lookUpIndex(index string, id identity) (indexEntry, error) {
 	var e indexEntry
-	if err := s.readRecord(index+indexSuffix, &e); err != nil || e.From != id.String() || !isKey(e.Key) {
+	if err := s.cache.readRecord(index+indexSuffix, &e); err != nil || e.From != id.String() || !isKey(e.Key) {
 		return indexEntry{}, err
 	}
-	key, err := s.finished(e.Key)
+	key, err := s.cache.existingKey(e.Key)
 	e.Key = key
 	return e, err
 }
 
-// readRecord reads a small file of the cache. One that is missing, or that a
-// crash of the machine cut off, changes nothing.
-func (s *Store) readRecord(name string, v any) error {
-	data, err := os.ReadFile(filepath.Join(s.dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look into the image cache: %w", err)
-	}
-	if !json.Valid(data) {
-		return nil
-	}
-	return json.Unmarshal(data, v)
-}
+// archiveOrigin is the path of an archive and the tag of an image in it.
+type archiveOrigin struct{ path, tag string }
 
-// writeRecord writes a small file of the cache, in whole or not at all.
-func (s *Store) writeRecord(ctx context.Context, name string, v any) error {
-	f, err := s.acquire(ctx, name)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // gives up the lock; the file was synced
-	if err := json.NewEncoder(f).Encode(v); err != nil {
-		return errors.Join(fmt.Errorf("write to the image cache: %w", err), os.Remove(f.Name()))
-	}
-	return s.publish(f, name)
-}
-
-// origin is where an archive comes from.
-type origin struct{ path, tag string }
-
-// convertTar writes the image of the archive that m reads, or, if the archive
-// holds layers, the image of those to where it belongs.
-func (s *Store) convertTar(m *meter, out *os.File, from origin) (made, indexEntry, error) {
+// convertTar writes the image of the archive that m reads to out. If the archive contains
+// layers, it builds their image in the cache instead.
+func (s *Store) convertTar(m *countingReader, out *os.File, from archiveOrigin) (makeResult, indexEntry, error) {
 	h := sha256.New()
 	raw := bufio.NewReaderSize(io.TeeReader(m, h), 256<<10)
-	a := newArchive(out, s.limits)
+	a := newArchive(out, s.builder.limits)
 	if err := a.readAll(raw); err != nil {
-		return made{}, indexEntry{}, damaged(err)
+		return makeResult{}, indexEntry{}, archiveError(err)
 	}
-	if err := rest(raw); err != nil {
-		return made{}, indexEntry{}, err
+	if err := discardRest(raw); err != nil {
+		return makeResult{}, indexEntry{}, err
 	}
-	m.report()
+	m.reportProgress()
 	if a.holdsLayers() {
-		e, err := s.fromUnpacked(m.ctx, a, from)
-		return made{key: e.Key, done: true}, e, err
+		e, err := s.buildUnpacked(m.ctx, a, from)
+		return makeResult{key: e.Key, inCache: true}, e, err
 	}
 	if from.tag != "" {
-		return made{}, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "the archive holds files and no image with the tag %s", quote(from.tag))
+		return makeResult{}, indexEntry{}, sandpit.Errorf(sandpit.NotFound, "the archive contains a root file system and no image with the tag %s", quoteName(from.tag))
 	}
-	key := digest("tar", sumOf(h))
-	if err := a.w.finish(a.root); err != nil {
-		return made{}, indexEntry{}, err
+	key := cacheKey("tar", sumOf(h))
+	if err := a.w.finishImage(a.root); err != nil {
+		return makeResult{}, indexEntry{}, err
 	}
-	return made{key: key}, indexEntry{Key: key}, writeNote(out, note{Kind: KindTar, Source: from.path})
+	return makeResult{key: key}, indexEntry{Key: key}, writeNote(out, note{Kind: KindTar, Source: from.path})
 }
 
 func sumOf(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)) }
 
-// rest reads what may follow the archive, for the digest.
-func rest(r io.Reader) error {
+// discardRest reads the bytes after the archive, for the digest.
+func discardRest(r io.Reader) error {
 	_, err := io.Copy(io.Discard, r)
 	return err
 }
 
-// damaged gives the code to what a reader of archives says.
-func damaged(err error) error {
+// archiveError adds a code to an error of reading an archive.
+func archiveError(err error) error {
 	if _, ok := errors.AsType[*sandpit.Error](err); ok {
 		return err
 	}
@@ -168,26 +136,26 @@ func damaged(err error) error {
 		return err
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return cutOff()
+		return errCutOff()
 	}
-	return sandpit.Errorf(sandpit.Invalid, "damaged, or no tar archive: %w", err)
+	return sandpit.Errorf(sandpit.Invalid, "damaged, or not a tar archive: %w", err)
 }
 
-func cutOff() error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the archive is cut off"), "make or fetch it again")
+func errCutOff() error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the archive is truncated"), "create or fetch it again")
 }
 
-// archive is an image made from an archive, entry by entry.
+// archive builds an image from an archive, entry by entry.
 type archive struct {
 	w    *writer
 	root *node
 	left limits
 
 	in     io.Reader
-	stream int64 // bytes without compression that may still come
-	ended  bool  // in has nothing more
+	stream int64 // uncompressed bytes that may still be read
+	ended  bool  // in is at its end
 
-	layer *layer // what this archive changes in the ones before; nil for a root file system
+	layer *layer // the changes of this archive to lower layers; nil for a root file system
 }
 
 func newArchive(out *os.File, lim limits) *archive {
@@ -201,7 +169,7 @@ func (a *archive) readAll(r *bufio.Reader) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	z, err := unpacker(r, string(magic))
+	z, err := newUnpacker(r, string(magic))
 	if err != nil {
 		return err
 	}
@@ -209,20 +177,20 @@ func (a *archive) readAll(r *bufio.Reader) error {
 		defer d.Close()
 	}
 	a.in = z
-	if err := a.entries(); err != nil || z == io.Reader(r) {
+	if err := a.readEntries(); err != nil || z == io.Reader(r) {
 		return err
 	}
-	// To the end, where the checksum is. What follows it is no part of it.
-	if err := rest(a); err != nil && !errors.Is(err, gzip.ErrHeader) && !errors.Is(err, zstd.ErrMagicMismatch) {
+	// Read to the end, where the checksum is. Data after it is ignored.
+	if err := discardRest(a); err != nil && !errors.Is(err, gzip.ErrHeader) && !errors.Is(err, zstd.ErrMagicMismatch) {
 		return err
 	}
 	return nil
 }
 
-// Read reads the archive without compression.
+// Read reads uncompressed bytes of the archive.
 func (a *archive) Read(p []byte) (int, error) {
 	if a.stream < 0 {
-		return 0, sandpit.Errorf(sandpit.Exhausted, "the archive holds too many bytes")
+		return 0, sandpit.Errorf(sandpit.Exhausted, "the archive has too many bytes")
 	}
 	n, err := a.in.Read(p)
 	a.stream -= int64(n)
@@ -230,36 +198,35 @@ func (a *archive) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (a *archive) entries() error {
+func (a *archive) readEntries() error {
 	t := tar.NewReader(a)
 	for {
 		h, err := t.Next()
 		if errors.Is(err, io.EOF) {
 			if a.ended { // instead of the two empty blocks that end an archive
-				return cutOff()
+				return errCutOff()
 			}
 			return nil
 		}
-		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // entry looks at names itself
+		if err != nil && !errors.Is(err, tar.ErrInsecurePath) { // addEntry checks names
 			return err
 		}
-		if err := a.entry(h, t); err != nil {
+		if err := a.addEntry(h, t); err != nil {
 			return err
 		}
 	}
 }
 
-// entry adds what one header describes. An entry replaces an earlier one of the
-// same name.
-func (a *archive) entry(h *tar.Header, contents io.Reader) error {
-	parts, err := split(h.Name)
+// addEntry adds the file of one header. It replaces an earlier entry of the same name.
+func (a *archive) addEntry(h *tar.Header, contents io.Reader) error {
+	parts, err := splitName(h.Name)
 	if err != nil {
 		return err
 	}
 	if a.layer != nil && isMark(parts) {
-		return a.mark(h.Name, parts)
+		return a.applyMark(h.Name, parts)
 	}
-	n, err := a.node(h)
+	n, err := a.toNode(h)
 	if err != nil {
 		return err
 	}
@@ -268,59 +235,59 @@ func (a *archive) entry(h *tar.Header, contents io.Reader) error {
 	}
 	if len(parts) == 0 {
 		if !n.isDir() {
-			return sandpit.Errorf(sandpit.Invalid, "entry %s is not a directory", quote(h.Name))
+			return sandpit.Errorf(sandpit.Invalid, "entry %s is not a directory", quoteName(h.Name))
 		}
 		n.children = a.root.children
 		*a.root = *n
 		return nil
 	}
-	if err = a.left.take(h.Name, n, h.Size); err != nil {
+	if err = a.left.countFile(h.Name, n, h.Size); err != nil {
 		return err
 	}
 	last := len(parts) - 1
-	dir, err := a.walk(parts[:last], true)
+	dir, err := a.walkTo(parts[:last], true)
 	if err != nil {
-		return fmt.Errorf("entry %s: %w", quote(h.Name), err)
+		return fmt.Errorf("entry %s: %w", quoteName(h.Name), err)
 	}
 	if h.Typeflag == tar.TypeLink {
-		if n, err = a.linked(h); err != nil {
+		if n, err = a.findLinked(h); err != nil {
 			return err
 		}
 	}
 	if n.kind() == unix.S_IFREG && h.Typeflag != tar.TypeLink {
-		if n.block, n.size, err = a.w.data(contents); err != nil {
+		if n.block, n.size, err = a.w.writeData(contents); err != nil {
 			return err
 		}
 	}
-	a.put(dir, parts[last], n)
+	a.putNode(dir, parts[last], n)
 	return nil
 }
 
-// put gives n a name. A directory that is there already remains the same one.
-func (a *archive) put(dir *node, name string, n *node) {
+// putNode adds n to a directory. An existing directory keeps its entries.
+func (a *archive) putNode(dir *node, name string, n *node) {
 	old := dir.children[name]
 	if old != nil && old.isDir() && n.isDir() {
 		n.children = old.children
 		*old = *n
 		n = old
 	} else {
-		dir.children[strings.Clone(name)] = n // not to keep the whole path in memory
+		dir.children[strings.Clone(name)] = n // a substring would keep the path in memory
 		old = nil
 	}
 	if a.layer != nil {
-		a.layer.add(dir, name, n, old == nil)
+		a.layer.addName(dir, name, n, old == nil)
 	}
 }
 
-// walk returns the directory at the given path components. It goes the way the
-// sandbox's kernel would: symbolic links on the way are followed, and above the
-// root is the root. Missing directories are made, if they shall be.
-func (a *archive) walk(parts []string, create bool) (*node, error) {
+// walkTo returns the directory at the given path components. It resolves them as the
+// sandbox's kernel does: it follows symbolic links, and the parent of the root is the root.
+// If create is true, it creates missing directories.
+func (a *archive) walkTo(parts []string, create bool) (*node, error) {
 	at := []*node{a.root}
 	links := 0
 	for len(parts) > 0 {
 		if a.left.steps--; a.left.steps < 0 {
-			return nil, sandpit.Errorf(sandpit.Exhausted, "the names lead over too many links and directories")
+			return nil, sandpit.Errorf(sandpit.Exhausted, "the names pass through too many links and directories")
 		}
 		name := parts[0]
 		parts = parts[1:]
@@ -335,56 +302,57 @@ func (a *archive) walk(parts []string, create bool) (*node, error) {
 		next := here.children[name]
 		switch {
 		case len(at) > maxPath/2:
-			return nil, sandpit.Errorf(sandpit.Invalid, "there are more than %d directories in each other", maxPath/2)
+			return nil, sandpit.Errorf(sandpit.Invalid, "more than %d nested directories", maxPath/2)
 		case next == nil && !create:
-			return nil, sandpit.Errorf(sandpit.Invalid, "there is no directory %s", quote(name))
+			return nil, sandpit.Errorf(sandpit.Invalid, "there is no directory %s", quoteName(name))
 		case next == nil:
 			next = newDir(0o755)
-			if err := a.left.take(name, next, 0); err != nil {
+			if err := a.left.countFile(name, next, 0); err != nil {
 				return nil, err
 			}
-			a.put(here, name, next)
+			a.putNode(here, name, next)
 			at = append(at, next)
 		case next.isDir():
 			at = append(at, next)
 		case next.kind() == unix.S_IFLNK:
 			if links++; links > maxLinks {
-				return nil, sandpit.Errorf(sandpit.Invalid, "too many symbolic links at %s", quote(name))
+				return nil, sandpit.Errorf(sandpit.Invalid, "too many symbolic links at %s", quoteName(name))
 			}
 			if strings.HasPrefix(next.target, "/") {
 				at = at[:1]
 			}
 			parts = append(strings.Split(next.target, "/"), parts...)
 		default:
-			return nil, sandpit.Errorf(sandpit.Invalid, "%s is not a directory", quote(name))
+			return nil, sandpit.Errorf(sandpit.Invalid, "%s is not a directory", quoteName(name))
 		}
 	}
 	return at[len(at)-1], nil
 }
 
-// linked returns the file that a hard link names.
-func (a *archive) linked(h *tar.Header) (*node, error) {
-	parts, err := split(h.Linkname)
+// findLinked returns the target of a hard link.
+func (a *archive) findLinked(h *tar.Header) (*node, error) {
+	parts, err := splitName(h.Linkname)
 	if err != nil {
-		return nil, fmt.Errorf("entry %s: hard link: %w", quote(h.Name), err)
+		return nil, fmt.Errorf("entry %s: hard link: %w", quoteName(h.Name), err)
 	}
 	var n *node
 	if last := len(parts) - 1; last >= 0 {
-		if dir, err := a.walk(parts[:last], false); err == nil {
+		if dir, err := a.walkTo(parts[:last], false); err == nil {
 			n = dir.children[parts[last]]
 		}
 	}
 	if n == nil || n.isDir() {
-		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: hard link to %s, which is no file before it in the archive",
-			quote(h.Name), quote(h.Linkname))
+		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: hard link to %s, which is not an earlier file in the archive",
+			quoteName(h.Name), quoteName(h.Linkname))
 	}
 	return n, nil
 }
 
-// node returns what a header says about a file, or nil if it is left out.
-func (a *archive) node(h *tar.Header) (*node, error) {
+// toNode returns a node with the metadata of a header, or nil if images do not contain this
+// type of file.
+func (a *archive) toNode(h *tar.Header) (*node, error) {
 	if h.Uid < 0 || h.Gid < 0 || int64(h.Uid) >= math.MaxUint32 || int64(h.Gid) >= math.MaxUint32 {
-		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: owner %d:%d", quote(h.Name), h.Uid, h.Gid)
+		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: owner %d:%d", quoteName(h.Name), h.Uid, h.Gid)
 	}
 	n := &node{
 		mode: uint32(h.Mode & 0o7777), uid: uint32(h.Uid), gid: uint32(h.Gid),
@@ -402,12 +370,12 @@ func (a *archive) node(h *tar.Header) (*node, error) {
 		n.mode |= unix.S_IFLNK
 		n.target = h.Linkname
 		if n.target == "" || len(n.target) > maxPath || strings.Contains(n.target, "\x00") {
-			return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: symbolic link to %s", quote(h.Name), quote(n.target))
+			return nil, sandpit.Errorf(sandpit.Invalid, "entry %s: symbolic link to %s", quoteName(h.Name), quoteName(n.target))
 		}
 	case tar.TypeChar, tar.TypeBlock, tar.TypeXGlobalHeader, typeVolume:
 		return nil, nil // left out
 	default:
-		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s is of the unknown type %q", quote(h.Name), h.Typeflag)
+		return nil, sandpit.Errorf(sandpit.Invalid, "entry %s is of the unknown type %q", quoteName(h.Name), h.Typeflag)
 	}
 	return n, nil
 }
@@ -415,16 +383,17 @@ func (a *archive) node(h *tar.Header) (*node, error) {
 // typeVolume is GNU tar's label of an archive.
 const typeVolume = 'V'
 
-// split cuts a name into plain path components, as seen from the root of the
-// image. One that leads above the root is refused.
-func split(name string) ([]string, error) {
+// splitName splits a name into clean path components below the root of the image.
+//
+// Invalid: the path is outside of the root.
+func splitName(name string) ([]string, error) {
 	var parts []string
 	for part := range strings.SplitSeq(name, "/") {
 		switch part {
 		case "", ".":
 		case "..":
 			if len(parts) == 0 {
-				return nil, sandpit.Errorf(sandpit.Invalid, "%s leads out of the archive", quote(name))
+				return nil, sandpit.Errorf(sandpit.Invalid, "%s is a path outside of the archive", quoteName(name))
 			}
 			parts = parts[:len(parts)-1]
 		default:

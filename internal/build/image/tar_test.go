@@ -65,7 +65,7 @@ func convert(tb testing.TB, s *Store, data []byte) (string, error) {
 	tb.Helper()
 	path := filepath.Join(tb.TempDir(), "root.tar")
 	must(tb, os.WriteFile(path, data, 0o644))
-	f, _, err := s.fromTar(tb.Context(), path, "", nil)
+	f, _, err := s.openTar(tb.Context(), path, "", nil)
 	if err != nil {
 		return "", err
 	}
@@ -210,12 +210,12 @@ func TestHostileTars(t *testing.T) {
 		want sandpit.Code
 		text string // part of the error
 	}{
-		"leads out":           {archiveOf(t, file("../x", "1")), sandpit.Invalid, `"../x"`},
-		"leads out later":     {archiveOf(t, file("a/../../x", "1")), sandpit.Invalid, `"a/../../x"`},
-		"absolute out":        {archiveOf(t, file("/../x", "1")), sandpit.Invalid, `"/../x"`},
-		"link target out":     {archiveOf(t, file("a", "1"), link(tar.TypeLink, "b", "../a")), sandpit.Invalid, `"../a"`},
-		"hard link to itself": {archiveOf(t, link(tar.TypeLink, "b", "b")), sandpit.Invalid, `"b"`},
-		"hard link ahead":     {archiveOf(t, link(tar.TypeLink, "b", "a"), file("a", "1")), sandpit.Invalid, `"a"`},
+		"outside of the archive": {archiveOf(t, file("../x", "1")), sandpit.Invalid, `"../x"`},
+		"leads out later":        {archiveOf(t, file("a/../../x", "1")), sandpit.Invalid, `"a/../../x"`},
+		"absolute out":           {archiveOf(t, file("/../x", "1")), sandpit.Invalid, `"/../x"`},
+		"link target out":        {archiveOf(t, file("a", "1"), link(tar.TypeLink, "b", "../a")), sandpit.Invalid, `"../a"`},
+		"hard link to itself":    {archiveOf(t, link(tar.TypeLink, "b", "b")), sandpit.Invalid, `"b"`},
+		"hard link ahead":        {archiveOf(t, link(tar.TypeLink, "b", "a"), file("a", "1")), sandpit.Invalid, `"a"`},
 		"hard link to a directory": {
 			archiveOf(t, dirItem("d", 0o755), link(tar.TypeLink, "b", "d")), sandpit.Invalid, `"d"`,
 		},
@@ -233,20 +233,20 @@ func TestHostileTars(t *testing.T) {
 		"owner below zero":       {archiveOf(t, item{Header: tar.Header{Name: "x", Typeflag: tar.TypeReg, Uid: -1}}), sandpit.Invalid, "owner -1:0"},
 		"owner beyond 32 bits":   {archiveOf(t, item{Header: tar.Header{Name: "x", Typeflag: tar.TypeReg, Gid: 1 << 33}}), sandpit.Invalid, "owner"},
 		"unknown type":           {archiveOf(t, item{Header: tar.Header{Name: "x", Typeflag: 'Z'}}), sandpit.Invalid, "unknown type"},
-		"empty file":             {nil, sandpit.Invalid, "cut off"},
-		"one byte":               {[]byte{0x1f}, sandpit.Invalid, "cut off"},
-		"no archive":             {random, sandpit.Invalid, "no tar archive"},
-		"cut in the contents":    {good[:1024+512+1000], sandpit.Invalid, "cut off"},
-		"cut in a header":        {good[:1024+100], sandpit.Invalid, "cut off"},
-		"cut between entries":    {good[:1024], sandpit.Invalid, "cut off"},
-		"no end mark":            {good[:len(good)-1024], sandpit.Invalid, "cut off"},
+		"empty file":             {nil, sandpit.Invalid, "truncated"},
+		"one byte":               {[]byte{0x1f}, sandpit.Invalid, "truncated"},
+		"no archive":             {random, sandpit.Invalid, "not a tar archive"},
+		"cut in the contents":    {good[:1024+512+1000], sandpit.Invalid, "truncated"},
+		"cut in a header":        {good[:1024+100], sandpit.Invalid, "truncated"},
+		"cut between entries":    {good[:1024], sandpit.Invalid, "truncated"},
+		"no end mark":            {good[:len(good)-1024], sandpit.Invalid, "truncated"},
 		"huge":                   {append(hugeHeader.Bytes(), make([]byte, 4096)...), sandpit.Exhausted, "too many bytes"},
-		"gzip cut":               {zipped(t, good)[:60], sandpit.Invalid, "cut off"},
-		"gzip without its sum":   {zipped(t, good)[:len(zipped(t, good))-4], sandpit.Invalid, "cut off"},
+		"gzip cut":               {zipped(t, good)[:60], sandpit.Invalid, "truncated"},
+		"gzip without its sum":   {zipped(t, good)[:len(zipped(t, good))-4], sandpit.Invalid, "truncated"},
 		"gzip with a wrong sum":  {flip(zipped(t, good), -6), sandpit.Invalid, "checksum"},
-		"gzip of nonsense":       {zipped(t, random), sandpit.Invalid, "no tar archive"},
-		"gzip header only":       {[]byte("\x1f\x8b"), sandpit.Invalid, "cut off"},
-		"layers of docker":       {archiveOf(t, file("manifest.json", "[]"), file("repositories", "{}"), file("x/layer.tar", "")), sandpit.Invalid, "no image in it"},
+		"gzip of nonsense":       {zipped(t, random), sandpit.Invalid, "not a tar archive"},
+		"gzip header only":       {[]byte("\x1f\x8b"), sandpit.Invalid, "truncated"},
+		"layers of docker":       {archiveOf(t, file("manifest.json", "[]"), file("repositories", "{}"), file("x/layer.tar", "")), sandpit.Invalid, "contains no image"},
 		"layers of oci":          {archiveOf(t, file("oci-layout", "{}"), file("index.json", "{}")), sandpit.Invalid, "manifest"},
 		"more after the end":     {append(slices.Clone(good), random...), "", ""},
 		"more after gzip's end":  {append(zipped(t, good), make([]byte, 512)...), "", ""},
@@ -260,7 +260,7 @@ func TestHostileTars(t *testing.T) {
 		if err != nil && len(err.Error()) > 500 {
 			t.Errorf("%s: the message has %d bytes", name, len(err.Error()))
 		}
-		if left, _ := os.ReadDir(s.dir); err != nil && len(left) != 0 {
+		if left, _ := os.ReadDir(s.cache.dir); err != nil && len(left) != 0 {
 			t.Errorf("%s: left behind: %v", name, left)
 		}
 	}
@@ -296,7 +296,7 @@ func TestTarLimits(t *testing.T) {
 		"deep":    {archiveOf(t, file(strings.Repeat("d/", 100)+"x", "")), limits{entries: 50, bytes: 10 << 10, names: 1000, steps: 10_000}, sandpit.Exhausted},
 	} {
 		s := newStore(t)
-		s.limits = tc.lim
+		s.builder.limits = tc.lim
 		if _, err := convert(t, s, tc.data); sandpit.CodeOf(err) != tc.want {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
@@ -337,7 +337,7 @@ func TestTarOnce(t *testing.T) {
 		t.Errorf("changed: read %v, %s", read, again)
 	}
 	// An index or an image that is lost or damaged is made again.
-	indexes, err := filepath.Glob(s.dir + "/*" + indexSuffix)
+	indexes, err := filepath.Glob(s.cache.dir + "/*" + indexSuffix)
 	must(t, err)
 	for _, bad := range []string{"", "{", `{"from":"x","key":"../../etc/passwd"}`} {
 		for _, index := range indexes {
@@ -366,13 +366,13 @@ func FuzzTar(f *testing.F) {
 	}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s := newStore(t)
-		s.limits = limits{entries: 1000, bytes: 1 << 20, names: 1 << 20, steps: 10_000}
+		s.builder.limits = limits{entries: 1000, bytes: 1 << 20, names: 1 << 20, steps: 10_000}
 		dir := t.TempDir()
 		out, err := os.Create(filepath.Join(dir, "out"))
 		must(t, err)
 		defer out.Close()
-		m := &meter{ctx: t.Context(), r: bytes.NewReader(data)}
-		made, _, err := s.convertTar(m, out, origin{})
+		m := &countingReader{ctx: t.Context(), r: bytes.NewReader(data)}
+		made, _, err := s.convertTar(m, out, archiveOrigin{})
 		if entries, _ := os.ReadDir(dir); len(entries) != 1 {
 			t.Errorf("files beside the image: %v", entries)
 		}
@@ -382,10 +382,10 @@ func FuzzTar(f *testing.F) {
 			}
 			return
 		}
-		if made.done { // an image with its layers
+		if made.inCache { // an image with its layers
 			return
 		}
-		if whole := sha256.Sum256(data); made.key != digest("tar", hex.EncodeToString(whole[:])) {
+		if whole := sha256.Sum256(data); made.key != cacheKey("tar", hex.EncodeToString(whole[:])) {
 			t.Error("the digest is not that of the archive")
 		}
 		if _, err := listImage(out); err != nil {
@@ -406,7 +406,7 @@ func BenchmarkTar(b *testing.B) {
 			must(b, os.WriteFile(path, data, 0o644))
 			b.SetBytes(int64(len(plain)))
 			for b.Loop() {
-				f, _, err := newStore(b).fromTar(b.Context(), path, "", nil)
+				f, _, err := newStore(b).openTar(b.Context(), path, "", nil)
 				must(b, err, f.Close())
 			}
 		})

@@ -1,4 +1,4 @@
-//nolint:gosec // times and sizes are summed up bit by bit, whatever their sign
+//nolint:gosec // times and sizes are hashed bit by bit, regardless of their sign
 package image
 
 import (
@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // What Linux allows.
@@ -21,32 +22,31 @@ const (
 	maxLinks = 40   // symbolic links followed for one path
 )
 
-// node is a file of an image to be. A file with several names is one node in
-// several places.
+// node is a file of an image that is being built. A file with hard links is one node with
+// several names.
 type node struct {
-	mode     uint32 // type and permission bits, as stat tells them
+	mode     uint32 // type and permission bits, as in stat
 	uid, gid uint32
 	mtime    stamp
 	size     int64            // of a regular file
 	target   string           // of a symbolic link
 	children map[string]*node // of a directory
-	from     *source          // where the contents are still to be fetched; nil for none
+	from     *source          // where to read the contents; nil if they are written or empty
 
 	// Set while the image is written.
-	block uint32 // where the contents begin
-	nid   uint64 // where the inode is
+	block uint32 // first block of the contents
+	nid   uint64 // inode number
 	links uint32
 }
 
-// source is where the contents of a regular file, or what is known about
-// another one, come from.
+// source is the source of a regular file's contents or of another file's metadata.
 type source struct {
-	text string   // of a file that is made up
-	path string   // of a file of the machine
-	id   identity // what that file was when it was looked at
+	text string   // contents of a generated file
+	path string   // path of a file of the machine
+	id   identity // that file's identity when its metadata was read
 }
 
-// identity tells a file from another, and from itself after a change.
+// identity identifies a file and its version.
 type identity struct {
 	dev, ino     uint64
 	mode         uint32
@@ -54,7 +54,7 @@ type identity struct {
 	mtime, ctime stamp
 }
 
-// stamp is a time as file systems keep it.
+// stamp is a time as file systems store it.
 type stamp struct {
 	sec  int64
 	nsec uint32
@@ -70,26 +70,25 @@ func identityOf(st *unix.Stat_t) identity {
 	}
 }
 
-func (n *node) kind() uint32    { return n.mode & unix.S_IFMT }
-func (n *node) isDir() bool     { return n.kind() == unix.S_IFDIR }
-func (n *node) names() []string { return slices.Sorted(maps.Keys(n.children)) }
+func (n *node) kind() uint32         { return n.mode & unix.S_IFMT }
+func (n *node) isDir() bool          { return n.kind() == unix.S_IFDIR }
+func (n *node) childNames() []string { return slices.Sorted(maps.Keys(n.children)) }
 
-// newDir returns an empty directory of root's.
+// newDir returns an empty directory owned by root.
 func newDir(perm uint32) *node {
 	return &node{mode: unix.S_IFDIR | perm, children: map[string]*node{}}
 }
 
-// checkName refuses what no directory can hold.
+// checkName returns an Invalid error for an invalid file name.
 func checkName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > maxName || strings.ContainsAny(name, "/\x00") {
-		return sandpit.Errorf(sandpit.Invalid, "%s is not a file name", quote(name))
+		return sandpit.Errorf(sandpit.Invalid, "%s is not a file name", quoteName(name))
 	}
 	return nil
 }
 
-// add puts n at a path of plain names below n's directory, making the
-// directories above where they are missing.
-func (n *node) add(path string, child *node) {
+// addAt adds child at a clean path below n, and creates missing parent directories.
+func (n *node) addAt(path string, child *node) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	last := len(parts) - 1
 	for _, name := range parts[:last] {
@@ -107,14 +106,14 @@ func (n *node) add(path string, child *node) {
 	n.children[parts[last]] = child
 }
 
-// sum adds everything that decides what the image of n will be.
-func (n *node) sum(h hash.Hash) {
+// hashInto hashes everything that determines the image of n.
+func (n *node) hashInto(h hash.Hash) {
 	buf := make([]byte, 0, 256)
-	n.sumInto(h, "", &buf)
+	n.hashTree(h, "", &buf)
 	h.Write(buf)
 }
 
-func (n *node) sumInto(h hash.Hash, name string, buf *[]byte) {
+func (n *node) hashTree(h hash.Hash, name string, buf *[]byte) {
 	const enough = 32 << 10
 	b := appendText(*buf, name)
 	for _, v := range []uint64{
@@ -125,19 +124,19 @@ func (n *node) sumInto(h hash.Hash, name string, buf *[]byte) {
 	}
 	b = appendText(b, n.target)
 	if n.from != nil {
-		b = n.from.append(b)
+		b = n.from.appendTo(b)
 	}
 	if len(b) >= enough {
 		h.Write(b)
 		b = b[:0]
 	}
 	*buf = b
-	for _, name := range n.names() {
-		n.children[name].sumInto(h, name, buf)
+	for _, name := range n.childNames() {
+		n.children[name].hashTree(h, name, buf)
 	}
 }
 
-func (s *source) append(b []byte) []byte {
+func (s *source) appendTo(b []byte) []byte {
 	b = appendText(appendText(b, s.text), s.path)
 	for _, v := range []uint64{
 		s.id.dev, s.id.ino, uint64(s.id.mode), uint64(s.id.size), uint64(s.id.mtime.sec), uint64(s.id.mtime.nsec),
@@ -152,11 +151,8 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
 }
 
-// quote shows a name from outside in a message.
-func quote(name string) string {
-	const longest = 120
-	if len(name) > longest {
-		name = name[:longest] + "..."
-	}
-	return strconv.Quote(name)
+// quoteName quotes and shortens an untrusted name for a message.
+func quoteName(name string) string {
+	const maxLength = 120
+	return strconv.Quote(textlen.Shorten(name, maxLength))
 }

@@ -11,98 +11,96 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// View is the cache as an ordinary owner of a server may use it. An owner reaches images by
-// shared names, and by its own names for images that it has fetched; these mean nothing to
-// other owners. An ID gives no right: it counts if one of these names means that image. An
-// image that the owner may not use gives the same errors as one that does not exist. All
-// methods may be called concurrently.
+// View is the cache with the rights of an owner. An owner can use images with a shared name,
+// and images that it has fetched, by names of its own; other owners do not see those names.
+// An ID is valid only if one of these names means that image. An image that the owner may not
+// use gives the same errors as one that does not exist. All methods may be called
+// concurrently.
 type View struct {
 	store *Store
 	owner string
 }
 
-// For returns what an owner may use. It panics if the owner has no name, which is a mistake
-// of the program: that is how shared names are kept.
+// For returns the view of an owner. It panics if the owner is "", which stands for shared names.
 func (s *Store) For(owner string) View {
 	if owner == shared {
-		panic("image: the view of an owner without a name")
+		panic("image: View of an empty owner")
 	}
 	return View{s, owner}
 }
 
-// Resolve is Store.Resolve for the owner: it takes the host image, IDs and names. What it
-// fetches gets a name of the owner's.
+// Resolve is Store.Resolve for the owner: it takes the host image, IDs and names. A fetched
+// image gets a name of the owner.
 //
 // PermissionDenied: the path of a file or directory, or a registry that the server does not
-// ask for its owners. Otherwise as Store.Resolve.
+// contact for owners. Otherwise as Store.Resolve.
 func (v View) Resolve(ctx context.Context, ref sandpit.Image, p Progress) (Root, error) {
-	root, err := v.resolve(ctx, string(ref), p)
+	root, err := v.resolveRoot(ctx, string(ref), p)
 	if err != nil {
 		return Root{}, v.hideDir(fmt.Errorf("image %.200s: %w", ref, err))
 	}
 	return root, nil
 }
 
-func (v View) resolve(ctx context.Context, ref string, p Progress) (Root, error) {
+func (v View) resolveRoot(ctx context.Context, ref string, p Progress) (Root, error) {
 	switch {
 	case ref == "" || ref == string(sandpit.HostImage):
 		return v.store.resolveHost(ctx, p)
 	case IsPath(ref):
 		return Root{}, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "the image is a file or directory of the server's machine"),
-			"name an image of a registry")
+			"use an image of a registry")
 	}
 	f, err := v.openImage(ctx, ref, p)
 	if err != nil {
 		return Root{}, err
 	}
 	root, err := newRoot(f)
-	root.ID = v.store.keyOf(f)
+	root.ID = v.store.cache.keyOf(f)
 	return root, err
 }
 
-// openImage returns the image of an ID or name.
+// openImage opens the image of an ID or name.
 func (v View) openImage(ctx context.Context, ref string, p Progress) (*os.File, error) {
 	if isKey(ref) {
 		mayUse, err := v.canUseID(ref)
 		if err == nil && !mayUse {
-			err = noSuchID(ref)
+			err = errNoSuchID(ref)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return v.store.byKey(ctx, ref)
+		return v.store.cache.openID(ctx, ref)
 	}
 	r, err := parseReference(ref)
 	if err != nil {
 		return nil, err
 	}
-	return v.store.named(ctx, v.owner, r, v.store.o.Pull, p)
+	return v.store.openNamed(ctx, v.owner, r, v.store.o.Pull, p)
 }
 
-// canUseID reports whether a name that the owner may use means an image.
+// canUseID reports whether an image has a name that the owner may use.
 func (v View) canUseID(id string) (bool, error) {
-	names, err := v.store.names()
+	names, err := v.store.names.list()
 	if err != nil {
 		return false, err
 	}
 	return slices.ContainsFunc(names[id], v.canUseName), nil
 }
 
-// canUseName reports whether the owner may use a name. Names of builds are kept like shared
-// ones, but only the manager knows their owners.
-func (v View) canUseName(p pulled) bool {
+// canUseName reports whether the owner may use a name. Names of builds are recorded as shared,
+// but only the manager knows their owners.
+func (v View) canUseName(p nameRecord) bool {
 	r, err := parseReference(p.Name)
 	return err == nil && (p.Owner == v.owner || p.Owner == shared && !isBuildName(r))
 }
 
-// Pull is Store.Pull for the owner. The name becomes the owner's unless it is shared
-// already.
+// Pull is Store.Pull for the owner. The name becomes the owner's unless it is shared.
 //
-// PermissionDenied: also if always is set and the registry has another image than the
-// shared name means.
+// PermissionDenied: also if always is set and the registry has a newer image than the shared
+// name.
 func (v View) Pull(ctx context.Context, name string, always bool, p Progress) (Entry, error) {
 	e, err := v.store.pullFor(ctx, v.owner, name, always, p)
-	return v.describe(e), v.hideDir(err)
+	return v.hidePrivate(e), v.hideDir(err)
 }
 
 // List returns the images that the owner has names for, by name.
@@ -115,33 +113,33 @@ func (v View) List() ([]Entry, error) {
 	list := []Entry{}
 	for _, own := range []bool{false, true} { // a shared name comes before the owner's own
 		for _, e := range all {
-			if e.Name == "" || listed[e.Name] || (e.Owner != shared) != own || !v.canUseName(pulled{Name: e.Name, Owner: e.Owner}) {
+			if e.Name == "" || listed[e.Name] || (e.Owner != shared) != own || !v.canUseName(nameRecord{Name: e.Name, Owner: e.Owner}) {
 				continue
 			}
 			listed[e.Name] = true
-			list = append(list, v.describe(e))
+			list = append(list, v.hidePrivate(e))
 		}
 	}
 	sortEntries(list)
 	return list, nil
 }
 
-// describe leaves out what an entry tells about others: when the image was used last, and
-// paths of the machine.
-func (v View) describe(e Entry) Entry {
+// hidePrivate removes from an entry what concerns other owners or the machine: the time of last
+// use and the source.
+func (v View) hidePrivate(e Entry) Entry {
 	e.Used, e.Source = time.Time{}, ""
 	return e
 }
 
-// hideDir takes the path of the cache out of an error: it is the administrator's.
+// hideDir removes the path of the cache, which is the administrator's, from an error.
 func (v View) hideDir(err error) error {
 	if err == nil {
 		return nil
 	}
 	text, hint := err.Error(), sandpit.HintOf(err)
-	if !strings.Contains(text+hint, v.store.dir) {
+	if !strings.Contains(text+hint, v.store.cache.dir) {
 		return err
 	}
-	replace := strings.NewReplacer(v.store.dir+"/", "", v.store.dir, "the image cache")
+	replace := strings.NewReplacer(v.store.cache.dir+"/", "", v.store.cache.dir, "the image cache")
 	return sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "%s", replace.Replace(text)), replace.Replace(hint))
 }

@@ -1,5 +1,5 @@
-// Package mirror fetches files whose digests are known beforehand from servers that are
-// not trusted, and keeps them in a directory.
+// Package mirror fetches files with known digests from untrusted servers and stores them in a
+// directory.
 package mirror
 
 import (
@@ -22,13 +22,14 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
-// Unfinished ends the names of files that are being written.
+// Unfinished is the suffix of files that are being written.
 const Unfinished = ".tmp"
 
 const (
-	fetchers       = 4 // files that are fetched at a time
+	fetchers       = 4 // files that are fetched concurrently
 	unusedFor      = 30 * 24 * time.Hour
 	unfinishedFor  = 24 * time.Hour
 	connectTimeout = 15 * time.Second
@@ -36,33 +37,33 @@ const (
 	maxRedirects   = 5
 )
 
-// Options say where files come from and where they are kept.
+// Options configure a Client.
 type Options struct {
-	// Dir is made if missing. What was not used for a month is removed. Any number of
-	// processes may share it.
+	// Dir stores the files; it is created if missing. Files that were not used for a month are
+	// removed. Any number of processes may share it.
 	Dir string
-	// Keep ends the names of files in Dir that are never removed. Default: there are none.
+	// Keep is the suffix of files in Dir that are never removed. Default: no such files.
 	Keep string
-	// Bases are asked in this order: http or https URLs, below which paths are.
+	// Bases are the URLs (http or https) of the servers, tried in this order.
 	Bases []string
-	// Progress hears how many bytes are there, of Total. It is called by one goroutine at
-	// a time. Default: nobody.
+	// Progress reports how many bytes of Total are fetched. It is called by one goroutine at
+	// a time. Default: no reports.
 	Progress func(done, total int64)
-	// Total is how many bytes there will be. Default: unknown.
+	// Total is the size of all files in bytes. Default: unknown.
 	Total int64
-	// Bounds are those of the disk.
+	// Bounds limit the disk space.
 	Bounds Bounds
 }
 
-// Bounds limit the disk that fetched files take. The zero value of a field is no limit.
+// Bounds limit the disk space of fetched files. The zero value of a field is no limit.
 type Bounds struct {
-	// Kept is how many bytes Dir may have when a client is opened: files that were used
+	// Kept is the largest size of Dir in bytes when a client is opened. Files that were used
 	// least recently are removed first.
 	Kept int64
-	// Fetched is how many bytes one client may fetch or find.
+	// Fetched is how many bytes one client may fetch, including files found in Dir.
 	Fetched int64
-	// Check is called before a file is fetched, and again and again while it comes. An
-	// error ends the fetch. It is called concurrently.
+	// Check is called before a file is fetched and repeatedly during the fetch, concurrently.
+	// An error ends the fetch.
 	Check func() error
 }
 
@@ -75,36 +76,36 @@ type Client struct {
 	done int64
 }
 
-// Pin is a file whose contents are known beforehand.
+// Pin identifies the contents of a file.
 type Pin struct {
-	// Digest is the SHA-256 or the SHA-512 sum, by its length, in hexadecimal.
+	// Digest is the SHA-256 or SHA-512 digest in hexadecimal; its length tells which.
 	Digest string
-	// Size is how many bytes it has. Default: any number up to Limit.
+	// Size is its size in bytes. Default: any size up to Limit.
 	Size int64
-	// Limit bounds it if Size is unknown, in bytes.
+	// Limit bounds the size in bytes if Size is 0.
 	Limit int64
 }
 
-func (p Pin) most() int64 {
+func (p Pin) maxSize() int64 {
 	if p.Size > 0 {
 		return p.Size
 	}
 	return p.Limit
 }
 
-func (p Pin) hash() hash.Hash {
+func (p Pin) newHash() hash.Hash {
 	if len(p.Digest) == hex.EncodedLen(sha512.Size) {
 		return sha512.New()
 	}
 	return sha256.New()
 }
 
-// is reports whether n bytes with a sum are the file.
-func (p Pin) is(n int64, h hash.Hash) bool {
-	return (p.Size == 0 || n == p.Size) && n <= p.most() && hex.EncodeToString(h.Sum(nil)) == p.Digest
+// matches reports whether n bytes with the hash h are the file.
+func (p Pin) matches(n int64, h hash.Hash) bool {
+	return (p.Size == 0 || n == p.Size) && n <= p.maxSize() && hex.EncodeToString(h.Sum(nil)) == p.Digest
 }
 
-// Open returns a client. Who calls it closes the client.
+// Open returns a client, and removes old files from its directory. The caller closes the client.
 func Open(o Options) (*Client, error) {
 	c := &Client{o: o}
 	c.http = &http.Client{
@@ -115,32 +116,33 @@ func Open(o Options) (*Client, error) {
 			ResponseHeaderTimeout:  idleTimeout,
 			MaxResponseHeaderBytes: 64 << 10,
 			MaxIdleConnsPerHost:    fetchers,
-			DisableCompression:     true, // digests are of the bytes as they are
+			DisableCompression:     true, // digests are computed from the received bytes
 		},
 		CheckRedirect: checkRedirect,
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	return c, errors.Join(c.sweep(), c.trim())
+	return c, errors.Join(c.removeUnused(), c.trimToSize())
 }
 
-// Close lets go of connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// checkRedirect keeps a mirror from having us ask others, who may trust this machine.
+// checkRedirect rejects redirects to other hosts, which may trust this machine.
 func checkRedirect(r *http.Request, via []*http.Request) error {
 	if len(via) > maxRedirects {
-		return sandpit.Errorf(sandpit.Unavailable, "it leads to itself")
+		return sandpit.Errorf(sandpit.Unavailable, "too many redirects")
 	}
 	if r.URL.Hostname() != via[0].URL.Hostname() || r.URL.Port() != via[0].URL.Port() && r.URL.Scheme != "https" {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "it leads to %.100q", r.URL.Host), "name that mirror, if it is one")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "redirect to another host, %.100q", r.URL.Host), "if it is a mirror, configure it")
 	}
 	return nil
 }
 
-// sweep removes what nobody has used for long, and what killed processes have left.
-func (c *Client) sweep() error {
+// removeUnused removes files that were not used for unusedFor, and unfinished files of killed
+// processes.
+func (c *Client) removeUnused() error {
 	entries, err := os.ReadDir(c.o.Dir)
 	if err != nil {
 		return err
@@ -148,7 +150,7 @@ func (c *Client) sweep() error {
 	for _, e := range entries {
 		info, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // somebody else is sweeping
+			continue // removed by another process
 		}
 		if err != nil {
 			return err
@@ -167,9 +169,9 @@ func (c *Client) sweep() error {
 	return nil
 }
 
-// trim removes files of Dir that were used least recently until the others fit. A file
-// that another client has open stays readable to it.
-func (c *Client) trim() error {
+// trimToSize removes files of Dir, least recently used first, until the rest fits. Another
+// client can still read a removed file that it has open.
+func (c *Client) trimToSize() error {
 	if c.o.Bounds.Kept <= 0 {
 		return nil
 	}
@@ -182,7 +184,7 @@ func (c *Client) trim() error {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || !info.Mode().IsRegular() || strings.HasSuffix(e.Name(), Unfinished) || c.o.Keep != "" && strings.HasSuffix(e.Name(), c.o.Keep) {
-			continue // it is gone, in use, or kept
+			continue // it was removed, is in use, or is never removed
 		}
 		files, sum = append(files, info), sum+info.Size()
 	}
@@ -199,8 +201,8 @@ func (c *Client) trim() error {
 	return nil
 }
 
-// check reports whether more may be fetched.
-func (c *Client) check() error {
+// checkBounds returns an error if no more may be fetched.
+func (c *Client) checkBounds() error {
 	c.mu.Lock()
 	done := c.done
 	c.mu.Unlock()
@@ -213,8 +215,8 @@ func (c *Client) check() error {
 	return nil
 }
 
-// checked ends a stream when no more may be fetched.
-type checked struct {
+// checkedReader is a reader that fails when no more may be fetched.
+type checkedReader struct {
 	io.Reader
 	client *Client
 	next   int64 // bytes until the next check
@@ -223,9 +225,9 @@ type checked struct {
 const checkEvery = 8 << 20 // bytes
 
 // Read implements io.Reader.
-func (r *checked) Read(p []byte) (int, error) {
+func (r *checkedReader) Read(p []byte) (int, error) {
 	if r.next <= 0 {
-		if err := r.client.check(); err != nil {
+		if err := r.client.checkBounds(); err != nil {
 			return 0, err
 		}
 		r.next = checkEvery
@@ -235,22 +237,22 @@ func (r *checked) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Get returns a file of the first server that has it.
+// Get returns a file from the first server that has it.
 //
-// Exhausted: it has more than limit bytes. NotFound: there is no such file. Unavailable,
-// Timeout: no server gives an answer.
+// Exhausted: it has more than limit bytes. NotFound: no such file. Unavailable, Timeout: no
+// server responds.
 func (c *Client) Get(ctx context.Context, path string, limit int64) (data []byte, err error) {
-	err = c.each(ctx, path, func(r io.Reader) error {
+	err = c.tryEach(ctx, path, func(r io.Reader) error {
 		data, err = ReadAtMost(r, limit)
 		return err
 	})
 	return data, err
 }
 
-// File returns a file whose contents are known, from the directory if it is there. Who
-// calls it closes it.
+// File returns a file with known contents, from the directory if it is there. The caller closes
+// it.
 //
-// NotFound: there is no such file. Unavailable, Timeout: no server gives what is wanted.
+// NotFound: no such file. Unavailable, Timeout: no server sends these contents.
 func (c *Client) File(ctx context.Context, path string, want Pin) (*os.File, error) {
 	name := filepath.Join(c.o.Dir, want.Digest)
 	f, err := openPinned(name, want)
@@ -258,30 +260,32 @@ func (c *Client) File(ctx context.Context, path string, want Pin) (*os.File, err
 		if f != nil {
 			c.addFile(f)
 			c.Used(want.Digest)
-			if err = c.check(); err != nil {
+			if err = c.checkBounds(); err != nil {
 				return nil, errors.Join(err, f.Close())
 			}
 		}
 		return f, err
 	}
-	if f, err = os.CreateTemp(c.o.Dir, "*"+Unfinished); err != nil {
+	fresh, err := atomicfile.New(name, 0o600, atomicfile.Pattern("*"+Unfinished),
+		atomicfile.NoSync("openPinned checks the digest, and a damaged file is fetched again"))
+	if err != nil {
 		return nil, err
 	}
-	// Each mirror is tried: one that has other bytes does not keep us from the next.
-	err = c.each(ctx, path, func(r io.Reader) error { return c.copyPinned(f, r, want) })
+	// If a mirror sends other contents, the next one is tried.
+	err = c.tryEach(ctx, path, func(r io.Reader) error { return c.copyPinned(fresh.File, r, want) })
 	if err == nil {
-		err = os.Rename(f.Name(), name)
+		err = fresh.Rename()
 	}
 	if err == nil {
-		_, err = f.Seek(0, io.SeekStart)
+		_, err = fresh.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), os.RemoveAll(f.Name()))
+		return nil, errors.Join(err, fresh.Discard())
 	}
-	return f, nil
+	return fresh.File, nil
 }
 
-// openPinned opens a file of the directory, if it is there and still what it was.
+// openPinned opens a file of the directory, or returns nil if it is missing or damaged.
 func openPinned(name string, want Pin) (*os.File, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -290,24 +294,24 @@ func openPinned(name string, want Pin) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := want.hash()
-	n, err := io.Copy(h, io.LimitReader(f, want.most()+1))
+	h := want.newHash()
+	n, err := io.Copy(h, io.LimitReader(f, want.maxSize()+1))
 	if err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
-	if err != nil || !want.is(n, h) {
+	if err != nil || !want.matches(n, h) {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-// Used keeps a file of the directory from being removed.
+// Used records that a file of the directory is used now.
 func (c *Client) Used(name string) {
 	now := time.Now()
-	_ = os.Chtimes(filepath.Join(c.o.Dir, name), now, now) // somebody may have swept it
+	_ = os.Chtimes(filepath.Join(c.o.Dir, name), now, now) // it may have been removed
 }
 
-// copyPinned writes what r has to f, if it is what it must be.
+// copyPinned copies r to f. Unavailable: the contents are not those of want.
 func (c *Client) copyPinned(f *os.File, r io.Reader, want Pin) error {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -315,21 +319,22 @@ func (c *Client) copyPinned(f *os.File, r io.Reader, want Pin) error {
 	if err := f.Truncate(0); err != nil {
 		return err
 	}
-	h := want.hash()
-	n, err := io.Copy(io.MultiWriter(f, h, counter{c}), io.LimitReader(&checked{Reader: r, client: c}, want.most()+1))
-	if err != nil || want.is(n, h) {
+	h := want.newHash()
+	n, err := io.Copy(io.MultiWriter(f, h, progressWriter{c}), io.LimitReader(&checkedReader{Reader: r, client: c}, want.maxSize()+1))
+	if err != nil || want.matches(n, h) {
 		return err
 	}
-	c.add(-n)
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the mirror has other bytes than were promised"),
-		"the mirror may be at the middle of an update: try again later, or another one")
+	c.addBytes(-n)
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the contents from the mirror do not match their digest"),
+		"the mirror may be updating: try again later, or use another one")
 }
 
-// each asks mirrors until one's answer is good, and returns the last one's error.
-func (c *Client) each(ctx context.Context, path string, use func(io.Reader) error) error {
+// tryEach requests path from the mirrors in order until use succeeds with a response. If all
+// fail, it returns the last error.
+func (c *Client) tryEach(ctx context.Context, path string, use func(io.Reader) error) error {
 	var failed error
 	for _, base := range c.o.Bases {
-		err := c.ask(ctx, strings.TrimSuffix(base, "/")+"/"+path, use)
+		err := c.fetchFrom(ctx, strings.TrimSuffix(base, "/")+"/"+path, use)
 		if err == nil {
 			return nil
 		}
@@ -341,8 +346,9 @@ func (c *Client) each(ctx context.Context, path string, use func(io.Reader) erro
 	return failed
 }
 
-// ask gives the body of one answer to use. An answer that stands still ends.
-func (c *Client) ask(ctx context.Context, url string, use func(io.Reader) error) error {
+// fetchFrom calls use with the body of one response. The request is canceled if no bytes arrive
+// for idleTimeout.
+func (c *Client) fetchFrom(ctx context.Context, url string, use func(io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -357,14 +363,14 @@ func (c *Client) ask(ctx context.Context, url string, use func(io.Reader) error)
 	defer func() { _ = resp.Body.Close() }() // only read
 	switch {
 	case resp.StatusCode == http.StatusNotFound:
-		return sandpit.Errorf(sandpit.NotFound, "the mirror does not have it")
+		return sandpit.Errorf(sandpit.NotFound, "the mirror does not have the file")
 	case resp.StatusCode != http.StatusOK:
-		return sandpit.Errorf(sandpit.Unavailable, "the mirror answers with status %d", resp.StatusCode)
+		return sandpit.Errorf(sandpit.Unavailable, "the mirror responded with status %d", resp.StatusCode)
 	}
 	slow := sandpit.Errorf(sandpit.Timeout, "the mirror has sent nothing for %s", idleTimeout)
 	timer := time.AfterFunc(idleTimeout, func() { cancel(slow) })
 	defer timer.Stop()
-	err = use(alive{resp.Body, timer})
+	err = use(idleReader{resp.Body, timer})
 	if err != nil && errors.Is(context.Cause(ctx), slow) {
 		return slow
 	}
@@ -374,13 +380,13 @@ func (c *Client) ask(ctx context.Context, url string, use func(io.Reader) error)
 	return err
 }
 
-// alive puts a timer off whenever something comes.
-type alive struct {
+// idleReader resets a timer whenever bytes arrive.
+type idleReader struct {
 	io.Reader
 	timer *time.Timer
 }
 
-func (a alive) Read(p []byte) (int, error) {
+func (a idleReader) Read(p []byte) (int, error) {
 	n, err := a.Reader.Read(p)
 	if n > 0 {
 		a.timer.Reset(idleTimeout)
@@ -388,21 +394,21 @@ func (a alive) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// counter counts what is written for whoever wants to know.
-type counter struct{ c *Client }
+// progressWriter counts written bytes for progress and bounds.
+type progressWriter struct{ c *Client }
 
-func (w counter) Write(p []byte) (int, error) {
-	w.c.add(int64(len(p)))
+func (w progressWriter) Write(p []byte) (int, error) {
+	w.c.addBytes(int64(len(p)))
 	return len(p), nil
 }
 
 func (c *Client) addFile(f *os.File) {
-	if info, err := f.Stat(); err == nil { // else only progress is wrong
-		c.add(info.Size())
+	if info, err := f.Stat(); err == nil { // otherwise only progress is wrong
+		c.addBytes(info.Size())
 	}
 }
 
-func (c *Client) add(n int64) {
+func (c *Client) addBytes(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	const step = 1 << 20
@@ -419,20 +425,50 @@ func (c *Client) add(n int64) {
 func ReadAtMost(r io.Reader, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(data)) > limit {
-		err = sandpit.Errorf(sandpit.Exhausted, "it has more than %d bytes", limit)
+		err = sandpit.Errorf(sandpit.Exhausted, "more than %d bytes", limit)
 	}
 	return data, err
 }
 
-// Wanted is one file of many.
+// WriteArchive fetches files, calls write with them, and returns what it has written, as a file
+// without a name. The caller closes it.
+func (c *Client) WriteArchive(
+	ctx context.Context, list []Wanted, write func(out io.Writer, files []*os.File) error,
+) (io.ReadCloser, error) {
+	files, err := c.Files(ctx, list)
+	defer func() {
+		for _, f := range files {
+			if f != nil {
+				_ = f.Close() // only read
+			}
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	out, err := os.CreateTemp(c.o.Dir, "*"+Unfinished)
+	if err == nil {
+		err = os.Remove(out.Name())
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := write(out, files); err != nil {
+		return nil, errors.Join(err, out.Close())
+	}
+	_, err = out.Seek(0, io.SeekStart)
+	return out, err
+}
+
+// Wanted is one file of several to fetch.
 type Wanted struct {
 	Name string // for people
 	Path string
 	Pin
 }
 
-// Files returns files in the order of the list. After an error those that are there are
-// returned as well; who calls it closes them.
+// Files returns files in the order of the list. The caller closes them, also those that are
+// returned with an error.
 func (c *Client) Files(ctx context.Context, list []Wanted) ([]*os.File, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -22,24 +22,24 @@ const (
 	maxPackages = 5000
 )
 
-// Lock is what a lock file says of this machine: Linux, with the C library of Debian.
+// Lock is the part of a lock file for this machine: Linux with glibc.
 type Lock struct {
 	Packages []Package // by path
 }
 
-// Package is one that is to be unpacked.
+// Package is a package to unpack.
 type Package struct {
-	// Path is where, below the directory: it ends with node_modules/NAME.
+	// Path is its path below the directory. It ends with node_modules/NAME.
 	Path string
-	// Name and Version are what a registry knows it by.
+	// Name and Version identify it in a registry.
 	Name, Version string
-	// SHA512 is the digest of its file, in hexadecimal.
+	// SHA512 is the digest of its archive, in hexadecimal.
 	SHA512 string
-	// Bin are its commands: programs below Path, by name.
+	// Bin maps its commands to programs below Path.
 	Bin map[string]string
 }
 
-// Digest stands for everything that decides what the directory will be.
+// Digest returns a digest of everything that determines the directory.
 func (l Lock) Digest() string {
 	h := sha256.New()
 	for _, p := range l.Packages {
@@ -48,8 +48,8 @@ func (l Lock) Digest() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// entry is a package in a lock file.
-type entry struct {
+// lockEntry is the JSON of a package in a lock file.
+type lockEntry struct {
 	Name        string            `json:"name"`
 	Version     string            `json:"version"`
 	Resolved    string            `json:"resolved"`
@@ -59,19 +59,19 @@ type entry struct {
 	Optional    bool              `json:"optional"`
 	DevOptional bool              `json:"devOptional"`
 	InBundle    bool              `json:"inBundle"`
-	OS          words             `json:"os"`
-	CPU         words             `json:"cpu"`
-	Libc        words             `json:"libc"`
+	OS          stringList        `json:"os"`
+	CPU         stringList        `json:"cpu"`
+	Libc        stringList        `json:"libc"`
 	Bin         map[string]string `json:"bin"`
 }
 
-// words are one or several.
-type words []string
+// stringList is a string or a list of strings in JSON.
+type stringList []string
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (w *words) UnmarshalJSON(data []byte) error {
+func (w *stringList) UnmarshalJSON(data []byte) error {
 	if len(data) > 0 && data[0] == '"' {
-		*w = words{""}
+		*w = stringList{""}
 		return json.Unmarshal(data, &(*w)[0])
 	}
 	return json.Unmarshal(data, (*[]string)(w))
@@ -86,40 +86,40 @@ var (
 	commandPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 )
 
-// ParseLock reads package-lock.json or npm-shrinkwrap.json of npm 7 or newer. What is
-// for development, for other systems, or in another package's file is left out.
+// ParseLock parses package-lock.json or npm-shrinkwrap.json of npm 7 or newer. It leaves out
+// packages for development, for other systems, and those bundled in another package.
 //
-// Invalid: it is none, or names what is of no registry or has no SHA-512 sum.
+// Invalid: not a lock file, or a package is not from a registry or has no SHA-512 digest.
 // Unsupported: a package that is not optional is for other systems.
 func ParseLock(data []byte) (Lock, error) {
 	var file struct {
-		Version  int              `json:"lockfileVersion"`
-		Packages map[string]entry `json:"packages"`
+		Version  int                  `json:"lockfileVersion"`
+		Packages map[string]lockEntry `json:"packages"`
 	}
 	if len(data) > MaxLock {
 		return Lock{}, sandpit.Errorf(sandpit.Invalid, "a lock file has at most %d bytes", MaxLock)
 	}
 	if err := json.Unmarshal(data, &file); err != nil {
-		return Lock{}, sandpit.Errorf(sandpit.Invalid, "it is no lock file of npm: %w", err)
+		return Lock{}, sandpit.Errorf(sandpit.Invalid, "not a lock file of npm: %w", err)
 	}
 	switch {
 	case file.Version != 2 && file.Version != 3:
-		return Lock{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a lock file of version %d, want 2 or 3", file.Version), "npm 7 and newer write that")
+		return Lock{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "lock file of version %d, want 2 or 3", file.Version), "create it with npm 7 or newer")
 	case len(file.Packages) > maxPackages:
-		return Lock{}, sandpit.Errorf(sandpit.Invalid, "that are more than %d packages", maxPackages)
+		return Lock{}, sandpit.Errorf(sandpit.Invalid, "the lock file has more than %d packages", maxPackages)
 	}
 	var l Lock
 	for _, at := range slices.Sorted(maps.Keys(file.Packages)) {
 		e := file.Packages[at]
 		if at == "" || e.Dev || e.InBundle {
-			continue // "" is whose packages they are
+			continue // "" is the project itself
 		}
-		p, err := e.pack(at)
+		p, err := e.toPackage(at)
 		if err != nil {
 			return Lock{}, fmt.Errorf("%.200q: %w", at, err)
 		}
 		switch optional := e.Optional || e.DevOptional; {
-		case e.fits():
+		case e.fitsMachine():
 			l.Packages = append(l.Packages, p)
 		case !optional:
 			return Lock{}, sandpit.Errorf(sandpit.Unsupported, "%.200q is not for this machine", at)
@@ -128,20 +128,20 @@ func ParseLock(data []byte) (Lock, error) {
 	return l, nil
 }
 
-// pack returns the package at a path.
-func (e entry) pack(at string) (Package, error) {
+// toPackage returns the package at a path in a lock file.
+func (e lockEntry) toPackage(at string) (Package, error) {
 	p := Package{Path: at, Name: e.Name, Version: e.Version, Bin: map[string]string{}}
 	if p.Name == "" && pathPattern.MatchString(at) {
-		p.Name = p.alias()
+		p.Name = p.installName()
 	}
 	file := e.Resolved == "" || strings.HasPrefix(e.Resolved, "https://") || strings.HasPrefix(e.Resolved, "http://")
 	if e.Link || !file || !pathPattern.MatchString(at) || !namePattern.MatchString(p.Name) || !versionPattern.MatchString(p.Version) {
-		return p, sandpit.Errorf(sandpit.Invalid, "it is of no registry")
+		return p, sandpit.Errorf(sandpit.Invalid, "the package is not from a registry")
 	}
 	for command, program := range e.Bin {
 		program = path.Clean(program)
 		if !commandPattern.MatchString(command) || !isBelow(program) {
-			return p, sandpit.Errorf(sandpit.Invalid, "it has the command %.100q in %.200q", command, program)
+			return p, sandpit.Errorf(sandpit.Invalid, "invalid command %.100q with the program %.200q", command, program)
 		}
 		p.Bin[command] = program
 	}
@@ -150,7 +150,8 @@ func (e entry) pack(at string) (Package, error) {
 	return p, err
 }
 
-// sha512Of returns the sum in what npm calls integrity: TYPE-BASE64, several with blanks.
+// sha512Of returns the SHA-512 digest in an integrity value of npm: TYPE-BASE64, several
+// separated by spaces.
 func sha512Of(integrity string) (string, error) {
 	for one := range strings.FieldsSeq(integrity) {
 		text, ok := strings.CutPrefix(one, "sha512-")
@@ -163,19 +164,19 @@ func sha512Of(integrity string) (string, error) {
 		}
 		return hex.EncodeToString(sum), nil
 	}
-	return "", sandpit.Errorf(sandpit.Invalid, "it has no SHA-512 sum")
+	return "", sandpit.Errorf(sandpit.Invalid, "the package has no SHA-512 digest")
 }
 
-// processors of npm by those of Go.
+// processors maps Go's names of architectures to npm's.
 var processors = map[string]string{"amd64": "x64", "arm64": "arm64"}
 
-// fits reports whether a package is for this machine.
-func (e entry) fits() bool {
-	return allows(e.OS, "linux") && allows(e.CPU, processors[runtime.GOARCH]) && allows(e.Libc, "glibc")
+// fitsMachine reports whether a package is for this machine.
+func (e lockEntry) fitsMachine() bool {
+	return isAllowed(e.OS, "linux") && isAllowed(e.CPU, processors[runtime.GOARCH]) && isAllowed(e.Libc, "glibc")
 }
 
-// allows reports whether a list has room for one: by name, or by naming only others.
-func allows(list words, one string) bool {
+// isAllowed reports whether a list allows one: it contains its name, or only excludes others.
+func isAllowed(list stringList, one string) bool {
 	only := false
 	for _, item := range list {
 		switch {
@@ -190,13 +191,13 @@ func allows(list words, one string) bool {
 	return !only
 }
 
-// alias is what programs call the package.
-func (p Package) alias() string {
+// installName returns the name under which programs import the package.
+func (p Package) installName() string {
 	const modules = "node_modules/"
 	return p.Path[strings.LastIndex(p.Path, modules)+len(modules):]
 }
 
-// file is where registries have the package.
-func (p Package) file() string {
+// registryPath returns the package's path in a registry.
+func (p Package) registryPath() string {
 	return p.Name + "/-/" + path.Base(p.Name) + "-" + p.Version + ".tgz"
 }

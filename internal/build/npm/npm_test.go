@@ -158,14 +158,14 @@ func TestHostilePackages(t *testing.T) {
 		code  sandpit.Code
 		says  string
 	}{
-		"other bytes":      {file("package/a", 0o644), func(r *registry) { r.put(url, []byte("no")) }, sandpit.Unavailable, "fetch the package bad: bad/-/bad-1.0.0.tgz: the mirror has other bytes"},
-		"nothing":          {file("package/a", 0o644), func(r *registry) { delete(r.files, url) }, sandpit.NotFound, "the mirror does not have it"},
-		"a way out":        {file("package/../../../etc/passwd", 0o644), nil, sandpit.Invalid, `the package bad: a file has the name "package/../../../etc/passwd"`},
-		"a way to /":       {file("package//etc/passwd", 0o644), nil, sandpit.Invalid, "a file has the name"},
-		"a layer's mark":   {file("package/x/.wh.y", 0o644), nil, sandpit.Invalid, "a file has the name"},
-		"no directory":     {file("a", 0o644), nil, sandpit.Invalid, "a file has the name"},
+		"other bytes":      {file("package/a", 0o644), func(r *registry) { r.put(url, []byte("no")) }, sandpit.Unavailable, "fetch the package bad: bad/-/bad-1.0.0.tgz: the contents from the mirror do not match their digest"},
+		"nothing":          {file("package/a", 0o644), func(r *registry) { delete(r.files, url) }, sandpit.NotFound, "the mirror does not have the file"},
+		"a way out":        {file("package/../../../etc/passwd", 0o644), nil, sandpit.Invalid, `the package bad: invalid file name "package/../../../etc/passwd"`},
+		"a way to /":       {file("package//etc/passwd", 0o644), nil, sandpit.Invalid, "invalid file name"},
+		"a layer's mark":   {file("package/x/.wh.y", 0o644), nil, sandpit.Invalid, "invalid file name"},
+		"no directory":     {file("a", 0o644), nil, sandpit.Invalid, "invalid file name"},
 		"an endless file":  {tar.Header{Name: "package/a", Typeflag: tar.TypeReg, Size: 9 << 30}, nil, sandpit.Exhausted, "more than 8589934592 bytes"},
-		"a file cut short": {tar.Header{Name: "package/a", Typeflag: tar.TypeReg, Size: 1000}, nil, sandpit.Invalid, "it is no package"},
+		"a file cut short": {tar.Header{Name: "package/a", Typeflag: tar.TypeReg, Size: 1000}, nil, sandpit.Invalid, "not an npm package"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -210,24 +210,24 @@ func TestLocksRefused(t *testing.T) {
 		code sandpit.Code
 		says string
 	}{
-		``:                                      {sandpit.Invalid, "it is no lock file of npm"},
-		`{"lockfileVersion": 1}`:                {sandpit.Invalid, "a lock file of version 1, want 2 or 3"},
+		``:                                      {sandpit.Invalid, "not a lock file of npm"},
+		`{"lockfileVersion": 1}`:                {sandpit.Invalid, "lock file of version 1, want 2 or 3"},
 		strings.Repeat(" ", npm.MaxLock) + `{}`: {sandpit.Invalid, "at most 1048576 bytes"},
-		one(`"node_modules/a": {"version": "1.0.0"}`):                                                                {sandpit.Invalid, `"node_modules/a": it has no SHA-512 sum`},
-		one(`"node_modules/a": {"version": "1.0.0", "integrity": "sha1-x"}`):                                         {sandpit.Invalid, "it has no SHA-512 sum"},
-		one(`"node_modules/a": {"version": "1.0.0", "integrity": "sha512-AAAA"}`):                                    {sandpit.Invalid, "it has no SHA-512 sum"},
-		one(`"node_modules/a": {"version": "../../b", "integrity": "` + sum + `"}`):                                  {sandpit.Invalid, "it is of no registry"},
-		one(`"node_modules/a": {"version": "1.0.0", "name": "../b", "integrity": "` + sum + `"}`):                    {sandpit.Invalid, "it is of no registry"},
-		one(`"node_modules/../a": {"version": "1.0.0", "integrity": "` + sum + `"}`):                                 {sandpit.Invalid, "it is of no registry"},
-		one(`"packages/a": {"version": "1.0.0", "integrity": "` + sum + `"}`):                                        {sandpit.Invalid, "it is of no registry"},
-		one(`"node_modules/.bin": {"version": "1.0.0", "integrity": "` + sum + `"}`):                                 {sandpit.Invalid, "it is of no registry"},
-		one(`"node_modules/a": {"link": true, "resolved": "packages/a"}`):                                            {sandpit.Invalid, "it is of no registry"},
-		one(`"node_modules/a": {"version": "1.0.0", "resolved": "git+ssh://x/a.git#1", "integrity": "` + sum + `"}`): {sandpit.Invalid, "it is of no registry"},
+		one(`"node_modules/a": {"version": "1.0.0"}`):                                                                {sandpit.Invalid, `"node_modules/a": the package has no SHA-512 digest`},
+		one(`"node_modules/a": {"version": "1.0.0", "integrity": "sha1-x"}`):                                         {sandpit.Invalid, "the package has no SHA-512 digest"},
+		one(`"node_modules/a": {"version": "1.0.0", "integrity": "sha512-AAAA"}`):                                    {sandpit.Invalid, "the package has no SHA-512 digest"},
+		one(`"node_modules/a": {"version": "../../b", "integrity": "` + sum + `"}`):                                  {sandpit.Invalid, "not from a registry"},
+		one(`"node_modules/a": {"version": "1.0.0", "name": "../b", "integrity": "` + sum + `"}`):                    {sandpit.Invalid, "not from a registry"},
+		one(`"node_modules/../a": {"version": "1.0.0", "integrity": "` + sum + `"}`):                                 {sandpit.Invalid, "not from a registry"},
+		one(`"packages/a": {"version": "1.0.0", "integrity": "` + sum + `"}`):                                        {sandpit.Invalid, "not from a registry"},
+		one(`"node_modules/.bin": {"version": "1.0.0", "integrity": "` + sum + `"}`):                                 {sandpit.Invalid, "not from a registry"},
+		one(`"node_modules/a": {"link": true, "resolved": "packages/a"}`):                                            {sandpit.Invalid, "not from a registry"},
+		one(`"node_modules/a": {"version": "1.0.0", "resolved": "git+ssh://x/a.git#1", "integrity": "` + sum + `"}`): {sandpit.Invalid, "not from a registry"},
 		one(`"node_modules/a": {"version": "1.0.0", "os": ["!linux"], "integrity": "` + sum + `"}`):                  {sandpit.Unsupported, "is not for this machine"},
 		one(`"node_modules/a": {"version": "1.0.0", "libc": ["musl"], "integrity": "` + sum + `"}`):                  {sandpit.Unsupported, "is not for this machine"},
-		one(`"node_modules/a": {"version": "1.0.0", "bin": {"../x": "a"}, "integrity": "` + sum + `"}`):              {sandpit.Invalid, `it has the command "../x"`},
-		one(`"node_modules/a": {"version": "1.0.0", "bin": {"x": "../../../bin/sh"}, "integrity": "` + sum + `"}`):   {sandpit.Invalid, `it has the command "x" in "../../../bin/sh"`},
-		one(`"node_modules/a": {"version": "1.0.0", "bin": {"x": "/bin/sh"}, "integrity": "` + sum + `"}`):           {sandpit.Invalid, `it has the command "x" in "/bin/sh"`},
+		one(`"node_modules/a": {"version": "1.0.0", "bin": {"../x": "a"}, "integrity": "` + sum + `"}`):              {sandpit.Invalid, `invalid command "../x"`},
+		one(`"node_modules/a": {"version": "1.0.0", "bin": {"x": "../../../bin/sh"}, "integrity": "` + sum + `"}`):   {sandpit.Invalid, `invalid command "x" with the program "../../../bin/sh"`},
+		one(`"node_modules/a": {"version": "1.0.0", "bin": {"x": "/bin/sh"}, "integrity": "` + sum + `"}`):           {sandpit.Invalid, `invalid command "x" with the program "/bin/sh"`},
 		one(many(5001)): {sandpit.Invalid, "more than 5000 packages"},
 	} {
 		if _, err := npm.ParseLock([]byte(text)); sandpit.CodeOf(err) != want.code || !strings.Contains(fmt.Sprint(err), want.says) {

@@ -13,35 +13,34 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// askTime is how long npm may take to tell its registry.
-const askTime = 30 * time.Second
+// askTimeout bounds the time for asking npm for its registry.
+const askTimeout = 30 * time.Second
 
-const hintRegistry = `name one in the configuration, mirrors = { npm = ["HOST"] } of [image], or install npm: ` +
-	`what "npm config get registry" prints is asked`
+const hintRegistry = `set one in the configuration, mirrors = { npm = ["HOST"] } in [image], or install npm: ` +
+	`sandpit uses the registry that "npm config get registry" prints`
 
-// Configured returns the URL of the registry that npm asks on this machine, where it is
-// installed.
+// Configured returns the URL of the registry in npm's configuration on this machine.
 //
-// Unavailable: it is not, or does not tell. Invalid: what it tells is no address of a registry.
+// Unavailable: npm is not installed or fails. Invalid: the registry is not a valid URL.
 func Configured(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	ask := exec.CommandContext(ctx, "npm", "config", "get", "registry")
-	ask.Dir = "/" // a project's own settings are not this machine's
+	ask.Dir = "/" // ignore the settings of a project
 	ask.WaitDelay = time.Second
 	out, err := ask.Output()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return "", fmt.Errorf("ask npm for its registry: %w", ctx.Err())
 	case errors.Is(err, exec.ErrNotFound):
-		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "no registry for packages of npm is configured, and npm is not installed here"), hintRegistry)
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "no registry for npm packages is configured, and npm is not installed"), hintRegistry)
 	case err != nil:
-		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "npm does not tell its registry: %w", err), hintRegistry)
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "ask npm for its registry: %w", err), hintRegistry)
 	}
 	address := string(bytes.TrimSpace(out))
-	u, err := url.Parse(address) // it may have a password, so no error quotes it
+	u, err := url.Parse(address) // errors do not quote it because it may contain a password
 	if err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Host == "" || u.User != nil || u.RawQuery != "" {
-		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the registry that npm names is not an https or http URL without a password"), hintRegistry)
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "npm's registry is not an https or http URL without a password"), hintRegistry)
 	}
 	return strings.TrimRight(address, "/"), nil
 }

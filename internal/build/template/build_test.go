@@ -303,7 +303,7 @@ func TestBuildFailures(t *testing.T) {
 	}{
 		"exit status":    {`run = "exit 3"`, sandpit.Invalid, "step 1: the command failed with exit status 3"},
 		"no such file":   {"copy = [\"nothing\"]\nto = \"/x\"", sandpit.NotFound, "nothing"},
-		"above":          {"copy = [\"../f\"]\nto = \"/x\"", sandpit.Invalid, "leads out"},
+		"above":          {"copy = [\"../f\"]\nto = \"/x\"", sandpit.Invalid, "outside of the directory"},
 		"a link outside": {"copy = [\"out\"]\nto = \"/x\"", sandpit.Internal, "escapes"},
 	} {
 		tpl, err := template.Parse([]byte(fmt.Sprintf("from = %q\n[[step]]\n%s\n", dir, tc.text)), nil)

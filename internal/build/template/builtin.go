@@ -9,16 +9,16 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// BuiltinPrefix begins the names of template files that are part of this program.
+// BuiltinPrefix begins the names of built-in template files.
 const BuiltinPrefix = "builtin:"
 
 //go:embed builtin
-var builtin embed.FS
+var builtinFiles embed.FS
 
-// Builtins returns the names of the template files that are part of this program, sorted.
+// Builtins returns the names of the built-in template files, sorted.
 func Builtins() []string {
-	// The error is that of a bad pattern, and this one is good.
-	files, _ := fs.Glob(builtin, "builtin/*.toml")
+	// Glob fails only for an invalid pattern.
+	files, _ := fs.Glob(builtinFiles, "builtin/*.toml")
 	names := make([]string, len(files))
 	for i, file := range files {
 		names[i] = strings.TrimSuffix(strings.TrimPrefix(file, "builtin/"), ".toml")
@@ -27,25 +27,25 @@ func Builtins() []string {
 	return names
 }
 
-// aliases are other names of template files that are part of this program.
+// aliases are other names of built-in template files.
 var aliases = map[string]string{"claude": "claude-code"}
 
-// Builtin reads a template file that is part of this program.
+// Builtin parses a built-in template file.
 //
-// NotFound: there is none of that name.
+// NotFound: no such template file.
 func Builtin(name string) (Template, error) {
 	if other, ok := aliases[name]; ok {
 		name = other
 	}
 	if !slices.Contains(Builtins(), name) {
 		return Template{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.NotFound, "no template file %.60q is part of this program", name), "there are "+strings.Join(Builtins(), ", "))
+			sandpit.Errorf(sandpit.NotFound, "no built-in template %.60q", name), "built-in templates: "+strings.Join(Builtins(), ", "))
 	}
-	data, err := builtin.ReadFile("builtin/" + name + ".toml")
+	data, err := builtinFiles.ReadFile("builtin/" + name + ".toml")
 	if err != nil {
 		return Template{}, err
 	}
-	dir, err := fs.Sub(builtin, "builtin")
+	dir, err := fs.Sub(builtinFiles, "builtin")
 	if err != nil {
 		return Template{}, err
 	}

@@ -7,23 +7,23 @@ import (
 	"io"
 )
 
-// WriteContext writes the files that a template copies from a directory as a tar stream,
-// under their paths there. What is ignored there is not in it.
+// WriteContext writes the files that a template copies from a directory as a tar stream, under
+// their paths in the directory, except ignored ones.
 //
-// NotFound: a file. Invalid: it leads out of the directory.
+// NotFound: a file does not exist. Invalid: a path is outside of the directory.
 func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) (err error) {
 	from, err := openSource(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = from.root.Close() }() // only read
-	p := &packing{ctx: ctx, source: from, sum: io.Discard, tar: tar.NewWriter(to)}
+	p := &layerWriter{ctx: ctx, source: from, sum: io.Discard, tar: tar.NewWriter(to)}
 	for i, s := range t.Steps {
 		if s.Copy == nil {
 			continue
 		}
 		for _, name := range s.Copy.From {
-			if err := p.add(name, clean(name), false); err != nil {
+			if err := p.addPath(name, cleanPath(name), false); err != nil {
 				return fmt.Errorf("%s: %w", s.Where(i), err)
 			}
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// IgnoreFile lists what of a directory is not copied, in the format of Docker.
+// IgnoreFile lists files of a directory that are not copied, in Docker's format.
 const IgnoreFile = ".dockerignore"
 
 // source is the directory that files are copied from.
@@ -30,11 +30,11 @@ type source struct {
 	ignored *patternmatcher.PatternMatcher
 }
 
-// openSource opens a directory. Who calls it closes the root.
+// openSource opens a directory. The caller closes the root.
 func openSource(dir string) (*source, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return nil, fmt.Errorf("open what is to be copied: %w", err)
+		return nil, fmt.Errorf("open the directory to copy from: %w", err)
 	}
 	s := &source{root: root}
 	if s.ignored, err = readIgnored(root); err != nil {
@@ -60,15 +60,14 @@ func readIgnored(root *os.Root) (*patternmatcher.PatternMatcher, error) {
 	return m, nil
 }
 
-// packed is a layer in a file without a name, and the digest of what decides what it is.
-type packed struct {
+// packedLayer is a layer in an unnamed file, with a digest of its contents.
+type packedLayer struct {
 	*os.File
 	digest string
 }
 
-// pack makes a layer of what is to be copied. Times do not count for the digest: a file
-// that was only touched is the same.
-func (s *source) pack(ctx context.Context, c Copy, workDir string) (*packed, error) {
+// packLayer writes a layer with the files to copy. The digest does not include times.
+func (s *source) packLayer(ctx context.Context, c Copy, workDir string) (*packedLayer, error) {
 	f, err := os.CreateTemp("", "sandpit-copy-*")
 	if err == nil {
 		err = os.Remove(f.Name())
@@ -77,12 +76,12 @@ func (s *source) pack(ctx context.Context, c Copy, workDir string) (*packed, err
 		return nil, fmt.Errorf("copy: %w", err)
 	}
 	sum := sha256.New()
-	p := &packing{ctx: ctx, source: s, copy: c, sum: sum, tar: tar.NewWriter(f)}
-	to := strings.TrimPrefix(inside(workDir, c.To), "/")
+	p := &layerWriter{ctx: ctx, source: s, copy: c, sum: sum, tar: tar.NewWriter(f)}
+	to := strings.TrimPrefix(imagePath(workDir, c.To), "/")
 	last := path.Base(c.To)
 	intoDir := strings.HasSuffix(c.To, "/") || last == "." || last == ".." || len(c.From) > 1
 	for _, from := range c.From {
-		if err = p.add(from, to, intoDir); err != nil {
+		if err = p.addPath(from, to, intoDir); err != nil {
 			break
 		}
 	}
@@ -95,11 +94,11 @@ func (s *source) pack(ctx context.Context, c Copy, workDir string) (*packed, err
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("copy: %w", err), f.Close())
 	}
-	return &packed{File: f, digest: hex.EncodeToString(sum.Sum(nil))}, nil
+	return &packedLayer{File: f, digest: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// packing is a layer in the making.
-type packing struct {
+// layerWriter writes a layer.
+type layerWriter struct {
 	ctx    context.Context //nolint:containedctx // of one call of pack
 	source *source
 	copy   Copy
@@ -107,11 +106,11 @@ type packing struct {
 	tar    *tar.Writer
 }
 
-// add adds one path with all that is below it.
-func (p *packing) add(from, to string, intoDir bool) error {
-	from = clean(from)
+// addPath adds a file, or a directory with everything below it.
+func (p *layerWriter) addPath(from, to string, intoDir bool) error {
+	from = cleanPath(from)
 	if !fs.ValidPath(from) {
-		return sandpit.Errorf(sandpit.Invalid, "%q leads out of the directory", from)
+		return sandpit.Errorf(sandpit.Invalid, "%q is a path outside of the directory", from)
 	}
 	info, err := p.source.root.Stat(from)
 	if err != nil {
@@ -121,7 +120,7 @@ func (p *packing) add(from, to string, intoDir bool) error {
 		if intoDir {
 			to = path.Join(to, path.Base(from))
 		}
-		return p.entry(from, to, info)
+		return p.addEntry(from, to, info)
 	}
 	return fs.WalkDir(p.source.root.FS(), from, func(name string, d fs.DirEntry, err error) error {
 		if err == nil {
@@ -130,7 +129,7 @@ func (p *packing) add(from, to string, intoDir bool) error {
 		if err != nil {
 			return err
 		}
-		skip, err := p.source.ignores(name)
+		skip, err := p.source.isIgnored(name)
 		switch {
 		case err != nil:
 			return err
@@ -147,22 +146,24 @@ func (p *packing) add(from, to string, intoDir bool) error {
 		if from == "." {
 			below = name
 		}
-		return p.entry(name, path.Join(to, below), info)
+		return p.addEntry(name, path.Join(to, below), info)
 	})
 }
 
-// clean is a path below the directory.
-func clean(from string) string { return path.Clean(strings.TrimPrefix(filepath.ToSlash(from), "/")) }
+// cleanPath returns the path relative to the directory.
+func cleanPath(from string) string {
+	return path.Clean(strings.TrimPrefix(filepath.ToSlash(from), "/"))
+}
 
-func (s *source) ignores(name string) (bool, error) {
+func (s *source) isIgnored(name string) (bool, error) {
 	if name == "." {
 		return false, nil
 	}
 	return s.ignored.MatchesOrParentMatches(name)
 }
 
-// entry adds one file. What is neither a directory, a file nor a link is left out.
-func (p *packing) entry(name, to string, info fs.FileInfo) error {
+// addEntry adds one file, directory or link. It leaves out other types of files.
+func (p *layerWriter) addEntry(name, to string, info fs.FileInfo) error {
 	h := &tar.Header{Name: to, Uid: p.copy.UID, Gid: p.copy.GID, Mode: int64(info.Mode().Perm()), ModTime: info.ModTime(), Format: tar.FormatPAX}
 	if p.copy.Mode != 0 {
 		h.Mode = p.copy.Mode

@@ -11,35 +11,35 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// ParseDockerfile reads a Dockerfile with one stage. Args are values for its ARGs.
+// ParseDockerfile parses a Dockerfile with one stage. Args are values for its ARGs.
 //
-// Invalid: it is none; the error says where. Unsupported: an instruction or a form of
-// one that means nothing here.
+// Invalid: a syntax error; the error has the line. Unsupported: an instruction, or a form of
+// one.
 func ParseDockerfile(data []byte, args map[string]string) (Template, error) {
 	if len(data) > maxFile {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "a Dockerfile has at most %d bytes", maxFile)
 	}
-	d := &dockerfile{given: args, vars: map[string]string{}, args: map[string]string{}, shell: shell("")[:2]}
+	d := &dockerfile{given: args, vars: map[string]string{}, args: map[string]string{}, shell: shellArgs("")[:2]}
 	for _, l := range joinLines(string(data)) {
 		d.line = l.number
 		word, rest, _ := strings.Cut(l.text, " ")
-		if err := d.instruction(strings.ToUpper(word), strings.TrimSpace(rest)); err != nil {
+		if err := d.addInstruction(strings.ToUpper(word), strings.TrimSpace(rest)); err != nil {
 			return Template{}, sandpit.Errorf(sandpit.CodeOf(err), "line %d: %s: %w", l.number, strings.ToUpper(word), err)
 		}
 	}
 	return d.t, d.t.Validate()
 }
 
-// logical is one instruction.
-type logical struct {
+// instructionLine is one instruction.
+type instructionLine struct {
 	number int // of its first line
 	text   string
 }
 
-// joinLines puts lines together that end in a backslash, and drops comments.
-func joinLines(text string) []logical {
-	var all []logical
-	var open *logical
+// joinLines joins lines that end in a backslash, and removes comments.
+func joinLines(text string) []instructionLine {
+	var all []instructionLine
+	var open *instructionLine
 	for i, line := range strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n") {
 		trimmed := strings.TrimSpace(strings.ReplaceAll(line, "\t", " "))
 		if trimmed == "" || strings.HasPrefix(trimmed, "#") {
@@ -47,7 +47,7 @@ func joinLines(text string) []logical {
 		}
 		part, more := strings.CutSuffix(trimmed, `\`)
 		if open == nil {
-			all = append(all, logical{number: i + 1})
+			all = append(all, instructionLine{number: i + 1})
 			open = &all[len(all)-1]
 			open.text = part
 		} else {
@@ -60,48 +60,48 @@ func joinLines(text string) []logical {
 	return all
 }
 
-// dockerfile is a Dockerfile that is being read.
+// dockerfile is the state of parsing a Dockerfile.
 type dockerfile struct {
 	t     Template
-	given map[string]string // values from outside
-	args  map[string]string // ARGs that commands are given
-	vars  map[string]string // ARG and ENV, for what follows
+	given map[string]string // values of the caller
+	args  map[string]string // ARGs in the environment of commands
+	vars  map[string]string // ARG and ENV, for the following instructions
 	shell []string
 	line  int
 }
 
-func (d *dockerfile) instruction(name, rest string) error {
+func (d *dockerfile) addInstruction(name, rest string) error {
 	if rest == "" {
-		return sandpit.Errorf(sandpit.Invalid, "nothing follows")
+		return sandpit.Errorf(sandpit.Invalid, "the instruction has no arguments")
 	}
 	if d.t.From == "" && name != "FROM" && name != "ARG" {
-		return sandpit.Errorf(sandpit.Invalid, "the first instruction is FROM")
+		return sandpit.Errorf(sandpit.Invalid, "the first instruction must be FROM")
 	}
 	run := map[string]func(string) error{
-		"FROM": d.from, "RUN": d.run, "COPY": d.copy, "ADD": d.add, "ENV": d.env, "ARG": d.arg, "WORKDIR": d.workDir, "USER": d.user,
-		"EXPOSE": d.expose, "CMD": d.command, "ENTRYPOINT": d.entrypoint, "LABEL": d.label, "SHELL": d.setShell,
+		"FROM": d.setBase, "RUN": d.addRun, "COPY": d.addCopy, "ADD": d.addAdd, "ENV": d.addEnv, "ARG": d.addArgs, "WORKDIR": d.addWorkDir, "USER": d.addUser,
+		"EXPOSE": d.addPorts, "CMD": d.setCommand, "ENTRYPOINT": d.setEntrypoint, "LABEL": d.addLabels, "SHELL": d.setShell,
 	}[name]
 	if run == nil {
-		return sandpit.Errorf(sandpit.Unsupported, "there is no such instruction here")
+		return sandpit.Errorf(sandpit.Unsupported, "unsupported instruction")
 	}
 	return run(rest)
 }
 
-func (d *dockerfile) step(s Step) {
+func (d *dockerfile) addStep(s Step) {
 	s.Line = d.line
 	d.t.Steps = append(d.t.Steps, s)
 }
 
-func (d *dockerfile) from(rest string) error {
+func (d *dockerfile) setBase(rest string) error {
 	if d.t.From != "" {
-		return sandpit.Errorf(sandpit.Unsupported, "there can be one stage only")
+		return sandpit.Errorf(sandpit.Unsupported, "only one stage is supported")
 	}
-	words, err := d.words(rest)
+	words, err := d.splitWords(rest)
 	if err != nil {
 		return err
 	}
 	if len(words) != 1 && (len(words) != 3 || !strings.EqualFold(words[1], "as")) || strings.HasPrefix(words[0], "--") {
-		return sandpit.Errorf(sandpit.Unsupported, "want the name of an image, and nothing else")
+		return sandpit.Errorf(sandpit.Unsupported, "want only the name of an image")
 	}
 	d.t.From = sandpit.Image(words[0])
 	d.vars = map[string]string{} // ARGs before FROM are for FROM
@@ -110,27 +110,27 @@ func (d *dockerfile) from(rest string) error {
 
 var secretMount = regexp.MustCompile(`^--mount=type=secret,(?:id=([A-Za-z_][A-Za-z0-9_]*),env=([A-Za-z_][A-Za-z0-9_]*)|env=([A-Za-z_][A-Za-z0-9_]*))$`)
 
-func (d *dockerfile) run(rest string) error {
+func (d *dockerfile) addRun(rest string) error {
 	s := Step{RunEnv: maps.Clone(d.args)}
 	for strings.HasPrefix(rest, "--") {
 		flag, after, _ := strings.Cut(rest, " ")
 		m := secretMount.FindStringSubmatch(flag)
 		if m == nil || m[1] != m[2] {
-			return sandpit.Errorf(sandpit.Unsupported, "of flags there is only --mount=type=secret,env=NAME, not %s", flag)
+			return sandpit.Errorf(sandpit.Unsupported, "unsupported flag %s; only --mount=type=secret,env=NAME is supported", flag)
 		}
 		s.Secrets = append(s.Secrets, m[1]+m[3])
 		rest = strings.TrimSpace(after)
 	}
 	if strings.HasPrefix(rest, "<<") {
-		return sandpit.Errorf(sandpit.Unsupported, "texts that begin with << are not understood")
+		return sandpit.Errorf(sandpit.Unsupported, "here-documents (<<) are not supported")
 	}
-	s.Run = d.commandOf(rest)
-	d.step(s)
+	s.Run = d.parseCommand(rest)
+	d.addStep(s)
 	return nil
 }
 
-// commandOf reads either form of a command.
-func (d *dockerfile) commandOf(rest string) []string {
+// parseCommand parses the list form or the shell form of a command.
+func (d *dockerfile) parseCommand(rest string) []string {
 	var list []string
 	if strings.HasPrefix(rest, "[") && json.Unmarshal([]byte(rest), &list) == nil && len(list) > 0 {
 		return list
@@ -138,20 +138,20 @@ func (d *dockerfile) commandOf(rest string) []string {
 	return append(slices.Clone(d.shell), rest)
 }
 
-func (d *dockerfile) add(rest string) error {
+func (d *dockerfile) addAdd(rest string) error {
 	for word := range strings.FieldsSeq(rest) {
 		if strings.Contains(word, "://") || regexp.MustCompile(`\.(tar|tgz|tar\.[a-z0-9]+)"?,?$`).MatchString(word) {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s would be fetched or unpacked", word), "COPY it, and unpack it with RUN")
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "fetching and unpacking are not supported: %s", word), "use COPY, and unpack it with RUN")
 		}
 	}
-	return d.copy(rest)
+	return d.addCopy(rest)
 }
 
-func (d *dockerfile) copy(rest string) error {
+func (d *dockerfile) addCopy(rest string) error {
 	c := Copy{}
 	for strings.HasPrefix(rest, "--") {
 		flag, after, _ := strings.Cut(rest, " ")
-		if err := copyFlag(&c, flag); err != nil {
+		if err := parseCopyFlag(&c, flag); err != nil {
 			return err
 		}
 		rest = strings.TrimSpace(after)
@@ -159,25 +159,25 @@ func (d *dockerfile) copy(rest string) error {
 	var words []string
 	if !strings.HasPrefix(rest, "[") || json.Unmarshal([]byte(rest), &words) != nil {
 		var err error
-		if words, err = d.words(rest); err != nil {
+		if words, err = d.splitWords(rest); err != nil {
 			return err
 		}
 	}
 	if len(words) < 2 {
-		return sandpit.Errorf(sandpit.Invalid, "want what to copy, and where to")
+		return sandpit.Errorf(sandpit.Invalid, "want a source and a destination")
 	}
 	last := len(words) - 1
 	c.From, c.To = words[:last], words[last]
 	for _, from := range c.From {
 		if strings.ContainsAny(from, "*?[") {
-			return sandpit.Errorf(sandpit.Unsupported, "%q is a pattern; name the files or their directory", from)
+			return sandpit.Errorf(sandpit.Unsupported, "patterns such as %q are not supported; list the files or their directory", from)
 		}
 	}
-	d.step(Step{Copy: &c})
+	d.addStep(Step{Copy: &c})
 	return nil
 }
 
-func copyFlag(c *Copy, flag string) error {
+func parseCopyFlag(c *Copy, flag string) error {
 	name, value, _ := strings.Cut(flag, "=")
 	var err error
 	switch name {
@@ -192,7 +192,7 @@ func copyFlag(c *Copy, flag string) error {
 		c.Mode, err = strconv.ParseInt(value, 8, 32)
 	case "--from":
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "--from: builds have one stage"),
-			"build the other stage as a template of its own, or do its steps in this one")
+			"build the other stage as another template, or add its steps to this one")
 	default:
 		return sandpit.Errorf(sandpit.Unsupported, "unknown flag %s", name)
 	}
@@ -202,9 +202,9 @@ func copyFlag(c *Copy, flag string) error {
 	return nil
 }
 
-// pairs reads NAME=VALUE ..., or NAME VALUE.
-func (d *dockerfile) pairs(rest string) (map[string]string, error) {
-	words, err := d.words(rest)
+// parsePairs parses NAME=VALUE ..., or NAME VALUE.
+func (d *dockerfile) parsePairs(rest string) (map[string]string, error) {
+	words, err := d.splitWords(rest)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (d *dockerfile) pairs(rest string) (map[string]string, error) {
 		if !found {
 			return nil, sandpit.Errorf(sandpit.Invalid, "want NAME=VALUE")
 		}
-		set[name], err = d.expand(strings.TrimSpace(value))
+		set[name], err = d.expandVariables(strings.TrimSpace(value))
 		return set, err
 	}
 	for _, w := range words {
@@ -227,18 +227,18 @@ func (d *dockerfile) pairs(rest string) (map[string]string, error) {
 	return set, nil
 }
 
-func (d *dockerfile) env(rest string) error {
-	set, err := d.pairs(rest)
+func (d *dockerfile) addEnv(rest string) error {
+	set, err := d.parsePairs(rest)
 	if err != nil {
 		return err
 	}
 	maps.Copy(d.vars, set)
-	d.step(Step{Env: set})
+	d.addStep(Step{Env: set})
 	return nil
 }
 
-func (d *dockerfile) label(rest string) error {
-	set, err := d.pairs(rest)
+func (d *dockerfile) addLabels(rest string) error {
+	set, err := d.parsePairs(rest)
 	if err != nil {
 		return err
 	}
@@ -249,15 +249,15 @@ func (d *dockerfile) label(rest string) error {
 	return nil
 }
 
-func (d *dockerfile) arg(rest string) error {
-	words, err := d.words(rest)
+func (d *dockerfile) addArgs(rest string) error {
+	words, err := d.splitWords(rest)
 	if err != nil {
 		return err
 	}
 	for _, w := range words {
 		name, value, has := strings.Cut(w, "=")
 		if !sandpit.IsVariableName(name) {
-			return sandpit.Errorf(sandpit.Invalid, "%q is no name", name)
+			return sandpit.Errorf(sandpit.Invalid, "invalid name %q", name)
 		}
 		if given, ok := d.given[name]; ok {
 			value, has = given, true
@@ -273,36 +273,36 @@ func (d *dockerfile) arg(rest string) error {
 	return nil
 }
 
-// isEnv reports whether ENV has set a name, which goes before ARG.
+// isEnv reports whether ENV has set a name, which has precedence over ARG.
 func (d *dockerfile) isEnv(name string) bool {
 	return slices.ContainsFunc(d.t.Steps, func(s Step) bool { _, ok := s.Env[name]; return ok })
 }
 
-func (d *dockerfile) workDir(rest string) error {
-	dir, err := d.expand(rest)
-	d.step(Step{WorkDir: dir})
+func (d *dockerfile) addWorkDir(rest string) error {
+	dir, err := d.expandVariables(rest)
+	d.addStep(Step{WorkDir: dir})
 	return err
 }
 
-func (d *dockerfile) user(rest string) error {
-	user, err := d.expand(rest)
-	d.step(Step{User: user})
+func (d *dockerfile) addUser(rest string) error {
+	user, err := d.expandVariables(rest)
+	d.addStep(Step{User: user})
 	return err
 }
 
-func (d *dockerfile) expose(rest string) error {
-	words, err := d.words(rest)
+func (d *dockerfile) addPorts(rest string) error {
+	words, err := d.splitWords(rest)
 	d.t.Ports = append(d.t.Ports, words...)
 	return err
 }
 
-func (d *dockerfile) command(rest string) error {
-	d.t.Command = d.commandOf(rest)
+func (d *dockerfile) setCommand(rest string) error {
+	d.t.Command = d.parseCommand(rest)
 	return nil
 }
 
-func (d *dockerfile) entrypoint(rest string) error {
-	d.t.Entrypoint = d.commandOf(rest)
+func (d *dockerfile) setEntrypoint(rest string) error {
+	d.t.Entrypoint = d.parseCommand(rest)
 	return nil
 }
 

@@ -16,13 +16,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/npm"
 )
 
-// FileName is how a template file is called in a directory.
+// FileName is the name of a template file in a directory.
 const FileName = "sandpit.toml"
 
 // maxFile bounds a template file, in bytes.
 const maxFile = 1 << 20
 
-// file is a template as it is written.
+// file is the TOML of a template file.
 type file struct {
 	Name       string            `toml:"name"`
 	From       string            `toml:"from"`
@@ -94,10 +94,10 @@ type fileStep struct {
 	User    string            `toml:"user"`
 }
 
-// Parse reads a template file, and the lock files of npm that it names in a directory.
-// Without a directory it may name none.
+// Parse parses a template file, and reads the npm lock files that it names from dir. If dir is
+// nil, it may name none.
 //
-// Invalid: it is none; the error says where. NotFound: there is no such lock file.
+// Invalid: a syntax error; the error has the position. NotFound: a lock file does not exist.
 func Parse(data []byte, dir fs.FS) (Template, error) {
 	if len(data) > maxFile {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "a template file has at most %d bytes", maxFile)
@@ -108,21 +108,21 @@ func Parse(data []byte, dir fs.FS) (Template, error) {
 		return Template{}, sandpit.Errorf(sandpit.Invalid, "%w", err)
 	}
 	if unknown := meta.Undecoded(); len(unknown) > 0 {
-		return Template{}, sandpit.Errorf(sandpit.Invalid, "there is no key %q in a template", unknown[0].String())
+		return Template{}, sandpit.Errorf(sandpit.Invalid, "unknown key %q", unknown[0].String())
 	}
-	t, err := f.template(dir)
+	t, err := f.toTemplate(dir)
 	if err != nil {
 		return Template{}, err
 	}
 	return t, t.Validate()
 }
 
-// template puts what stands at the top into steps. Packages come first, before what
-// changes more often; env, workdir and user of the top count for all other steps.
-func (f file) template(dir fs.FS) (Template, error) {
+// toTemplate converts top-level settings to steps. Packages come first because they change less
+// often; top-level env, workdir and user apply to all other steps.
+func (f file) toTemplate(dir fs.FS) (Template, error) {
 	t := Template{
 		Name: f.Name, From: sandpit.Image(f.From), Entrypoint: f.Entrypoint, Command: f.Command, Labels: f.Labels,
-		Build: f.Build.build(), Start: f.Start, StartAnew: f.StartAnew, Ready: sandpit.Ready(f.Ready),
+		Build: f.Build.toBuild(), Start: f.Start, StartAnew: f.StartAnew, Ready: sandpit.Ready(f.Ready),
 		Resources: sandpit.Resources{Memory: f.Resources.Memory << 20, CPUs: f.Resources.CPUs, Disk: f.Resources.Disk << 20, PIDs: f.Resources.PIDs},
 		Network:   sandpit.NetworkPolicy{Online: f.Network.Online || len(f.Network.Allow) > 0, Allow: f.Network.Allow, Deny: f.Network.Deny},
 	}
@@ -138,7 +138,7 @@ func (f file) template(dir fs.FS) (Template, error) {
 	case isDebian:
 		t.From = sandpit.Image(request.String())
 	case len(f.Packages) > 0:
-		install, err := packages(f.Packages)
+		install, err := installPackages(f.Packages)
 		if err != nil {
 			return t, err
 		}
@@ -150,7 +150,7 @@ func (f file) template(dir fs.FS) (Template, error) {
 		}
 	}
 	for i, s := range f.Steps {
-		step, err := s.step(dir)
+		step, err := s.toStep(dir)
 		if err != nil {
 			return t, fmt.Errorf("step %d: %w", i+1, err)
 		}
@@ -159,17 +159,17 @@ func (f file) template(dir fs.FS) (Template, error) {
 	return t, nil
 }
 
-func (b fileBuild) build() Build {
+func (b fileBuild) toBuild() Build {
 	return Build{
 		Network:   sandpit.NetworkPolicy{Online: b.Network || len(b.Allow) > 0, Allow: b.Allow, Deny: b.Deny},
 		Resources: sandpit.Resources{Memory: b.Memory << 20, CPUs: b.CPUs, Disk: b.Disk << 20},
 	}
 }
 
-func (f fileStep) step(dir fs.FS) (Step, error) {
+func (f fileStep) toStep(dir fs.FS) (Step, error) {
 	s := Step{Secrets: f.Secrets, Env: f.Env, WorkDir: f.WorkDir, User: f.User}
 	if f.Run != "" {
-		s.Run = shell(f.Run)
+		s.Run = shellArgs(f.Run)
 	}
 	if len(f.Copy) > 0 || f.To != "" && f.NPM == "" {
 		s.Copy = &Copy{From: f.Copy, To: f.To, UID: f.UID, GID: f.GID}
@@ -184,19 +184,19 @@ func (f fileStep) step(dir fs.FS) (Step, error) {
 
 // readLock reads a lock file of npm.
 //
-// Invalid: it is none, or nothing can be read.
+// Invalid: not a lock file, or it cannot be read. NotFound: it does not exist.
 func readLock(dir fs.FS, name string) (string, error) {
 	if dir == nil {
-		return "", sandpit.Errorf(sandpit.Invalid, "there is no directory that %.100q could be in", name)
+		return "", sandpit.Errorf(sandpit.Invalid, "no directory is given for the lock file %.100q", name)
 	}
 	f, err := dir.Open(path.Clean(name))
 	if err != nil {
-		return "", sandpit.Errorf(sandpit.NotFound, "the lock file: %w", err)
+		return "", sandpit.Errorf(sandpit.NotFound, "read the lock file: %w", err)
 	}
 	defer func() { _ = f.Close() }() // only read
 	data, err := io.ReadAll(io.LimitReader(f, npm.MaxLock+1))
 	if err != nil {
-		return "", sandpit.Errorf(sandpit.Invalid, "the lock file: %w", err)
+		return "", sandpit.Errorf(sandpit.Invalid, "read the lock file: %w", err)
 	}
 	if _, err := npm.ParseLock(data); err != nil {
 		return "", fmt.Errorf("%s: %w", name, err)
@@ -206,17 +206,16 @@ func readLock(dir fs.FS, name string) (string, error) {
 
 var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*(=[A-Za-z0-9.+:~-]+)?$`)
 
-// packages is a step that installs packages of Debian, as root and without what only
-// apt needs.
-func packages(names []string) (Step, error) {
+// installPackages returns a step that installs Debian packages as root and removes apt's caches.
+func installPackages(names []string) (Step, error) {
 	for _, name := range names {
 		if !packagePattern.MatchString(name) {
 			return Step{}, sandpit.Errorf(sandpit.Invalid, "%q is not the name of a Debian package", name)
 		}
 	}
-	// What dpkg would wait for to be on disk is kept as a whole, or not at all.
+	// The step is saved completely or not at all, so dpkg need not sync files.
 	script := "set -e; export DEBIAN_FRONTEND=noninteractive; apt-get update -q; apt-get install -qy --no-install-recommends " +
 		"-o DPkg::Options::=--force-unsafe-io " +
 		strings.Join(names, " ") + "; apt-get clean; rm -rf /var/lib/apt/lists/*"
-	return Step{Run: shell(script), RunUser: "root"}, nil
+	return Step{Run: shellArgs(script), RunUser: "root"}, nil
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// secrets are values that must not be found in an image or in what a build tells.
+// secrets are values that must not appear in an image or in a build's output.
 type secrets map[string]string
 
-// shortest is how many bytes a secret must have to be looked for: shorter ones are found
-// everywhere.
-const shortest = 6
+// minSecret is the length in bytes from which secrets are searched for: shorter ones match too
+// much.
+const minSecret = 6
 
-// most is how many bytes the longest value has.
-func (s secrets) most() int {
+// longestValue returns the length of the longest value in bytes.
+func (s secrets) longestValue() int {
 	n := 0
 	for _, v := range s {
 		n = max(n, len(v))
@@ -24,44 +24,44 @@ func (s secrets) most() int {
 	return n
 }
 
-// found returns the name of a secret whose value is in data, or "".
-func (s secrets) found(data []byte) string {
+// findSecret returns the name of a secret whose value is in data, or "".
+func (s secrets) findSecret(data []byte) string {
 	for name, value := range s {
-		if len(value) >= shortest && bytes.Contains(data, []byte(value)) {
+		if len(value) >= minSecret && bytes.Contains(data, []byte(value)) {
 			return name
 		}
 	}
 	return ""
 }
 
-// scanner passes a stream on and fails when a secret is in it.
-type scanner struct {
+// secretScanner is a reader that fails when it reads a secret.
+type secretScanner struct {
 	io.ReadCloser
 	secrets secrets
-	tail    []byte // what was passed on last, shorter than the longest value
+	tail    []byte // the last bytes read, fewer than the longest value has
 }
 
-func (s *scanner) Read(p []byte) (int, error) {
+func (s *secretScanner) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
 	s.tail = append(s.tail, p[:n]...)
-	if name := s.secrets.found(s.tail); name != "" {
+	if name := s.secrets.findSecret(s.tail); name != "" {
 		return 0, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "the step has written the secret %s to a file, and all who use the image could read it", name),
-			"have the command take it from its environment, and remove what it writes down")
+			sandpit.Errorf(sandpit.PermissionDenied, "the step has written the secret %s to a file, which every user of the image could read", name),
+			"let the command read it from its environment, and delete files that contain it")
 	}
-	if keep := max(0, s.secrets.most()-1); len(s.tail) > keep {
+	if keep := max(0, s.secrets.longestValue()-1); len(s.tail) > keep {
 		s.tail = append(s.tail[:0], s.tail[len(s.tail)-keep:]...)
 	}
 	return n, err
 }
 
-// shared is a writer for two, or for nobody.
-type shared struct {
+// sharedWriter is a writer for concurrent use. It discards output if it has no target.
+type sharedWriter struct {
 	mu sync.Mutex
 	to io.Writer
 }
 
-func (s *shared) Write(p []byte) (int, error) {
+func (s *sharedWriter) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.to == nil {
@@ -70,20 +70,19 @@ func (s *shared) Write(p []byte) (int, error) {
 	return s.to.Write(p)
 }
 
-// end has nothing written any more. When a command is given up, what it had put out may
-// still be on its way.
-func (s *shared) end() {
+// stop discards all later output. After a command is canceled, its output may still arrive.
+func (s *sharedWriter) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.to = nil
 }
 
-// redactor writes output on, with "***" where a secret was. Its owner flushes it.
+// redactor replaces secrets by "***" in output. The caller calls flush at the end.
 type redactor struct {
 	to      io.Writer
 	secrets secrets
 	mu      sync.Mutex
-	held    []byte // the end of what was written, which may be the beginning of a value
+	held    []byte // the last bytes, which may be the beginning of a secret
 }
 
 func (r *redactor) Write(p []byte) (int, error) {
@@ -91,11 +90,11 @@ func (r *redactor) Write(p []byte) (int, error) {
 	defer r.mu.Unlock()
 	r.held = append(r.held, p...)
 	for _, value := range r.secrets {
-		if len(value) >= shortest {
+		if len(value) >= minSecret {
 			r.held = bytes.ReplaceAll(r.held, []byte(value), []byte("***"))
 		}
 	}
-	ready := len(r.held) - r.begun()
+	ready := len(r.held) - r.partialSuffix()
 	if _, err := r.to.Write(r.held[:ready]); err != nil {
 		return 0, err
 	}
@@ -103,8 +102,8 @@ func (r *redactor) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// begun is how many bytes at the end may be the beginning of a value.
-func (r *redactor) begun() int {
+// partialSuffix returns how many bytes at the end may be the beginning of a secret.
+func (r *redactor) partialSuffix() int {
 	longest := 0
 	for _, value := range r.secrets {
 		for n := min(len(value)-1, len(r.held)); n > longest; n-- {
@@ -116,7 +115,7 @@ func (r *redactor) begun() int {
 	return longest
 }
 
-// flush writes what was held back.
+// flush writes the retained bytes.
 func (r *redactor) flush() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

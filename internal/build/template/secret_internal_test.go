@@ -33,12 +33,12 @@ func TestSecretsInPieces(t *testing.T) {
 	for name, r := range map[string]io.Reader{
 		"at once": strings.NewReader(text), "bytes": iotest.OneByteReader(strings.NewReader(text)), "halves": iotest.HalfReader(strings.NewReader(text)),
 	} {
-		_, err := io.Copy(io.Discard, &scanner{ReadCloser: io.NopCloser(r), secrets: hidden})
+		_, err := io.Copy(io.Discard, &secretScanner{ReadCloser: io.NopCloser(r), secrets: hidden})
 		if sandpit.CodeOf(err) != sandpit.PermissionDenied {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	clean := &scanner{ReadCloser: io.NopCloser(strings.NewReader("abcabca bcabcXYZ")), secrets: hidden}
+	clean := &secretScanner{ReadCloser: io.NopCloser(strings.NewReader("abcabca bcabcXYZ")), secrets: hidden}
 	if data, err := io.ReadAll(clean); err != nil || len(data) != 16 {
 		t.Errorf("what has none: %q, %v", data, err)
 	}

@@ -1,7 +1,7 @@
-// Package template builds images in sandboxes: it reads what a template file says,
-// carries out its steps in a sandbox each, and keeps what every step has changed, so
-// that a build goes on from the first step that is another one. Template files, and the
-// files that are copied, are whoever's who builds; what runs in a step is hostile.
+// Package template builds images in sandboxes: it parses a template file, runs each step in a
+// new sandbox, and caches the changes of every step, so that a build continues from the first
+// changed step. Template files and copied files come from the user who builds; the code that
+// runs in a step is hostile.
 package template
 
 import (
@@ -14,26 +14,26 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
-// Template says how an image is built.
+// Template is the recipe of an image.
 type Template = sandpit.Recipe
 
-// Step is one thing that is done for that.
+// Step is one step of a template.
 type Step = sandpit.RecipeStep
 
-// Copy is a Step that brings in files.
+// Copy is a Step that copies files.
 type Copy = sandpit.RecipeCopy
 
-// NPM is a Step that brings in packages of npm.
+// NPM is a Step that adds npm packages.
 type NPM = sandpit.RecipeNPM
 
-// Build says what sandboxes are like in which steps run.
+// Build configures the sandboxes in which steps run.
 type Build = sandpit.RecipeBuild
 
-// shell is a command of the image's shell.
-func shell(script string) []string { return sandpit.ShellArgs(script) }
+// shellArgs returns the command that runs a script in the image's shell.
+func shellArgs(script string) []string { return sandpit.ShellArgs(script) }
 
-// apply is what a step says about programs from here on.
-func apply(s Step, c image.Config) image.Config {
+// applyStep returns the configuration after a step.
+func applyStep(s Step, c image.Config) image.Config {
 	switch {
 	case len(s.Env) > 0:
 		env := maps.Clone(c.Env)
@@ -41,27 +41,27 @@ func apply(s Step, c image.Config) image.Config {
 			env = make(map[string]string, len(s.Env))
 		}
 		for name, value := range s.Env {
-			env[name] = replaced(value, c.Env)
+			env[name] = expandEnv(value, c.Env)
 		}
 		c.Env = env
 	case s.WorkDir != "":
-		c.WorkDir = inside(c.WorkDir, replaced(s.WorkDir, c.Env))
+		c.WorkDir = imagePath(c.WorkDir, expandEnv(s.WorkDir, c.Env))
 	case s.User != "":
-		c.User = replaced(s.User, c.Env)
+		c.User = expandEnv(s.User, c.Env)
 	}
 	return c
 }
 
-// inside is a path of the image, relative to its working directory.
-func inside(workDir, p string) string {
+// imagePath returns the absolute path of p in the image, relative to its working directory.
+func imagePath(workDir, p string) string {
 	if path.IsAbs(p) {
 		return path.Clean(p)
 	}
 	return path.Join("/", workDir, p)
 }
 
-// finish is what the whole template says about programs.
-func finish(t Template, c image.Config) image.Config {
+// withTemplate returns the configuration of the template's final image.
+func withTemplate(t Template, c image.Config) image.Config {
 	if len(t.Entrypoint) > 0 {
 		c.Entrypoint, c.Cmd = t.Entrypoint, nil
 	}

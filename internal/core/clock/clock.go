@@ -1,6 +1,5 @@
-// Package clock tells the time of day. It exists because that time is set now
-// and then, by people and by machines that wake up, and a program that acts on
-// it must be testable against such a jump.
+// Package clock provides the time of day. That time jumps when a person or a machine that
+// resumes sets it, and code that acts on it must be testable against such a jump.
 package clock
 
 import (
@@ -8,8 +7,7 @@ import (
 	"time"
 )
 
-// Clock tells the time of day and measures stretches of time. It may be used
-// concurrently.
+// Clock provides the time of day and timers. It may be used concurrently.
 type Clock interface {
 	// Now returns the time of day.
 	Now() time.Time

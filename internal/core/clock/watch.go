@@ -27,8 +27,8 @@ func (w *Watch) Jump() time.Duration {
 	return jump
 }
 
-// Look returns the time of day as well, as it was when the jump was looked for.
-// Who acts on that time acts on none that has jumped unseen.
+// Look also returns the time of day at which it checked for the jump. A caller that acts on
+// that time never acts on a jump it has not seen.
 func (w *Watch) Look() (time.Time, time.Duration) {
 	day, run := w.day, w.run
 	w.day, w.run = w.clock.Now().Round(0), time.Now()

@@ -2,15 +2,15 @@ package commandscreen
 
 import "strings"
 
-// lenient weighs a text that does not parse, word by word. It knows quotes and
+// checkUnparsed weighs a text that does not parse, word by word. It knows quotes and
 // what ends a command, nothing more.
-func (s *state) lenient(text string) {
-	s.unclear("it was not understood as shell text and was only looked at word by word")
+func (s *state) checkUnparsed(text string) {
+	s.noteUnclear("it was not understood as shell text and was only looked at word by word")
 	s.squeezedBomb(text)
 	var words []string
 	flush := func() {
-		if len(words) > 0 && s.step() {
-			s.command(words, "")
+		if len(words) > 0 && s.countStep() {
+			s.checkCommand(words, "")
 		}
 		words = nil
 	}
@@ -84,12 +84,12 @@ func (s *state) squeezedBomb(text string) {
 		begin := strings.LastIndexAny(squeezed[max(0, i-64):i], ";|&(){}") + 1 + max(0, i-64)
 		name := squeezed[begin:i]
 		if name != "" && strings.HasPrefix(squeezed[i+3:], name+"|"+name+"&") {
-			s.add(bomb(), []string{name + "(){" + name + "|" + name + "&}"})
+			s.addFinding(forkBombFinding(), []string{name + "(){" + name + "|" + name + "&}"})
 			return
 		}
 	}
 }
 
-func bomb() finding {
+func forkBombFinding() finding {
 	return finding{Deny, "fork-bomb", "a function that starts itself without end"}
 }

@@ -3,8 +3,8 @@ package commandscreen
 // The modes in which verdicts can be used, as configurations name them.
 const (
 	modeOff  = "off"  // nothing is done
-	modeWarn = "warn" // people are told, and the command runs
-	modeAsk  = "ask"  // a person decides; where there is none, it is as deny
+	modeWarn = "warn" // a warning is shown, and the command runs
+	modeAsk  = "ask"  // a person decides; without one it is like deny
 )
 
 // Under returns what is done about the verdict in a mode: off, warn, ask or, as any other

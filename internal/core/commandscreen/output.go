@@ -9,13 +9,13 @@ import (
 // from.
 func (s *state) outputOf(name string, args []string, stdin string) string {
 	rest := args[1:]
-	p := options(rest, "")
-	notKnown := tainted(stdin) + string(unknown) + "\n"
+	p := parseOptions(rest, "")
+	notKnown := worstTaint(stdin) + string(unknown) + "\n"
 	switch name {
 	case "echo":
-		return s.echo(rest)
+		return s.echoOutput(rest)
 	case "printf":
-		return s.printf(rest)
+		return s.printfOutput(rest)
 	case "cat":
 		if len(p.operands) == 0 || p.operands[0] == "-" {
 			return stdin
@@ -41,10 +41,10 @@ func (s *state) outputOf(name string, args []string, stdin string) string {
 		return strings.Join(f.starts, "\n") + "\n"
 	}
 	if isInterpreter(name) && !slices.ContainsFunc(rest, func(a string) bool { return a != "-" }) {
-		s.interpret(args, stdin)
+		s.checkInterpreter(args, stdin)
 	}
-	if decodes(name, p, rest) || (slices.Contains([]string{"rev", "tr"}, name) && !strings.ContainsRune(stdin, unknown)) {
-		if tainted(stdin) == string(fromNet) {
+	if isDecoder(name, p, rest) || (slices.Contains([]string{"rev", "tr"}, name) && !strings.ContainsRune(stdin, unknown)) {
+		if worstTaint(stdin) == string(fromNet) {
 			return stdin
 		}
 		return string(hidden)
@@ -52,15 +52,15 @@ func (s *state) outputOf(name string, args []string, stdin string) string {
 	return notKnown
 }
 
-// decodes reports whether a program turns an encoding back into text.
-func decodes(name string, p parsed, args []string) bool {
+// isDecoder reports whether a program turns an encoding back into text.
+func isDecoder(name string, p parsed, args []string) bool {
 	switch name {
 	case "base64", "base32", "basenc":
-		return p.has("dD", "decode")
+		return p.hasOption("dD", "decode")
 	case "xxd":
-		return p.has("r", "revert")
+		return p.hasOption("r", "revert")
 	case "openssl", "gpg", "gpg2":
-		return slices.Contains(args, "-d") || p.has("", "decrypt")
+		return slices.Contains(args, "-d") || p.hasOption("", "decrypt")
 	case "uudecode", "b64decode":
 		return true
 	}
@@ -72,30 +72,30 @@ func isInterpreter(name string) bool {
 	return slices.Contains([]string{"python", "perl", "ruby", "node", "nodejs", "php", "lua", "deno", "bun"}, name)
 }
 
-// interpret weighs a program for an interpreter, as far as where it is from.
-func (s *state) interpret(args []string, stdin string) {
-	switch tainted(stdin) {
+// checkInterpreter weighs a program for an interpreter, as far as where it is from.
+func (s *state) checkInterpreter(args []string, stdin string) {
+	switch worstTaint(stdin) {
 	case string(hidden):
-		s.add(finding{Ask, "hidden-script", "an interpreter runs what is hidden by an encoding"}, args)
+		s.addFinding(finding{Ask, "hidden-script", "an interpreter runs what is hidden by an encoding"}, args)
 	case string(fromNet):
-		s.add(finding{Warn, "fetched-script", "an interpreter runs what was just fetched"}, args)
+		s.addFinding(finding{Warn, "fetched-script", "an interpreter runs what was just fetched"}, args)
 	}
 }
 
-func (s *state) echo(args []string) string {
+func (s *state) echoOutput(args []string) string {
 	escapes := false
 	for len(args) > 0 && len(args[0]) > 1 && args[0][0] == '-' && strings.Trim(args[0][1:], "neE") == "" {
 		escapes = escapes || strings.Contains(args[0], "e")
 		args = args[1:]
 	}
-	text := s.bounded(strings.Join(args, " "))
+	text := s.boundText(strings.Join(args, " "))
 	if escapes {
 		text = decodeEscapes(text)
 	}
 	return text + "\n"
 }
 
-func (s *state) printf(args []string) string {
+func (s *state) printfOutput(args []string) string {
 	if len(args) > 0 && args[0] == "--" {
 		args = args[1:]
 	}
@@ -107,7 +107,7 @@ func (s *state) printf(args []string) string {
 		return format
 	}
 	var b strings.Builder
-	for b.Len() < maxLength && s.step() {
+	for b.Len() < maxLength && s.countStep() {
 		before := len(values)
 		pieces := strings.Split(format, "%")
 		b.WriteString(pieces[0])
@@ -131,5 +131,5 @@ func (s *state) printf(args []string) string {
 			break
 		}
 	}
-	return s.bounded(b.String())
+	return s.boundText(b.String())
 }

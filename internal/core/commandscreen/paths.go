@@ -11,9 +11,9 @@ type place int
 
 const (
 	elsewhere place = iota
-	// above is ".." and the like, from a directory that is not known.
+	// above is ".." and the like, from an unknown directory.
 	above
-	// home is somebody's home directory.
+	// home is a home directory.
 	home
 	// perhapsSystem would be a part of the system if something not known were
 	// empty.
@@ -22,25 +22,24 @@ const (
 	system
 )
 
-// roots are the directories below / that are the system. Everything else below
-// / is somebody's work.
-func roots() []string {
+// systemRoots returns the directories below / that belong to the system.
+func systemRoots() []string {
 	return []string{
 		"bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32",
 		"proc", "root", "run", "sbin", "sys", "usr", "var",
 	}
 }
 
-// inner are directories below those that it cannot do without either.
-func inner() []string {
+// systemDirs are directories below those that it cannot do without either.
+func systemDirs() []string {
 	return []string{
 		"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/sbin",
 		"/usr/share", "/var/lib",
 	}
 }
 
-// place returns what an argument names for the current directory.
-func (s *state) place(arg string) place {
+// resolvePlace returns what an argument names for the current directory.
+func (s *state) resolvePlace(arg string) place {
 	if strings.HasPrefix(arg, "~") {
 		_, rest, _ := strings.Cut(arg, "/")
 		if rest = path.Clean("/" + rest); rest == "/" || allWild(rest[1:]) {
@@ -78,11 +77,11 @@ func (s *state) placeKnown(arg string) place {
 	case 0:
 		return system
 	case 1:
-		if slices.ContainsFunc(roots(), func(r string) bool { return matchPart(parts[0], r) }) {
+		if slices.ContainsFunc(systemRoots(), func(r string) bool { return matchPart(parts[0], r) }) {
 			return system
 		}
 	case 2:
-		if slices.Contains(inner(), "/"+parts[0]+"/"+parts[1]) {
+		if slices.Contains(systemDirs(), "/"+parts[0]+"/"+parts[1]) {
 			return system
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// builtin weighs one command by the built-in rules.
-func (s *state) builtin(name string, args []string) {
+// applyRules weighs one command by the built-in rules.
+func (s *state) applyRules(name string, args []string) {
 	rest := args[1:]
 	if name == "mkfs" || strings.HasPrefix(name, "mkfs.") || name == "mke2fs" {
 		s.makeFileSystem(args)
@@ -14,106 +14,106 @@ func (s *state) builtin(name string, args []string) {
 	}
 	switch name {
 	case "rm":
-		s.remove(args)
+		s.checkRemove(args)
 	case "chmod", "chown", "chgrp", "chattr", "setfacl", "chcon":
-		s.change(name, args)
+		s.checkChange(name, args)
 	case "dd":
-		s.dd(args)
+		s.checkDD(args)
 	case "mv":
-		if p := options(rest, "tS"); s.worst(p.operands[:max(0, len(p.operands)-1)]) == system {
-			s.add(finding{Deny, "move-system", "it moves the system away"}, args)
+		if p := parseOptions(rest, "tS"); s.worstPlace(p.operands[:max(0, len(p.operands)-1)]) == system {
+			s.addFinding(finding{Deny, "move-system", "it moves the system away"}, args)
 		}
 	case "find":
-		s.find(args)
+		s.checkFind(args)
 	case "rsync":
-		p := options(rest, "e")
-		if n := len(p.operands); n > 0 && p.has("", "delete", "delete-before", "delete-after", "delete-excluded") &&
-			s.worst(p.operands[n-1:]) == system {
-			s.add(finding{Deny, "rm-root", "it deletes the system"}, args)
+		p := parseOptions(rest, "e")
+		if n := len(p.operands); n > 0 && p.hasOption("", "delete", "delete-before", "delete-after", "delete-excluded") &&
+			s.worstPlace(p.operands[n-1:]) == system {
+			s.addFinding(finding{Deny, "rm-root", "it deletes the system"}, args)
 		}
 	case "tee", "cp", "truncate", "shred", "wipefs", "blkdiscard", "install", "mkswap":
-		for _, o := range options(rest, "").operands {
-			s.writes(o, args)
+		for _, o := range parseOptions(rest, "").operands {
+			s.checkWrites(o, args)
 		}
 	case "fdisk", "sfdisk", "gdisk", "sgdisk", "parted", "cfdisk":
-		if slices.ContainsFunc(rest, s.isDevice) && !options(rest, "").has("l", "list", "print") {
-			s.add(finding{Warn, "partition", "it changes how a disk is divided"}, args)
+		if slices.ContainsFunc(rest, s.isDevice) && !parseOptions(rest, "").hasOption("l", "list", "print") {
+			s.addFinding(finding{Warn, "partition", "it changes how a disk is divided"}, args)
 		}
 	case "kill":
-		s.kill(args)
+		s.checkKill(args)
 	default:
-		s.halt(name, args)
+		s.checkHalt(name, args)
 	}
 }
 
-// worst returns the worst place among arguments.
-func (s *state) worst(args []string) place {
+// worstPlace returns the worst place among arguments.
+func (s *state) worstPlace(args []string) place {
 	worst := elsewhere
 	for _, a := range args {
-		worst = max(worst, s.place(a))
+		worst = max(worst, s.resolvePlace(a))
 	}
 	return worst
 }
 
-// on adds a finding for what is done to a place: denied for the system, else a
+// addPlaceFinding adds a finding for what is done to a place: denied for the system, else a
 // warning.
-func (s *state) on(p place, rule, verb string, args []string) {
+func (s *state) addPlaceFinding(p place, rule, verb string, args []string) {
 	switch p {
 	case elsewhere:
 	case system:
-		s.add(finding{Deny, rule, verb + " the system"}, args)
+		s.addFinding(finding{Deny, rule, verb + " the system"}, args)
 	case perhapsSystem:
-		s.add(finding{Warn, rule, verb + " the system if a variable is empty"}, args)
+		s.addFinding(finding{Warn, rule, verb + " the system if a variable is empty"}, args)
 	case home:
-		s.add(finding{Warn, rule, verb + " a whole home directory"}, args)
+		s.addFinding(finding{Warn, rule, verb + " a whole home directory"}, args)
 	case above:
-		s.add(finding{Warn, rule, verb + " whatever is above the current directory"}, args)
+		s.addFinding(finding{Warn, rule, verb + " whatever is above the current directory"}, args)
 	}
 }
 
-func (s *state) remove(args []string) {
-	p := options(args[1:], "")
-	recursive := p.has("rR", "recursive")
+func (s *state) checkRemove(args []string) {
+	p := parseOptions(args[1:], "")
+	recursive := p.hasOption("rR", "recursive")
 	for _, o := range p.operands {
 		if recursive || hasWild(o) {
-			s.on(s.place(o), "rm-root", "it deletes", args)
+			s.addPlaceFinding(s.resolvePlace(o), "rm-root", "it deletes", args)
 		}
 	}
 }
 
-func (s *state) change(name string, args []string) {
-	p := options(args[1:], "")
+func (s *state) checkChange(name string, args []string) {
+	p := parseOptions(args[1:], "")
 	operands := p.operands
 	// The first is the mode or the owner, unless that began with a dash.
 	dashed := name == "chmod" && strings.ContainsAny(p.short, "rwxXstugo")
-	if len(operands) > 0 && !dashed && !p.has("", "reference") {
+	if len(operands) > 0 && !dashed && !p.hasOption("", "reference") {
 		operands = operands[1:]
 	}
-	place := s.worst(operands)
+	place := s.worstPlace(operands)
 	switch {
-	case p.has("R", "recursive"):
-		s.on(place, name+"-root", "it changes the rights of everything in", args)
+	case p.hasOption("R", "recursive"):
+		s.addPlaceFinding(place, name+"-root", "it changes the rights of everything in", args)
 	case place == system:
-		s.add(finding{Warn, name + "-root", "it changes the rights of a part of the system"}, args)
+		s.addFinding(finding{Warn, name + "-root", "it changes the rights of a part of the system"}, args)
 	}
 }
 
 func (s *state) makeFileSystem(args []string) {
-	p := options(args[1:], "bCdEeIiJGgLMmNOoqrtTUzs")
-	if len(args) == 2 && p.has("", "help", "version") {
+	p := parseOptions(args[1:], "bCdEeIiJGgLMmNOoqrtTUzs")
+	if len(args) == 2 && p.hasOption("", "help", "version") {
 		return
 	}
-	f := finding{Deny, "mkfs", "it makes a new file system over what is there"}
+	f := finding{Deny, "mkfs", "it creates a new file system over the existing one"}
 	if n := len(p.operands); n > 0 && !slices.ContainsFunc(p.operands, func(o string) bool {
 		return strings.HasPrefix(o, "/dev/") || strings.ContainsFunc(o, isMark)
 	}) {
 		f = finding{Warn, "mkfs", "it makes a new file system over a file"}
 	}
-	s.add(f, args)
+	s.addFinding(f, args)
 }
 
-// dd is denied onto devices, and from an endless source without a count.
-func (s *state) dd(args []string) {
+// checkDD is denied onto devices, and from an endless source without a count.
+func (s *state) checkDD(args []string) {
 	var in, out string
 	counted := false
 	for _, a := range args[1:] {
@@ -128,7 +128,7 @@ func (s *state) dd(args []string) {
 		}
 	}
 	if s.isDevice(out) {
-		s.add(finding{Deny, "device", "it overwrites a device"}, args)
+		s.addFinding(finding{Deny, "device", "it overwrites a device"}, args)
 		return
 	}
 	if !slices.Contains([]string{"/dev/zero", "/dev/urandom", "/dev/random", "/dev/full"}, in) {
@@ -136,14 +136,14 @@ func (s *state) dd(args []string) {
 	}
 	if counted || out == "/dev/null" {
 		if in == "/dev/zero" {
-			s.add(finding{Warn, "dd", "it writes zeros"}, args)
+			s.addFinding(finding{Warn, "dd", "it writes zeros"}, args)
 		}
 		return
 	}
-	s.add(finding{Deny, "dd", "it writes without end"}, args)
+	s.addFinding(finding{Deny, "dd", "it writes without end"}, args)
 }
 
-func (s *state) kill(args []string) {
+func (s *state) checkKill(args []string) {
 	rest := args[1:]
 	if len(rest) > 0 && rest[0] != "--" && strings.HasPrefix(rest[0], "-") {
 		if rest[0] == "-s" || rest[0] == "-n" {
@@ -153,12 +153,12 @@ func (s *state) kill(args []string) {
 		}
 	}
 	if slices.Contains(rest, "-1") {
-		s.add(finding{Warn, "kill-all", "it ends every process"}, args)
+		s.addFinding(finding{Warn, "kill-all", "it ends every process"}, args)
 	}
 }
 
-// halt warns of what stops a machine.
-func (s *state) halt(name string, args []string) {
+// checkHalt warns of what stops a machine.
+func (s *state) checkHalt(name string, args []string) {
 	stops := false
 	switch name {
 	case "shutdown", "reboot", "halt", "poweroff", "killall5":
@@ -171,7 +171,7 @@ func (s *state) halt(name string, args []string) {
 		})
 	}
 	if stops {
-		s.add(finding{Warn, "halt", "it stops the machine"}, args)
+		s.addFinding(finding{Warn, "halt", "it stops the machine"}, args)
 	}
 }
 
@@ -232,28 +232,28 @@ func isFilter(a string) bool {
 	}, a)
 }
 
-func (s *state) find(args []string) {
+func (s *state) checkFind(args []string) {
 	f := parseFind(args[1:])
-	place := s.worst(f.starts)
+	place := s.worstPlace(f.starts)
 	destroys := f.deletes
 	for _, inner := range f.execs {
 		if len(inner) == 0 {
 			continue
 		}
 		destroys = destroys || slices.Contains([]string{"rm", "shred", "unlink", "truncate"}, baseName(inner[0]))
-		s.command(withInput(inner, f.found()), "")
+		s.checkCommand(withInput(inner, f.foundArgs()), "")
 	}
 	switch {
 	case !destroys:
 	case !f.filtered:
-		s.on(place, "find-root", "it deletes", args)
+		s.addPlaceFinding(place, "find-root", "it deletes", args)
 	case place == system:
-		s.add(finding{Warn, "find-root", "it deletes files all over the system"}, args)
+		s.addFinding(finding{Warn, "find-root", "it deletes files all over the system"}, args)
 	}
 }
 
-// found is what find finds, for the commands it runs.
-func (f search) found() string {
+// foundArgs is what find finds, for the commands it runs.
+func (f search) foundArgs() string {
 	if f.filtered {
 		return string(isSet)
 	}

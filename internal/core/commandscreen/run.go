@@ -6,65 +6,65 @@ import (
 	"strings"
 )
 
-// command weighs a program with its arguments, and returns what it writes as far
+// checkCommand weighs a program with its arguments, and returns what it writes as far
 // as it is known. It looks through programs that run others.
-func (s *state) command(args []string, stdin string) string {
+func (s *state) checkCommand(args []string, stdin string) string {
 	s.depth++
 	defer func() { s.depth-- }()
-	if len(args) == 0 || !s.step() {
+	if len(args) == 0 || !s.countStep() {
 		return ""
 	}
 	if strings.ContainsFunc(args[0], isMark) {
 		s.unknownProgram(args)
-		return tainted(args[0]) + string(unknown) + "\n"
+		return worstTaint(args[0]) + string(unknown) + "\n"
 	}
 	if body, ok := s.funcs[args[0]]; ok {
-		return s.function(args, func() string { return s.stmt(body, stdin) })
+		return s.checkFunction(args, func() string { return s.checkStatement(body, stdin) })
 	}
 	name := baseName(args[0])
 	if !s.userRules(name, args) && !s.policy.NoBuiltin {
-		s.builtin(name, args)
+		s.applyRules(name, args)
 	}
 	if done := s.ownCommand(name, args, stdin); done {
 		return ""
 	}
 	if isShell(name) {
-		return s.shell(args, stdin)
+		return s.checkShell(args, stdin)
 	}
 	if text, ok := s.files[path.Clean(args[0])]; ok { // a script of the same text
-		s.script(text, true, args)
+		s.checkScript(text, true, args)
 		return string(unknown) + "\n"
 	}
-	if inner, ok := unwrap(name, args); ok {
-		return s.inner(name, args, inner, stdin)
+	if inner, ok := unwrapCommand(name, args); ok {
+		return s.checkInner(name, args, inner, stdin)
 	}
 	return s.outputOf(name, args, stdin)
 }
 
 // unknownProgram weighs a command whose program is not known.
 func (s *state) unknownProgram(args []string) {
-	switch tainted(args[0]) {
+	switch worstTaint(args[0]) {
 	case string(hidden):
-		s.add(finding{Ask, "hidden-program", "the program is hidden by an encoding"}, args)
+		s.addFinding(finding{Ask, "hidden-program", "the program is hidden by an encoding"}, args)
 		return
 	case string(fromNet):
-		s.add(finding{Warn, "fetched-script", "it runs what was just fetched"}, args)
+		s.addFinding(finding{Warn, "fetched-script", "it runs what was just fetched"}, args)
 		return
 	}
-	p := options(args[1:], "")
-	if p.has("rR", "recursive") && s.worst(p.operands) == system && !s.policy.NoBuiltin {
-		s.add(finding{Ask, "unknown-program", "a program that is not known is let loose on the system"}, args)
+	p := parseOptions(args[1:], "")
+	if p.hasOption("rR", "recursive") && s.worstPlace(p.operands) == system && !s.policy.NoBuiltin {
+		s.addFinding(finding{Ask, "unknown-program", "a program that is not known is let loose on the system"}, args)
 	}
 }
 
-// function weighs the body of a function with the arguments of a call.
-func (s *state) function(args []string, body func() string) string {
+// checkFunction weighs the body of a function with the arguments of a call.
+func (s *state) checkFunction(args []string, body func() string) string {
 	if s.calls >= maxFunction {
 		return string(unknown)
 	}
 	s.calls++
 	defer func() { s.calls-- }()
-	defer s.positional(args[1:])()
+	defer s.setPositional(args[1:])()
 	return body()
 }
 
@@ -73,32 +73,32 @@ func (s *state) ownCommand(name string, args []string, stdin string) (done bool)
 	rest := args[1:]
 	switch name {
 	case "cd", "pushd", "chdir":
-		s.chdir(options(rest, "").operands)
+		s.changeDir(parseOptions(rest, "").operands)
 	case "popd":
 		s.dir = ""
 	case "eval":
-		s.script(strings.Join(rest, " "), false, args)
+		s.checkScript(strings.Join(rest, " "), false, args)
 		return true
 	case ".", "source":
 		if len(rest) > 0 {
-			s.script(s.readFile(rest[0]), false, args)
+			s.checkScript(s.readFile(rest[0]), false, args)
 		}
 		return true
 	case "trap":
 		if len(rest) > 1 {
-			s.script(rest[0], false, args)
+			s.checkScript(rest[0], false, args)
 		}
 	case "alias":
 		for _, a := range rest {
 			_, text, _ := strings.Cut(a, "=")
-			s.script(text, false, args)
+			s.checkScript(text, false, args)
 		}
 	case "set":
 		if i := slices.Index(rest, "--"); i >= 0 {
-			s.positional(rest[i+1:])
+			s.setPositional(rest[i+1:])
 		}
 	case "read":
-		for _, n := range options(rest, "dinNptu").operands {
+		for _, n := range parseOptions(rest, "dinNptu").operands {
 			s.vars[n] = []string{strings.TrimRight(stdin, "\n")}
 		}
 	default:
@@ -107,7 +107,7 @@ func (s *state) ownCommand(name string, args []string, stdin string) (done bool)
 	return true
 }
 
-func (s *state) chdir(operands []string) {
+func (s *state) changeDir(operands []string) {
 	switch {
 	case len(operands) == 0:
 		s.dir = ""
@@ -129,16 +129,16 @@ func isShell(name string) bool {
 	}, name)
 }
 
-// shell weighs what a shell is given to run.
-func (s *state) shell(args []string, stdin string) string {
+// checkShell weighs what a shell is given to run.
+func (s *state) checkShell(args []string, stdin string) string {
 	text, rest, ok := s.shellText(args[1:], stdin)
 	dir := s.dir
 	defer func() { s.dir = dir }()
 	if len(rest) > 0 {
 		rest = rest[1:] // $0
 	}
-	defer s.positional(rest)()
-	s.script(text, ok, args)
+	defer s.setPositional(rest)()
+	s.checkScript(text, ok, args)
 	return string(unknown) + "\n"
 }
 
@@ -182,20 +182,20 @@ func (s *state) shellText(args []string, stdin string) (text string, rest []stri
 	if text, ok := s.files[path.Clean(operands[0])]; ok {
 		return text, operands, true
 	}
-	return tainted(operands[0]), operands, false
+	return worstTaint(operands[0]), operands, false
 }
 
-// inner weighs the command that a program runs.
-func (s *state) inner(name string, args, inner []string, stdin string) string {
+// checkInner weighs the command that a program runs.
+func (s *state) checkInner(name string, args, inner []string, stdin string) string {
 	switch name {
 	case "xargs", "parallel":
-		return s.command(withInput(inner, stdin), "")
+		return s.checkCommand(withInput(inner, stdin), "")
 	case "watch":
-		s.script(strings.Join(inner, " "), false, args)
+		s.checkScript(strings.Join(inner, " "), false, args)
 		return ""
 	case "su", "runuser", "script", "flock":
 		if text, ok := optionValue(args[1:], "-c", "--command", "--session-command"); ok {
-			s.script(text, false, args)
+			s.checkScript(text, false, args)
 			return string(unknown) + "\n"
 		}
 		if name == "su" || name == "script" {
@@ -203,10 +203,10 @@ func (s *state) inner(name string, args, inner []string, stdin string) string {
 		}
 	case "env":
 		if text, ok := optionValue(args[1:], "-S", "--split-string"); ok {
-			s.script(text, false, args)
+			s.checkScript(text, false, args)
 		}
 	}
-	return s.command(inner, stdin)
+	return s.checkCommand(inner, stdin)
 }
 
 // withInput adds what xargs reads to a command.

@@ -5,8 +5,8 @@
 // reader would: quotes, options in any order and form, braces, variables, functions
 // and pipes of the same text, and programs that run other programs. It cannot see
 // what a program does (python3 -c, make, a script in a file), what a variable
-// holds that is set elsewhere, or what a server answers. Whoever means to get past
-// it will. What keeps a command from doing harm is the sandbox.
+// holds that is set elsewhere, or what a server answers. A program that tries
+// to evade it can. The sandbox is what prevents harm.
 //
 // A provider without isolation, whose commands run on the machine itself, should
 // be used with the screen set to deny.
@@ -62,8 +62,8 @@ type Verdict struct {
 	// Text is the part of the command that matched, on one line and at most 200
 	// bytes long. It is what the caller wrote, secrets included.
 	Text string
-	// Unclear means that a part of the command was not understood and was looked
-	// at word by word only. That alone is no reason to refuse it.
+	// Unclear means that a part of the command could not be parsed and was checked
+	// word by word only. That alone does not refuse it.
 	Unclear bool
 }
 
@@ -122,9 +122,9 @@ func (p Policy) Check(args []string) Verdict {
 	switch {
 	case len(args) == 0:
 	case len(args) == 1 && strings.ContainsAny(args[0], " \t\n;|&(){}<>$`"):
-		s.text(args[0])
+		s.checkText(args[0])
 	default:
-		s.command(cleanArgs(args), "")
+		s.checkCommand(cleanArgs(args), "")
 	}
 	return s.verdict
 }
@@ -132,21 +132,21 @@ func (p Policy) Check(args []string) Verdict {
 // CheckText weighs a line or a whole script for a POSIX shell or bash.
 func (p Policy) CheckText(text string) Verdict {
 	s := newState(p)
-	s.text(text)
+	s.checkText(text)
 	return s.verdict
 }
 
-// add keeps a finding if it is worse than what is known.
-func (s *state) add(f finding, args []string) {
+// addFinding keeps a finding if it is worse than what is known.
+func (s *state) addFinding(f finding, args []string) {
 	if f.action <= s.verdict.Action {
 		return
 	}
 	s.verdict.Action, s.verdict.Rule, s.verdict.Reason = f.action, f.rule, f.reason
-	s.verdict.Text = show(strings.Join(args, " "))
+	s.verdict.Text = renderText(strings.Join(args, " "))
 }
 
-// unclear notes that a part was not understood.
-func (s *state) unclear(why string) {
+// noteUnclear notes that a part was not understood.
+func (s *state) noteUnclear(why string) {
 	s.verdict.Unclear = true
 	if s.verdict.Reason == "" {
 		s.verdict.Reason = why
@@ -162,9 +162,9 @@ type finding struct {
 
 const maxShown = 200
 
-// show renders a piece of a command for people: one line, what is not known as
+// renderText renders a piece of a command for people: one line, what is not known as
 // three dots.
-func show(text string) string {
+func renderText(text string) string {
 	var b strings.Builder
 	for _, r := range text {
 		switch {

@@ -31,8 +31,8 @@ func withoutMarks(text string) string {
 	}, text)
 }
 
-// tainted returns the worst mark in a text that came from elsewhere, or "".
-func tainted(text string) string {
+// worstTaint returns the worst mark in a text that came from elsewhere, or "".
+func worstTaint(text string) string {
 	switch {
 	case strings.ContainsRune(text, hidden):
 		return string(hidden)
@@ -83,8 +83,8 @@ func newState(p Policy) *state {
 	return s
 }
 
-// step counts work and reports whether there may be more of it.
-func (s *state) step() bool {
+// countStep counts work and reports whether there may be more of it.
+func (s *state) countStep() bool {
 	s.steps++
 	if s.steps <= maxSteps && s.bytes <= maxBytes && s.depth <= maxDepth {
 		return true
@@ -95,11 +95,11 @@ func (s *state) step() bool {
 
 func (s *state) tooMuch() {
 	s.verdict.Unclear = true
-	s.add(finding{Ask, "too-involved", "it is too long or too involved to be weighed"}, []string{"..."})
+	s.addFinding(finding{Ask, "too-involved", "it is too long or too involved to be weighed"}, []string{"..."})
 }
 
-// text weighs a text for a shell.
-func (s *state) text(text string) {
+// checkText weighs a text for a shell.
+func (s *state) checkText(text string) {
 	if s.texts >= maxTexts || len(text) > maxText {
 		s.tooMuch()
 		return
@@ -108,18 +108,18 @@ func (s *state) text(text string) {
 	defer func() { s.texts-- }()
 	text = withoutMarks(text)
 	s.bytes += len(text)
-	if !s.step() {
+	if !s.countStep() {
 		return
 	}
-	file, ok := parse(text)
+	file, ok := parseShell(text)
 	if !ok {
-		s.lenient(text)
+		s.checkUnparsed(text)
 		return
 	}
-	s.stmts(file.Stmts, "")
+	s.checkStatements(file.Stmts, "")
 }
 
-func parse(text string) (*syntax.File, bool) {
+func parseShell(text string) (*syntax.File, bool) {
 	openers := 0
 	for i := range len(text) {
 		switch text[i] {
@@ -134,22 +134,22 @@ func parse(text string) (*syntax.File, bool) {
 	return file, err == nil
 }
 
-// script weighs what a shell is given to run: by -c, by a pipe, by eval.
-func (s *state) script(text string, piped bool, args []string) {
-	switch tainted(text) {
+// checkScript weighs what a shell is given to run: by -c, by a pipe, by eval.
+func (s *state) checkScript(text string, piped bool, args []string) {
+	switch worstTaint(text) {
 	case string(hidden):
-		s.add(finding{Ask, "hidden-script", "a shell runs what is hidden by an encoding"}, args)
+		s.addFinding(finding{Ask, "hidden-script", "a shell runs what is hidden by an encoding"}, args)
 	case string(fromNet):
-		s.add(finding{Warn, "fetched-script", "a shell runs what was just fetched"}, args)
+		s.addFinding(finding{Warn, "fetched-script", "a shell runs what was just fetched"}, args)
 	}
 	if strings.Trim(text, string(unknown)+" \n") == "" {
 		if piped && text != "" {
-			s.add(finding{Warn, "piped-script", "a shell runs what another program writes"}, args)
+			s.addFinding(finding{Warn, "piped-script", "a shell runs what another program writes"}, args)
 		}
 		return
 	}
 	// What is not known is like a variable that is not.
-	s.text(strings.NewReplacer(string(unknown), "$_", string(fromNet), "$_", string(hidden), "$_", string(isSet), "x").Replace(text))
+	s.checkText(strings.NewReplacer(string(unknown), "$_", string(fromNet), "$_", string(hidden), "$_", string(isSet), "x").Replace(text))
 }
 
 func cleanArgs(args []string) []string {

@@ -16,28 +16,28 @@ func (s *state) userRules(program string, args []string) (settled bool) {
 		{s.policy.Allow, Allow, ""},
 	} {
 		for _, r := range group.rules {
-			if !r.matches(program, args[1:]) {
+			if !r.matchesCommand(program, args[1:]) {
 				continue
 			}
 			reason := r.Reason
 			if reason == "" {
 				reason = group.reason
 			}
-			s.add(finding{group.action, "user", reason}, args)
+			s.addFinding(finding{group.action, "user", reason}, args)
 			return true
 		}
 	}
 	return false
 }
 
-func (r Rule) matches(program string, args []string) bool {
-	if !glob(r.Program, program) {
+func (r Rule) matchesCommand(program string, args []string) bool {
+	if !matchGlob(r.Program, program) {
 		return false
 	}
 	for _, pattern := range r.Args {
 		found := false
 		for _, a := range args {
-			found = found || glob(pattern, a)
+			found = found || matchGlob(pattern, a)
 		}
 		if !found {
 			return false
@@ -46,9 +46,9 @@ func (r Rule) matches(program string, args []string) bool {
 	return true
 }
 
-// glob matches * and ?, slashes being like any other character. It goes back to
+// matchGlob matches * and ?, slashes being like any other character. It goes back to
 // the last star only, so it takes at most len(pattern)*len(name) steps.
-func glob(pattern, name string) bool {
+func matchGlob(pattern, name string) bool {
 	p, n, star, mark := 0, 0, -1, 0
 	for n < len(name) {
 		switch {

@@ -8,22 +8,22 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// words returns the arguments that words become.
-func (s *state) words(list []*syntax.Word) (fields []string) {
+// expandWords returns the arguments that words become.
+func (s *state) expandWords(list []*syntax.Word) (fields []string) {
 	for _, w := range list {
-		fields = append(fields, s.word(w)...)
+		fields = append(fields, s.expandWord(w)...)
 	}
 	return fields
 }
 
-// word returns the arguments that a word becomes: none, one, or, with braces or
+// expandWord returns the arguments that a word becomes: none, one, or, with braces or
 // a variable that may have several values, many.
-func (s *state) word(w *syntax.Word) (fields []string) {
-	if w == nil || !s.step() {
+func (s *state) expandWord(w *syntax.Word) (fields []string) {
+	if w == nil || !s.countStep() {
 		return nil
 	}
-	for _, one := range s.braces(w) {
-		for _, text := range s.parts(one, false) {
+	for _, one := range s.expandBracePatterns(w) {
+		for _, text := range s.expandParts(one, false) {
 			if !strings.ContainsRune(text, split) {
 				if text != "" || isQuoted(one) {
 					fields = append(fields, text)
@@ -50,8 +50,8 @@ func isQuoted(parts []syntax.WordPart) bool {
 	return false
 }
 
-// braces expands {a,b}. A range like {1..9} stays as something not known.
-func (s *state) braces(w *syntax.Word) [][]syntax.WordPart {
+// expandBracePatterns expands {a,b}. A range like {1..9} stays as something not known.
+func (s *state) expandBracePatterns(w *syntax.Word) [][]syntax.WordPart {
 	copied := &syntax.Word{Parts: w.Parts}
 	if !syntax.SplitBraces(copied) {
 		return [][]syntax.WordPart{w.Parts}
@@ -77,7 +77,7 @@ func (s *state) expandBraces(parts []syntax.WordPart) [][]syntax.WordPart {
 			elems = [][]syntax.WordPart{{&syntax.Lit{Value: "0"}}}
 		} else {
 			for _, e := range b.Elems {
-				if !s.step() {
+				if !s.countStep() {
 					return list
 				}
 				elems = append(elems, s.expandBraces(e.Parts)...)
@@ -86,7 +86,7 @@ func (s *state) expandBraces(parts []syntax.WordPart) [][]syntax.WordPart {
 		var next [][]syntax.WordPart
 		for _, head := range list {
 			for _, tail := range elems {
-				if len(next) == maxFields || !s.step() {
+				if len(next) == maxFields || !s.countStep() {
 					s.tooMuch()
 					return next
 				}
@@ -98,22 +98,22 @@ func (s *state) expandBraces(parts []syntax.WordPart) [][]syntax.WordPart {
 	return list
 }
 
-// parts returns what parts of a word may be together.
-func (s *state) parts(parts []syntax.WordPart, quoted bool) []string {
+// expandParts returns what parts of a word may be together.
+func (s *state) expandParts(parts []syntax.WordPart, quoted bool) []string {
 	s.depth++
 	defer func() { s.depth-- }()
 	values := []string{""}
 	for _, p := range parts {
-		if !s.step() {
+		if !s.countStep() {
 			break
 		}
-		values = s.product(values, s.part(p, quoted))
+		values = s.joinProduct(values, s.expandPart(p, quoted))
 	}
 	return values
 }
 
-// product joins each head with each tail, as many as are allowed.
-func (s *state) product(heads, tails []string) []string {
+// joinProduct joins each head with each tail, as many as are allowed.
+func (s *state) joinProduct(heads, tails []string) []string {
 	if len(heads) == 1 && heads[0] == "" {
 		return tails
 	}
@@ -126,36 +126,36 @@ func (s *state) product(heads, tails []string) []string {
 			if len(list) == maxFields {
 				return list
 			}
-			list = append(list, s.bounded(h+t))
+			list = append(list, s.boundText(h+t))
 		}
 	}
 	return list
 }
 
-func (s *state) part(p syntax.WordPart, quoted bool) []string {
+func (s *state) expandPart(p syntax.WordPart, quoted bool) []string {
 	switch p := p.(type) {
 	case *syntax.Lit:
-		return []string{s.bounded(unescape(p.Value, quoted))}
+		return []string{s.boundText(unescapeLiteral(p.Value, quoted))}
 	case *syntax.SglQuoted:
 		if p.Dollar {
-			return []string{s.bounded(decodeEscapes(p.Value))}
+			return []string{s.boundText(decodeEscapes(p.Value))}
 		}
-		return []string{s.bounded(p.Value)}
+		return []string{s.boundText(p.Value)}
 	case *syntax.DblQuoted:
-		return s.parts(p.Parts, true)
+		return s.expandParts(p.Parts, true)
 	case *syntax.ParamExp:
-		return splitAll(s.param(p), quoted)
+		return splitAll(s.expandParam(p), quoted)
 	case *syntax.CmdSubst:
 		dir := s.dir
-		out := strings.TrimRight(s.stmts(p.Stmts, ""), "\n")
+		out := strings.TrimRight(s.checkStatements(p.Stmts, ""), "\n")
 		s.dir = dir
 		return splitAll([]string{out}, quoted)
 	case *syntax.ProcSubst:
 		name := "/dev/fd/p" + strconv.Itoa(len(s.files))
-		s.files[name] = s.stmts(p.Stmts, string(unknown))
+		s.files[name] = s.checkStatements(p.Stmts, string(unknown))
 		return []string{name}
 	case *syntax.ArithmExp:
-		s.inside(p.X)
+		s.checkInside(p.X)
 		return []string{string(isSet)}
 	case *syntax.ExtGlob:
 		return []string{"*"}
@@ -179,31 +179,31 @@ func splitAll(values []string, quoted bool) []string {
 	return list
 }
 
-// param returns what a variable may hold.
-func (s *state) param(p *syntax.ParamExp) []string {
+// expandParam returns what a variable may hold.
+func (s *state) expandParam(p *syntax.ParamExp) []string {
 	if p.Length || p.Param == nil {
 		return []string{string(isSet)}
 	}
-	values, known := s.variable(p.Param.Value)
+	values, known := s.lookupVariable(p.Param.Value)
 	if p.Excl && known && len(values) == 1 {
-		values, known = s.variable(values[0])
+		values, known = s.lookupVariable(values[0])
 	}
 	switch {
 	case p.Index != nil:
-		s.inside(p.Index)
+		s.checkInside(p.Index)
 	case p.Slice != nil || p.Names != 0:
-		return []string{tainted(strings.Join(values, "")) + string(unknown)}
+		return []string{worstTaint(strings.Join(values, "")) + string(unknown)}
 	}
 	if p.Repl != nil {
-		return s.replace(values, p.Repl)
+		return s.replacePattern(values, p.Repl)
 	}
 	if p.Exp == nil {
 		return values
 	}
-	return s.expansion(p, values, known)
+	return s.applyExpansion(p, values, known)
 }
 
-func (s *state) variable(name string) (values []string, known bool) {
+func (s *state) lookupVariable(name string) (values []string, known bool) {
 	if values, known = s.vars[name]; known {
 		if len(values) == 0 { // an empty list
 			return []string{""}, true
@@ -216,16 +216,16 @@ func (s *state) variable(name string) (values []string, known bool) {
 	return []string{string(unknown)}, false
 }
 
-func (s *state) replace(values []string, r *syntax.Replace) (list []string) {
-	from, to := s.word(r.Orig), []string{""}
+func (s *state) replacePattern(values []string, r *syntax.Replace) (list []string) {
+	from, to := s.expandWord(r.Orig), []string{""}
 	if r.With != nil {
-		to = s.parts(r.With.Parts, true)
+		to = s.expandParts(r.With.Parts, true)
 	}
 	if len(from) != 1 || len(to) != 1 || from[0] == "" || hasWild(from[0]) {
-		return []string{tainted(strings.Join(values, "")) + string(unknown)}
+		return []string{worstTaint(strings.Join(values, "")) + string(unknown)}
 	}
 	for _, v := range values {
-		if !s.step() {
+		if !s.countStep() {
 			break
 		}
 		times := 1
@@ -236,17 +236,17 @@ func (s *state) replace(values []string, r *syntax.Replace) (list []string) {
 			s.tooMuch()
 			break
 		}
-		list = append(list, s.bounded(strings.Replace(v, from[0], to[0], times)))
+		list = append(list, s.boundText(strings.Replace(v, from[0], to[0], times)))
 	}
 	return list
 }
 
-func (s *state) expansion(p *syntax.ParamExp, values []string, known bool) []string {
+func (s *state) applyExpansion(p *syntax.ParamExp, values []string, known bool) []string {
 	word := func() []string {
 		if p.Exp.Word == nil {
 			return []string{""}
 		}
-		return s.parts(p.Exp.Word.Parts, true)
+		return s.expandParts(p.Exp.Word.Parts, true)
 	}
 	empty := len(values) == 0 || (len(values) == 1 && values[0] == "")
 	switch p.Exp.Op {
@@ -270,14 +270,14 @@ func (s *state) expansion(p *syntax.ParamExp, values []string, known bool) []str
 		return []string{string(isSet)}
 	default:
 		if p.Exp.Word != nil {
-			s.word(p.Exp.Word)
+			s.expandWord(p.Exp.Word)
 		}
-		return []string{tainted(strings.Join(values, "")) + string(unknown)}
+		return []string{worstTaint(strings.Join(values, "")) + string(unknown)}
 	}
 }
 
-// unescape takes the backslashes out of a literal.
-func unescape(text string, quoted bool) string {
+// unescapeLiteral takes the backslashes out of a literal.
+func unescapeLiteral(text string, quoted bool) string {
 	if !strings.Contains(text, `\`) {
 		return text
 	}

@@ -12,7 +12,7 @@ type wrapper struct {
 	assigns bool   // NAME=VALUE may come before the command
 }
 
-func wrappers() map[string]wrapper {
+func wrapperPrograms() map[string]wrapper {
 	return map[string]wrapper{
 		"builtin": {}, "busybox": {}, "catchsegv": {}, "chroot": {skip: 1}, "chrt": {values: "TPD", skip: 1},
 		"command": {}, "dbus-run-session": {}, "doas": {values: "uCL"}, "eatmydata": {},
@@ -42,9 +42,9 @@ func longValues() []string {
 	}
 }
 
-// unwrap returns the command that a program runs.
-func unwrap(name string, args []string) (inner []string, ok bool) {
-	w, ok := wrappers()[name]
+// unwrapCommand returns the command that a program runs.
+func unwrapCommand(name string, args []string) (inner []string, ok bool) {
+	w, ok := wrapperPrograms()[name]
 	if !ok {
 		return nil, false
 	}
@@ -81,9 +81,9 @@ type parsed struct {
 	operands []string
 }
 
-// options takes arguments apart. Options may stand behind operands; values are
+// parseOptions takes arguments apart. Options may stand behind operands; values are
 // the one-letter options that take a value.
-func options(args []string, values string) (p parsed) {
+func parseOptions(args []string, values string) (p parsed) {
 	var short strings.Builder
 	for i := 0; i < len(args); i++ {
 		a := args[i]
@@ -111,9 +111,9 @@ func options(args []string, values string) (p parsed) {
 	return p
 }
 
-// has reports whether one of the letters or of the long options was given. A
+// hasOption reports whether one of the letters or of the long options was given. A
 // long one may be shortened.
-func (p parsed) has(letters string, long ...string) bool {
+func (p parsed) hasOption(letters string, long ...string) bool {
 	if letters != "" && strings.ContainsAny(p.short, letters) {
 		return true
 	}

@@ -21,8 +21,7 @@ type Options struct {
 	// MaxWaiting is how many requests of one owner may wait at a time, 0 or more.
 	// Further ones fail at once.
 	MaxWaiting int
-	// Hint tells the owner what to do when there are no more units. Default: to try
-	// again later.
+	// Hint says what to do when no units are left. Default: try again later.
 	Hint string
 }
 
@@ -88,7 +87,7 @@ func NewPool(o Options) *Pool {
 // Exhausted: more units than an owner may ever hold, or too many requests of the owner
 // wait already. Otherwise the cause of the end of ctx.
 func (p *Pool) Acquire(ctx context.Context, owner string, units int64) (*Grant, error) {
-	w, err := p.enqueue(owner, units, p.o.MaxWaiting)
+	w, err := p.enqueueRequest(owner, units, p.o.MaxWaiting)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +95,7 @@ func (p *Pool) Acquire(ctx context.Context, owner string, units int64) (*Grant, 
 	case <-w.granted:
 		return &Grant{pool: p, owner: owner, units: units}, nil
 	case <-ctx.Done():
-		p.abandon(owner, w)
+		p.abandonRequest(owner, w)
 		return nil, context.Cause(ctx)
 	}
 }
@@ -105,15 +104,15 @@ func (p *Pool) Acquire(ctx context.Context, owner string, units int64) (*Grant, 
 //
 // Exhausted: the owner, or all owners together, hold too much.
 func (p *Pool) TryAcquire(owner string, units int64) (*Grant, error) {
-	if _, err := p.enqueue(owner, units, 0); err != nil {
+	if _, err := p.enqueueRequest(owner, units, 0); err != nil {
 		return nil, err
 	}
 	return &Grant{pool: p, owner: owner, units: units}, nil
 }
 
-// enqueue adds a request and grants it if it is its turn. If not, and maxWaiting requests
+// enqueueRequest adds a request and grants it if it is its turn. If not, and maxWaiting requests
 // of the owner wait already, it is removed again.
-func (p *Pool) enqueue(owner string, units int64, maxWaiting int) (*waiter, error) {
+func (p *Pool) enqueueRequest(owner string, units int64, maxWaiting int) (*waiter, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.accounts[owner]
@@ -129,9 +128,9 @@ func (p *Pool) enqueue(owner string, units int64, maxWaiting int) (*waiter, erro
 	if w.isGranted() || units <= p.o.PerOwner && len(a.waiting) <= maxWaiting {
 		return w, nil
 	}
-	p.remove(a, w)
+	p.removeRequest(a, w)
 	p.refused++
-	err := p.exhausted(owner, a, units)
+	err := p.exhaustedError(owner, a, units)
 	p.dropIfEmpty(owner)
 	return nil, err
 }
@@ -163,8 +162,8 @@ func (p *Pool) Used(owner string) (own, all int64) {
 	return own, p.used
 }
 
-// remove forgets a request, if it waits still. The lock is held.
-func (p *Pool) remove(a *account, w *waiter) {
+// removeRequest forgets a request, if it waits still. The lock is held.
+func (p *Pool) removeRequest(a *account, w *waiter) {
 	if i := slices.Index(a.waiting, w); i >= 0 {
 		a.waiting = slices.Delete(a.waiting, i, i+1)
 		p.waiting--
@@ -178,8 +177,8 @@ func (p *Pool) dropIfEmpty(owner string) {
 	}
 }
 
-// release takes units back and gives them to whoever waits.
-func (p *Pool) release(owner string, units int64) {
+// releaseUnits takes units back and grants waiting requests.
+func (p *Pool) releaseUnits(owner string, units int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.accounts[owner]
@@ -189,9 +188,9 @@ func (p *Pool) release(owner string, units int64) {
 	p.grantWaiting()
 }
 
-// abandon removes a request that waits no longer, and returns its units if it was
+// abandonRequest removes a request that waits no longer, and returns its units if it was
 // granted them at the same moment.
-func (p *Pool) abandon(owner string, w *waiter) {
+func (p *Pool) abandonRequest(owner string, w *waiter) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := p.accounts[owner]
@@ -199,7 +198,7 @@ func (p *Pool) abandon(owner string, w *waiter) {
 		a.held -= w.units
 		p.used -= w.units
 	}
-	p.remove(a, w)
+	p.removeRequest(a, w)
 	p.dropIfEmpty(owner)
 	p.grantWaiting()
 }
@@ -220,8 +219,8 @@ func (p *Pool) grantWaiting() {
 	}
 }
 
-// nextAccount returns the account whose first request is next, leaving aside owners that
-// hold as much as they may; nil if there is none. The lock is held.
+// nextAccount returns the account whose first request is next, skipping owners at
+// their limit; nil if no request can be granted. The lock is held.
 func (p *Pool) nextAccount() *account {
 	var next *account
 	for _, a := range p.accounts {
@@ -235,8 +234,8 @@ func (p *Pool) nextAccount() *account {
 	return next
 }
 
-// exhausted says why units cannot be had. The lock is held.
-func (p *Pool) exhausted(owner string, a *account, units int64) error {
+// exhaustedError says why units cannot be had. The lock is held.
+func (p *Pool) exhaustedError(owner string, a *account, units int64) error {
 	err := sandpit.Errorf(sandpit.Exhausted, "all %d %s are in use", p.o.Total, p.o.Name)
 	if len(a.waiting) > 0 || units > p.o.PerOwner-a.held {
 		err = sandpit.Errorf(sandpit.Exhausted, "owner %.100q uses %d of its %d %s, %d requests wait, and %d more were asked for",
@@ -281,7 +280,7 @@ func (g *Grant) Shrink(units int64) {
 		return
 	}
 	g.units -= units
-	g.pool.release(g.owner, units)
+	g.pool.releaseUnits(g.owner, units)
 }
 
 // Units returns how many units the grant has.
@@ -300,7 +299,7 @@ func (g *Grant) Release() {
 	}
 	g.released = true
 	if g.units > 0 { // otherwise the pool may have forgotten the owner
-		g.pool.release(g.owner, g.units)
+		g.pool.releaseUnits(g.owner, g.units)
 	}
 	g.units = 0
 }

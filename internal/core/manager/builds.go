@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,81 +9,100 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
+
+// Builds builds templates. All methods may be called concurrently.
+type Builds struct {
+	clock        clock.Clock
+	core         *core
+	creator      *creator
+	events       *Events
+	log          *slog.Logger
+	messages     *Messages
+	o            *Options
+	registry     *buildRegistry
+	sandboxes    *recordIndex
+	slots        slots
+	snapshotUses *snapshotUses
+	snapshots    *Snapshots
+	store        *store.Store
+	templates    *templateRecords
+	wall         *wallClock
+}
 
 // BuildRequest starts a build.
 type BuildRequest struct {
 	Owner string
 	Build sandpit.BuildID
-	// Recipe is what is done. Its base may be a template that the owner may use.
+	// Recipe is the recipe. Its base may be a template that the owner may use.
 	Recipe sandpit.Recipe
-	// Admin says that the client is an administrator: the base may be any image. Configured
-	// says that Recipe.From comes from the configuration of the server, not from the client.
+	// Admin reports whether the client is an administrator: the base may be any image. Configured
+	// reports whether Recipe.From comes from the server's configuration, not from the client.
 	Admin, Configured bool
-	// Files is a directory that steps copy from. Default: there is none.
+	// Files is the directory that steps copy files from. Default: none.
 	Files string
-	// Release is called once when Files is needed no more, also after an error. Default:
-	// nothing.
+	// Release is called once when Files is no longer needed, also after an error. Default: none.
 	Release func()
-	// Prepare is called when the build's turn has come, and returns the steps and labels
-	// that take the place of those in Recipe. Default: these stay as they are.
+	// Prepare is called when the build has its slot, and returns the steps and labels that replace
+	// those of Recipe. Default: they are not replaced.
 	Prepare func(ctx context.Context) (steps []sandpit.RecipeStep, labels map[string]string, err error)
-	// Secrets are values of those that steps name. They are kept in memory only.
+	// Secrets are the values of the secrets that steps name. They are kept in memory only.
 	Secrets map[string]string
-	// Login is for the registry of the base. Default: that of the configuration.
+	// Login is the login for the base's registry. Default: the configuration's.
 	Login RegistryLogin
-	// Fresh does every step again, also one that was done before.
+	// Fresh repeats every step, also cached ones.
 	Fresh bool
 
-	// trusted says that Recipe.From is a build that the owner may use.
+	// trusted reports whether Recipe.From is a build that the owner may use.
 	trusted bool
 }
 
-// running is a build that goes on, or waits for its turn.
-type running struct {
+// runningBuild is a build that runs, or waits for its slot.
+type runningBuild struct {
 	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when it is over
+	done   chan struct{} // closed at the end of the build
 	log    buildLog
 }
 
-// StartBuild has a build begin, which waits; it returns at once. At most
-// Options.MaxBuilds go on at a time.
+// Start starts a build, which may have to wait for a slot, and returns at once. At most
+// Options.MaxBuilds run at a time.
 //
-// NotFound: there is no such build, or a secret is missing. Conflict: it was started
-// before. Invalid: the recipe.
-func (m *Manager) StartBuild(ctx context.Context, r BuildRequest) error {
+// NotFound: there is no such build, or a secret is missing. Conflict: it was started before.
+// Invalid: the recipe.
+func (bs *Builds) Start(ctx context.Context, r BuildRequest) error {
 	if r.Release == nil {
 		r.Release = func() {}
 	}
 	started := false
-	err := m.withTemplate(ctx, "start build", r.Owner, string(r.Build), func(ctx context.Context) error {
-		b, err := m.admitBuild(ctx, &r)
+	err := bs.templates.withEvent(ctx, "start build", r.Owner, string(r.Build), func(ctx context.Context) error {
+		b, err := bs.checkRequest(ctx, &r)
 		if err != nil {
 			return err
 		}
-		work, cancel := context.WithCancelCause(WithAdministrator(m.ops.ctx, isAdministrator(ctx)))
-		run := &running{cancel: cancel, done: make(chan struct{}), log: buildLog{now: m.o.Clock.Now, hidden: hiddenIn(r)}}
-		if !m.templates.begin(b.ID, run) {
+		work, cancel := context.WithCancelCause(WithAdministrator(bs.core.ops.ctx, isAdministrator(ctx)))
+		run := &runningBuild{cancel: cancel, done: make(chan struct{}), log: buildLog{now: bs.clock.Now, hidden: findHidden(r)}}
+		if !bs.registry.addRunning(b.ID, run) {
 			cancel(nil)
 			return sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
 		}
-		// From now on a crash makes it one that has failed.
-		if err := m.o.Store.UpdateBuild(ctx, b, sandpit.BuildWaiting); err != nil {
-			m.templates.end(b.ID)
+		// After a crash from now on, failUnfinished fails the build.
+		if err := bs.store.UpdateBuild(ctx, b, sandpit.BuildWaiting); err != nil {
+			bs.registry.removeRunning(b.ID)
 			cancel(nil)
 			return err
 		}
 		started = true
-		m.ops.more()
+		bs.core.ops.addOne()
 		go func() {
-			defer m.ops.end()
+			defer bs.core.ops.end()
 			defer close(run.done)
-			defer m.templates.end(b.ID)
+			defer bs.registry.removeRunning(b.ID)
 			defer r.Release()
 			defer cancel(nil)
-			m.runBuild(work, b, r, run)
+			bs.runBuild(work, b, r, run)
 		}()
 		return nil
 	})
@@ -92,9 +112,9 @@ func (m *Manager) StartBuild(ctx context.Context, r BuildRequest) error {
 	return err
 }
 
-// admitBuild checks a request, and says by its ID which template it is based on.
-func (m *Manager) admitBuild(ctx context.Context, r *BuildRequest) (store.TemplateBuild, error) {
-	b, err := m.ownBuild(ctx, r.Owner, r.Build)
+// checkRequest checks a request, and resolves the template that it is based on.
+func (bs *Builds) checkRequest(ctx context.Context, r *BuildRequest) (store.TemplateBuild, error) {
+	b, err := bs.findOwn(ctx, r.Owner, r.Build)
 	if err != nil {
 		return b, err
 	}
@@ -106,7 +126,7 @@ func (m *Manager) admitBuild(ctx context.Context, r *BuildRequest) (store.Templa
 	}
 	for _, name := range r.Recipe.Secrets() {
 		if r.Secrets[name] == "" {
-			return b, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the secret %s is needed and not given", name), "--secret "+name)
+			return b, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "secret %s is missing", name), "--secret "+name)
 		}
 	}
 	if _, ok := r.Recipe.From.Snapshot(); ok {
@@ -116,13 +136,13 @@ func (m *Manager) admitBuild(ctx context.Context, r *BuildRequest) (store.Templa
 	if r.Configured {
 		owner = ""
 	}
-	if _, base, err := m.findBuild(ctx, owner, r.Recipe.From); err == nil {
+	if _, base, err := bs.templates.findBuild(ctx, owner, r.Recipe.From); err == nil {
 		r.Recipe.From, r.trusted = base.Image, true
 	} else if !errors.Is(err, errNoTemplate) {
 		return b, err
 	}
 	for _, p := range []sandpit.NetworkPolicy{r.Recipe.Network, r.Recipe.Build.Network} {
-		if _, err := m.o.BoundNetwork(p, isAdministrator(ctx)); err != nil {
+		if _, err := bs.o.BoundNetwork(p, isAdministrator(ctx)); err != nil {
 			return b, err
 		}
 	}
@@ -133,29 +153,29 @@ func (m *Manager) admitBuild(ctx context.Context, r *BuildRequest) (store.Templa
 	return b, nil
 }
 
-// ownBuild returns a build of a template of the owner's. NotFound, also for others'.
-func (m *Manager) ownBuild(ctx context.Context, owner string, id sandpit.BuildID) (store.TemplateBuild, error) {
-	b, err := m.o.Store.Build(ctx, id)
+// findOwn returns a build of an owner's template. NotFound, also for another owner's build.
+func (bs *Builds) findOwn(ctx context.Context, owner string, id sandpit.BuildID) (store.TemplateBuild, error) {
+	b, err := bs.store.Build(ctx, id)
 	if err == nil && b.Owner != owner {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no build %.40s", string(id))
+		err = sandpit.Errorf(sandpit.NotFound, "build %.40s not found", string(id))
 	}
 	return b, err
 }
 
-// Build returns a build of an owner's. NotFound.
-func (m *Manager) Build(ctx context.Context, owner string, id sandpit.BuildID) (sandpit.TemplateBuild, error) {
-	b, err := m.ownBuild(ctx, owner, id)
+// Get returns an owner's build. NotFound.
+func (bs *Builds) Get(ctx context.Context, owner string, id sandpit.BuildID) (sandpit.TemplateBuild, error) {
+	b, err := bs.findOwn(ctx, owner, id)
 	return b.TemplateBuild, err
 }
 
-// Builds returns the builds of a template without their recipes, the newest first, at most
-// limit. Errors are those of FindTemplate; PermissionDenied also if it is another's.
-func (m *Manager) Builds(ctx context.Context, owner, ref string, limit int) ([]sandpit.TemplateBuild, error) {
-	t, err := m.ownTemplate(ctx, owner, ref)
+// List returns the builds of a template without their recipes, newest first, at most limit. Errors
+// are those of Templates.Get; PermissionDenied also if it is another owner's.
+func (bs *Builds) List(ctx context.Context, owner, ref string, limit int) ([]sandpit.TemplateBuild, error) {
+	t, err := bs.templates.findOwn(ctx, owner, ref)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := m.o.Store.Builds(ctx, store.BuildFilter{Template: t.ID, Brief: true, Limit: limit})
+	rows, err := bs.store.Builds(ctx, store.BuildFilter{Template: t.ID, Brief: true, Limit: limit})
 	list := make([]sandpit.TemplateBuild, len(rows))
 	for i, b := range rows {
 		list[i] = b.TemplateBuild
@@ -163,149 +183,148 @@ func (m *Manager) Builds(ctx context.Context, owner, ref string, limit int) ([]s
 	return list, err
 }
 
-// BuildLog returns what a build of an owner's has told, from behind the entry with the
-// number after, at most limit entries. NotFound.
-func (m *Manager) BuildLog(ctx context.Context, owner string, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
-	if _, err := m.ownBuild(ctx, owner, id); err != nil {
+// Log returns the log of an owner's build after the entry with the number after, at most limit
+// entries. NotFound.
+func (bs *Builds) Log(ctx context.Context, owner string, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
+	if _, err := bs.findOwn(ctx, owner, id); err != nil {
 		return nil, err
 	}
-	if run := m.templates.find(id); run != nil {
-		return store.Page(run.log.all(), after, limit), nil
+	if run := bs.registry.findRunning(id); run != nil {
+		return store.Page(run.log.listEntries(), after, limit), nil
 	}
-	return m.o.Store.BuildLog(ctx, id, after, limit)
+	return bs.store.BuildLog(ctx, id, after, limit)
 }
 
-// runBuild is one build from the time it is started.
-func (m *Manager) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRequest, run *running) {
+// runBuild runs one build from its start to its end.
+func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRequest, run *runningBuild) {
 	begin := time.Now()
-	kept := m.keepLog(ctx, b.ID, &run.log)
-	err := m.carryOut(ctx, &b, r, run)
+	kept := bs.startSavingLog(ctx, b.ID, &run.log)
+	err := bs.performBuild(ctx, &b, r, run)
 	kept()
-	b.Status, b.FinishedAt = sandpit.BuildReady, m.o.Clock.Now()
+	b.Status, b.FinishedAt = sandpit.BuildReady, bs.clock.Now()
 	if err != nil {
-		m.failBuild(ctx, &b, err, run)
+		bs.markFailed(ctx, &b, err, run)
 	}
-	run.log.end()
-	// It is written also when the manager closes.
+	run.log.endOutput()
+	// The result is written also when the manager closes.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	wrong := m.o.Store.FinishBuild(last, b, run.log.all(), m.templateLimits())
+	wrong := bs.store.FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
 	if wrong != nil && err == nil { // too large, or the store is full
 		err = wrong
-		m.failBuild(ctx, &b, err, run)
-		wrong = m.o.Store.FinishBuild(last, b, run.log.all(), m.templateLimits())
+		bs.markFailed(ctx, &b, err, run)
+		wrong = bs.store.FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
 	}
 	if wrong != nil {
-		m.o.Log.WarnContext(last, "how a build has ended is not written down", slog.String("build", string(b.ID)), slog.Any("error", wrong))
+		bs.log.WarnContext(last, "manager: result of a build not written", slog.String("build", string(b.ID)), slog.Any("error", wrong))
 	}
-	m.trimBuilds(last, r.Owner)
+	bs.removeOldest(last, r.Owner)
 	if err != nil {
-		m.clearBuild(last, b)
+		bs.removeResults(last, b)
 	}
-	m.record(Report{
+	bs.events.Record(Report{
 		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "build", Args: map[string]string{"build": string(b.ID), "owner": r.Owner},
-		Err: run.log.masked(err), Took: time.Since(begin),
+		Err: run.log.maskError(err), Took: time.Since(begin),
 	})
 }
 
-// failBuild makes a build one that has failed.
-func (m *Manager) failBuild(ctx context.Context, b *store.TemplateBuild, err error, run *running) {
-	err = because(ctx, err)
-	b.Status, b.Reason.Message = sandpit.BuildFailed, run.log.mask(err.Error())
+// markFailed records that a build has failed.
+func (bs *Builds) markFailed(ctx context.Context, b *store.TemplateBuild, err error, run *runningBuild) {
+	err = causeOf(ctx, err)
+	b.Status, b.Reason.Message = sandpit.BuildFailed, run.log.maskSecrets(err.Error())
 	if s, ok := errors.AsType[*StepError](err); ok {
-		b.Reason.Step = run.log.mask(s.Step)
+		b.Reason.Step = run.log.maskSecrets(s.Step)
 	}
-	run.log.fail(err.Error())
+	run.log.addFailure(err.Error())
 }
 
-// clearBuild removes what a build has made that failed. What it cannot is tried again by
-// tidyTemplates.
-func (m *Manager) clearBuild(ctx context.Context, b store.TemplateBuild) {
+// removeResults removes what a failed build has created. removeUnused retries what cannot be
+// removed.
+func (bs *Builds) removeResults(ctx context.Context, b store.TemplateBuild) {
 	var errs []error
 	if b.Snapshot != "" {
-		errs = append(errs, m.dropBuildSnapshot(ctx, b.Snapshot))
+		errs = append(errs, bs.dropSnapshot(ctx, b.Snapshot))
 	}
-	if err := errors.Join(append(errs, m.o.Builder.RemoveTemplate(ctx, b.ID))...); err != nil {
-		m.o.Log.WarnContext(ctx, "what a build has made is left till later", slog.String("build", string(b.ID)), slog.Any("error", err))
+	if err := errors.Join(append(errs, bs.o.Builder.RemoveTemplate(ctx, b.ID))...); err != nil {
+		bs.log.WarnContext(ctx, "manager: results of a failed build not removed; retried later", slog.String("build", string(b.ID)), slog.Any("error", err))
 	}
 }
 
-// carryOut waits for its turn and builds.
-func (m *Manager) carryOut(ctx context.Context, b *store.TemplateBuild, r BuildRequest, run *running) error {
-	job := m.jobOf(*b, r, run)
-	release, failed := m.o.Builder.PrepareTemplate(ctx, job)
+// performBuild waits for a slot and builds.
+func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r BuildRequest, run *runningBuild) error {
+	job := bs.newJob(*b, r, run)
+	release, failed := bs.o.Builder.PrepareTemplate(ctx, job)
 	if failed == nil {
 		defer release()
 		var slot *fairshare.Grant
-		if slot, failed = m.awaitBuildSlot(ctx, r.Owner, run); failed == nil {
+		if slot, failed = bs.awaitSlot(ctx, r.Owner, run); failed == nil {
 			defer slot.Release()
 		}
 	}
-	b.Status, b.StartedAt = sandpit.BuildBuilding, m.o.Clock.Now()
+	b.Status, b.StartedAt = sandpit.BuildBuilding, bs.clock.Now()
 	if r.Recipe.Start != "" {
-		b.Snapshot = sandpit.NewSnapshotID() // written down before it is made
+		b.Snapshot = sandpit.NewSnapshotID() // recorded before it is created
 	}
-	if err := m.o.Store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildWaiting); err != nil {
+	if err := bs.store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildWaiting); err != nil {
 		return err
 	}
-	if failed != nil { // only a build that has begun can fail
+	if failed != nil { // the store accepts a failure only of a build that has begun
 		return failed
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, m.o.BuildTimeout,
-		sandpit.Errorf(sandpit.Timeout, "the build timed out after %v", m.o.BuildTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, bs.o.BuildTimeout,
+		sandpit.Errorf(sandpit.Timeout, "the build timed out after %v", bs.o.BuildTimeout))
 	defer cancel()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := m.prepareBuild(ctx, b, &r); err != nil {
-		return because(ctx, err)
+	if err := bs.prepareBuild(ctx, b, &r); err != nil {
+		return causeOf(ctx, err)
 	}
 	job.Recipe = r.Recipe
-	size, err := m.o.Builder.BuildTemplate(ctx, job)
+	size, err := bs.o.Builder.BuildTemplate(ctx, job)
 	if err != nil {
-		return because(ctx, err)
+		return causeOf(ctx, err)
 	}
 	b.Image, b.Size = sandpit.Image(sandpit.TemplatePrefix+string(b.ID)), size
 	if r.Recipe.Start == "" {
 		return nil
 	}
-	n, err := m.saveStarted(ctx, *b, run)
+	n, err := bs.saveStarted(ctx, *b, run)
 	b.Snapshot, b.Size = n.ID, b.Size+n.Size
-	return because(ctx, err)
+	return causeOf(ctx, err)
 }
 
-// jobOf returns the job of the builder for a build.
-func (m *Manager) jobOf(b store.TemplateBuild, r BuildRequest, run *running) TemplateJob {
+// newJob returns the builder's job for a build.
+func (bs *Builds) newJob(b store.TemplateBuild, r BuildRequest, run *runningBuild) TemplateJob {
 	return TemplateJob{
 		Build: b.ID, Recipe: r.Recipe, Dir: r.Files, Secrets: r.Secrets, Fresh: r.Fresh, Login: r.Login,
 		Owner: r.Owner, Trusted: r.Admin || r.Configured || r.trusted,
 		Create: func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
-			spec.Resources = m.o.Enforceable(m.o.BuilderProvider, spec.Resources)
-			box, err := m.workroom(ctx, r.Owner, spec, !spec.Network.Online)
+			spec.Resources = bs.o.Enforceable(bs.o.BuilderProvider, spec.Resources)
+			box, err := bs.createSandbox(ctx, r.Owner, spec, !spec.Network.Online)
 			if err != nil {
 				return nil, err
 			}
-			return &workbox{Instance: box.placed(), m: m, b: box}, nil
+			return &buildInstance{Instance: box.currentInstance(), builds: bs, rec: box}, nil
 		},
-		Output: run.log.write, Progress: func(text string) { run.log.begin(0, text) },
+		Output: run.log.writeOutput, Progress: func(text string) { run.log.beginStep(0, text) },
 		Begin: func(number, total int, step string) {
-			run.log.begin(number, fmt.Sprintf("[%d/%d] %s", number, total, step))
+			run.log.beginStep(number, fmt.Sprintf("[%d/%d] %s", number, total, step))
 		},
 	}
 }
 
-// awaitBuildSlot waits for a slot as long as ctx allows. A build that has to wait says so
-// in its log.
-func (m *Manager) awaitBuildSlot(ctx context.Context, owner string, run *running) (*fairshare.Grant, error) {
-	if slot, err := m.slots.builds.TryAcquire(owner, 1); err == nil {
+// awaitSlot waits for a slot as long as ctx allows. A build that has to wait logs it.
+func (bs *Builds) awaitSlot(ctx context.Context, owner string, run *runningBuild) (*fairshare.Grant, error) {
+	if slot, err := bs.slots.builds.TryAcquire(owner, 1); err == nil {
 		return slot, nil
 	}
-	run.log.begin(0, "wait until other builds have finished")
-	return m.slots.builds.Acquire(ctx, owner, 1)
+	run.log.beginStep(0, "wait until other builds have finished")
+	return bs.slots.builds.Acquire(ctx, owner, 1)
 }
 
-// prepareBuild has a build that is to be prepared have its steps.
-func (m *Manager) prepareBuild(ctx context.Context, b *store.TemplateBuild, r *BuildRequest) error {
+// prepareBuild calls the request's Prepare for the steps of the build.
+func (bs *Builds) prepareBuild(ctx context.Context, b *store.TemplateBuild, r *BuildRequest) error {
 	if r.Prepare == nil {
 		return nil
 	}
@@ -318,22 +337,22 @@ func (m *Manager) prepareBuild(ctx context.Context, b *store.TemplateBuild, r *B
 		return err
 	}
 	b.Recipe = r.Recipe
-	return m.o.Store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildBuilding)
+	return bs.store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildBuilding)
 }
 
-// failUnfinished says of builds that the last manager was at that they have failed.
-func (m *Manager) failUnfinished(ctx context.Context) error {
+// failUnfinished records that the builds that the last manager was running have failed.
+func (bs *Builds) failUnfinished(ctx context.Context) error {
 	for _, status := range []sandpit.BuildStatus{sandpit.BuildWaiting, sandpit.BuildBuilding} {
-		list, err := m.o.Store.Builds(ctx, store.BuildFilter{Status: status})
+		list, err := bs.store.Builds(ctx, store.BuildFilter{Status: status})
 		if err != nil {
 			return err
 		}
 		for _, b := range list {
 			if status == sandpit.BuildWaiting && b.Recipe.From == "" {
-				continue // nobody has started it
+				continue // not started
 			}
-			b.Status, b.FinishedAt, b.Reason.Message = sandpit.BuildFailed, m.o.Clock.Now(), interruptedBuild
-			if err := errorsOf(m.endLog(ctx, b), m.o.Store.UpdateBuild(ctx, b, status)); err != nil {
+			b.Status, b.FinishedAt, b.Reason.Message = sandpit.BuildFailed, bs.clock.Now(), interruptedBuild
+			if err := cmp.Or(bs.recordInterruption(ctx, b), bs.store.UpdateBuild(ctx, b, status)); err != nil {
 				return err
 			}
 		}

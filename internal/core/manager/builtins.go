@@ -11,74 +11,80 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// BuiltinOwner owns the templates that are part of the program. It is not a name that an
-// API key can have.
+// Builtins are the templates that are part of the program. All methods may be called concurrently.
+type Builtins struct {
+	mu sync.Mutex // held while a build is requested, so that there is one at a time
+
+	builds        *Builds
+	clock         clock.Clock
+	o             *Options
+	registry      *buildRegistry
+	store         *store.Store
+	templateGroup *Templates
+}
+
+// BuiltinOwner owns the templates that are part of the program. An API key cannot have this name.
 const BuiltinOwner = "_builtin"
 
-// builtinRetry is how long a built-in template is not built again after its build failed:
-// every client may request one.
+// builtinRetry is how long a built-in template is not built again after its build failed: every
+// client may request one.
 const builtinRetry = 5 * time.Minute
 
 // Builtin is the state of a template that is part of the program.
 type Builtin struct {
 	Name string
-	// Status is BuildWaiting as long as no client has requested the template.
+	// Status is BuildWaiting until a client has requested the template.
 	Status sandpit.BuildStatus
 	// Begun is when its build was requested.
 	Begun time.Time
-	// Progress is what the build does now. It is the program's own text, for every client.
+	// Progress is the current step of the build, which every client may see.
 	Progress string
-	// Reason says why the build failed. It may name addresses, and is for administrators.
+	// Reason is why the build failed. It may name addresses, and is for administrators.
 	Reason string
-	// Build names the newest build, for its log. "" is none.
+	// Build is the ID of the newest build, for its log, or "".
 	Build sandpit.BuildID
 }
 
-// builtins builds the templates of the program.
-type builtins struct {
-	mu sync.Mutex // held while a build is requested, so that there is one at a time
-}
-
-// PrepareBuiltin returns the state of a template that is part of the program, and has its
-// build begin unless it was built or is being built. It does not wait for the build.
+// Prepare returns the state of a template that is part of the program, and starts its build unless
+// it is built or being built. It does not wait for the build.
 //
 // NotFound: there is no such template. Unsupported: templates cannot be built here.
-func (m *Manager) PrepareBuiltin(ctx context.Context, name string) (Builtin, error) {
-	recipe, ok := m.o.Builtins[name]
+func (bi *Builtins) Prepare(ctx context.Context, name string) (Builtin, error) {
+	recipe, ok := bi.o.Builtins[name]
 	switch {
 	case !ok:
 		return Builtin{}, sandpit.Errorf(sandpit.NotFound, "no template %.100q is part of this program", name)
-	case m.o.Builder == nil:
+	case bi.o.Builder == nil:
 		return Builtin{}, sandpit.Errorf(sandpit.Unsupported, "templates cannot be built by this server")
 	}
 	version, err := recipeVersion(recipe)
 	if err != nil {
 		return Builtin{}, err
 	}
-	m.builtins.mu.Lock()
-	defer m.builtins.mu.Unlock()
-	seen, current, err := m.lookUpBuiltin(ctx, name, version)
+	bi.mu.Lock()
+	defer bi.mu.Unlock()
+	seen, current, err := bi.lookUp(ctx, name, version)
 	if err != nil || current || seen.Status == sandpit.BuildBuilding {
 		return seen, err
 	}
-	if seen.Status == sandpit.BuildFailed && m.o.Clock.Now().Sub(seen.Begun) < builtinRetry && seen.Reason != interruptedBuild {
+	if seen.Status == sandpit.BuildFailed && bi.clock.Now().Sub(seen.Begun) < builtinRetry && seen.Reason != interruptedBuild {
 		return seen, nil
 	}
-	// The client may give up: the build is for all.
-	id, err := m.startBuiltin(context.WithoutCancel(ctx), name, version, recipe)
-	if err != nil || seen.Status == sandpit.BuildReady { // one of an older program does until then
+	// The build continues if the client disconnects, because it is for all clients.
+	id, err := bi.startBuild(context.WithoutCancel(ctx), name, version, recipe)
+	if err != nil || seen.Status == sandpit.BuildReady { // the build of an older program is used until then
 		return seen, err
 	}
-	return Builtin{Name: name, Status: sandpit.BuildBuilding, Begun: m.o.Clock.Now(), Build: id}, nil
+	return Builtin{Name: name, Status: sandpit.BuildBuilding, Begun: bi.clock.Now(), Build: id}, nil
 }
 
-// Builtin returns the state of a template that is part of the program. Errors are those of
-// PrepareBuiltin.
-func (m *Manager) Builtin(ctx context.Context, name string) (Builtin, error) {
-	recipe, ok := m.o.Builtins[name]
+// Get returns the state of a template that is part of the program. Errors are those of Prepare.
+func (bi *Builtins) Get(ctx context.Context, name string) (Builtin, error) {
+	recipe, ok := bi.o.Builtins[name]
 	if !ok {
 		return Builtin{}, sandpit.Errorf(sandpit.NotFound, "no template %.100q is part of this program", name)
 	}
@@ -86,28 +92,28 @@ func (m *Manager) Builtin(ctx context.Context, name string) (Builtin, error) {
 	if err != nil {
 		return Builtin{}, err
 	}
-	seen, _, err := m.lookUpBuiltin(ctx, name, version)
+	seen, _, err := bi.lookUp(ctx, name, version)
 	return seen, err
 }
 
-// AwaitBuiltin is PrepareBuiltin, and waits for the build as long as limit says. A build
-// that takes longer is returned with the status building.
-func (m *Manager) AwaitBuiltin(ctx context.Context, name string, limit time.Duration) (Builtin, error) {
+// Await is Prepare, and waits for the build at most limit. A build that takes longer is returned
+// with the status building.
+func (bi *Builtins) Await(ctx context.Context, name string, limit time.Duration) (Builtin, error) {
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	for {
-		seen, err := m.PrepareBuiltin(ctx, name)
+		seen, err := bi.Prepare(ctx, name)
 		if err != nil || seen.Status != sandpit.BuildBuilding {
 			return seen, err
 		}
-		run := m.templates.find(seen.Build)
-		if run == nil { // it has ended meanwhile
+		run := bi.registry.findRunning(seen.Build)
+		if run == nil { // ended meanwhile
 			continue
 		}
 		select {
 		case <-run.done:
 		case <-late.C:
-			seen.Progress = run.log.progress()
+			seen.Progress = run.log.currentStep()
 			return seen, nil
 		case <-ctx.Done():
 			return seen, context.Cause(ctx)
@@ -115,10 +121,10 @@ func (m *Manager) AwaitBuiltin(ctx context.Context, name string, limit time.Dura
 	}
 }
 
-// BuiltinNames returns the names of the templates that are part of the program, sorted.
-func (m *Manager) BuiltinNames() []string {
+// Names returns the names of the templates that are part of the program, sorted.
+func (bi *Builtins) Names() []string {
 	var names []string
-	for name := range m.o.Builtins {
+	for name := range bi.o.Builtins {
 		names = append(names, name)
 	}
 	slices.Sort(names)
@@ -126,13 +132,13 @@ func (m *Manager) BuiltinNames() []string {
 }
 
 // StartsProgram reports whether sandboxes of a built-in template have a program running.
-func (m *Manager) StartsProgram(name string) bool { return m.o.Builtins[name].Start != "" }
+func (bi *Builtins) StartsProgram(name string) bool { return bi.o.Builtins[name].Start != "" }
 
-// lookUpBuiltin returns the state of a built-in template, and whether it was built from the
-// recipe of this program.
-func (m *Manager) lookUpBuiltin(ctx context.Context, name, version string) (seen Builtin, current bool, err error) {
+// lookUp returns the state of a built-in template, and whether it was built from the recipe of this
+// program.
+func (bi *Builtins) lookUp(ctx context.Context, name, version string) (seen Builtin, current bool, err error) {
 	seen = Builtin{Name: name, Status: sandpit.BuildWaiting}
-	t, err := m.o.Store.TemplateNamed(ctx, BuiltinOwner, name)
+	t, err := bi.store.TemplateNamed(ctx, BuiltinOwner, name)
 	if errors.Is(err, sandpit.NotFound) {
 		return seen, false, nil
 	}
@@ -143,14 +149,14 @@ func (m *Manager) lookUpBuiltin(ctx context.Context, name, version string) (seen
 		seen.Status, seen.Build = sandpit.BuildReady, id
 		return seen, true, nil
 	}
-	newest, err := m.o.Store.Builds(ctx, store.BuildFilter{Template: t.ID, Limit: 1})
+	newest, err := bi.store.Builds(ctx, store.BuildFilter{Template: t.ID, Limit: 1})
 	if err != nil {
 		return seen, false, err
 	}
 	if id, ok := t.Tags[sandpit.DefaultTag]; ok {
 		// A program of another version has built it. A build that replaces it is not awaited.
-		building := len(newest) > 0 && m.templates.find(newest[0].ID) != nil
-		failed := len(newest) > 0 && newest[0].Status == sandpit.BuildFailed && m.o.Clock.Now().Sub(newest[0].CreatedAt) < builtinRetry
+		building := len(newest) > 0 && bi.registry.findRunning(newest[0].ID) != nil
+		failed := len(newest) > 0 && newest[0].Status == sandpit.BuildFailed && bi.clock.Now().Sub(newest[0].CreatedAt) < builtinRetry
 		seen.Status, seen.Build = sandpit.BuildReady, id
 		return seen, building || failed, nil
 	}
@@ -159,28 +165,28 @@ func (m *Manager) lookUpBuiltin(ctx context.Context, name, version string) (seen
 	}
 	b := newest[0]
 	seen.Begun, seen.Build, seen.Reason = b.CreatedAt, b.ID, b.Reason.Message
-	if run := m.templates.find(b.ID); run != nil {
-		seen.Status, seen.Progress = sandpit.BuildBuilding, run.log.progress()
+	if run := bi.registry.findRunning(b.ID); run != nil {
+		seen.Status, seen.Progress = sandpit.BuildBuilding, run.log.currentStep()
 	} else if b.Status == sandpit.BuildFailed {
 		seen.Status = sandpit.BuildFailed
 	}
 	return seen, false, nil
 }
 
-// startBuiltin starts the build of a built-in template, in the manager's own name.
-func (m *Manager) startBuiltin(ctx context.Context, name, version string, recipe sandpit.Recipe) (sandpit.BuildID, error) {
+// startBuild starts the build of a built-in template, as the manager.
+func (bi *Builtins) startBuild(ctx context.Context, name, version string, recipe sandpit.Recipe) (sandpit.BuildID, error) {
 	ctx = WithAdministrator(WithActor(ctx, actorManager), true)
-	t, b, err := m.CreateTemplate(ctx, TemplateRequest{Owner: BuiltinOwner, Name: name, Tags: []string{sandpit.DefaultTag, version}})
+	t, b, err := bi.templateGroup.Create(ctx, TemplateRequest{Owner: BuiltinOwner, Name: name, Tags: []string{sandpit.DefaultTag, version}})
 	if err != nil {
 		return "", err
 	}
-	if err := m.o.Store.SetTemplatePublic(ctx, t.ID, true, false); err != nil {
+	if err := bi.store.SetTemplatePublic(ctx, t.ID, true, false); err != nil {
 		return "", err
 	}
-	return b.ID, m.StartBuild(ctx, BuildRequest{Owner: BuiltinOwner, Build: b.ID, Recipe: recipe, Admin: true})
+	return b.ID, bi.builds.Start(ctx, BuildRequest{Owner: BuiltinOwner, Build: b.ID, Recipe: recipe, Admin: true})
 }
 
-// recipeVersion returns a tag that stands for a recipe.
+// recipeVersion returns a tag that identifies a recipe.
 func recipeVersion(r sandpit.Recipe) (string, error) {
 	text, err := json.Marshal(r)
 	if err != nil {

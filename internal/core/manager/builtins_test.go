@@ -25,16 +25,16 @@ func TestBuiltinIsBuiltOnce(t *testing.T) {
 	s := &shop{hold: make(chan struct{})}
 	r := builtinRig(t, s)
 	ctx := t.Context()
-	if _, err := r.FindTemplate(ctx, "ann", "base"); sandpit.CodeOf(err) != sandpit.NotFound {
+	if _, err := r.Templates().Get(ctx, "ann", "base"); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("before anybody has requested it: %v", err)
 	}
-	if b, err := r.AwaitBuiltin(ctx, "base", time.Millisecond); err != nil || b.Status != sandpit.BuildBuilding {
+	if b, err := r.Builtins().Await(ctx, "base", time.Millisecond); err != nil || b.Status != sandpit.BuildBuilding {
 		t.Fatalf("while it is built: %+v, %v", b, err)
 	}
 	var waiting sync.WaitGroup
 	for range 20 {
 		waiting.Go(func() {
-			if b, err := r.AwaitBuiltin(ctx, "base", long); err != nil || b.Status != sandpit.BuildReady {
+			if b, err := r.Builtins().Await(ctx, "base", long); err != nil || b.Status != sandpit.BuildReady {
 				t.Errorf("awaited: %+v, %v", b, err)
 			}
 		})
@@ -44,7 +44,7 @@ func TestBuiltinIsBuiltOnce(t *testing.T) {
 	if n := s.count(); n != 1 {
 		t.Errorf("%d builds, want 1", n)
 	}
-	found, err := r.FindTemplate(ctx, "ann", "base")
+	found, err := r.Templates().Get(ctx, "ann", "base")
 	if err != nil || found.Owner != manager.BuiltinOwner || !found.Public {
 		t.Errorf("ann finds %+v, %v", found, err)
 	}
@@ -53,16 +53,16 @@ func TestBuiltinIsBuiltOnce(t *testing.T) {
 		t.Errorf("a sandbox of it: %+v, %v", box.Spec.Template, err)
 	}
 	own, _ := r.built(t, "ann", "base", sandpit.Recipe{From: "host"})
-	if found, err := r.FindTemplate(ctx, "ann", "base"); err != nil || found.ID != own.ID {
+	if found, err := r.Templates().Get(ctx, "ann", "base"); err != nil || found.ID != own.ID {
 		t.Errorf("with one of her own, ann finds %+v, %v", found, err)
 	}
-	if found, err := r.FindTemplate(ctx, "bob", "base"); err != nil || found.Owner != manager.BuiltinOwner {
+	if found, err := r.Templates().Get(ctx, "bob", "base"); err != nil || found.Owner != manager.BuiltinOwner {
 		t.Errorf("bob finds %+v, %v", found, err)
 	}
-	if err := r.RemoveTemplate(ctx, "bob", "base"); sandpit.CodeOf(err) != sandpit.PermissionDenied {
+	if err := r.Templates().Delete(ctx, "bob", "base"); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 		t.Errorf("bob removes it: %v", err)
 	}
-	if _, err := r.PrepareBuiltin(ctx, "nothing"); sandpit.CodeOf(err) != sandpit.NotFound {
+	if _, err := r.Builtins().Prepare(ctx, "nothing"); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("one that is not part of the program: %v", err)
 	}
 }
@@ -75,7 +75,7 @@ func TestBuiltinFails(t *testing.T) {
 	r := builtinRig(t, s)
 	ctx := t.Context()
 	for range 3 {
-		b, err := r.AwaitBuiltin(ctx, "base", long)
+		b, err := r.Builtins().Await(ctx, "base", long)
 		if err != nil || b.Status != sandpit.BuildFailed || b.Reason != "no mirror answers" {
 			t.Fatalf("%+v, %v", b, err)
 		}
@@ -89,14 +89,14 @@ func TestBuiltinFails(t *testing.T) {
 
 	s = &shop{hold: make(chan struct{})}
 	r = builtinRig(t, s)
-	if b, err := r.PrepareBuiltin(ctx, "base"); err != nil || b.Status != sandpit.BuildBuilding {
+	if b, err := r.Builtins().Prepare(ctx, "base"); err != nil || b.Status != sandpit.BuildBuilding {
 		t.Fatalf("%+v, %v", b, err)
 	}
 	eventually(t, "it has begun", func() bool { return len(r.placed(t)) == 1 })
 	r.crash(t)
 	close(s.hold)
 	r.open(t)
-	if b, err := r.AwaitBuiltin(ctx, "base", long); err != nil || b.Status != sandpit.BuildReady {
+	if b, err := r.Builtins().Await(ctx, "base", long); err != nil || b.Status != sandpit.BuildReady {
 		t.Errorf("after a crash: %+v, %v", b, err)
 	}
 }
@@ -108,19 +108,19 @@ func TestBuiltinIsRenewed(t *testing.T) {
 	s := &shop{}
 	r := builtinRig(t, s)
 	ctx := t.Context()
-	first, err := r.AwaitBuiltin(ctx, "base", long)
+	first, err := r.Builtins().Await(ctx, "base", long)
 	if err != nil || first.Status != sandpit.BuildReady {
 		t.Fatalf("%+v, %v", first, err)
 	}
 	r.close(t)
 	r.o.Builtins = map[string]sandpit.Recipe{"base": {From: "host", Labels: map[string]string{"a": "b"}}}
 	r.open(t)
-	seen, err := r.AwaitBuiltin(ctx, "base", long)
+	seen, err := r.Builtins().Await(ctx, "base", long)
 	if err != nil || seen.Status != sandpit.BuildReady || seen.Build != first.Build {
 		t.Errorf("at once: %+v, %v", seen, err)
 	}
 	eventually(t, "the new one is ready", func() bool {
-		now, err := r.Builtin(ctx, "base")
+		now, err := r.Builtins().Get(ctx, "base")
 		return err == nil && now.Status == sandpit.BuildReady && now.Build != first.Build
 	})
 }

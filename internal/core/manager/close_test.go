@@ -80,7 +80,7 @@ func TestDestroyOnClose(t *testing.T) {
 	stubborn := r.create(t, manager.CreateRequest{})
 	remove := r.world.Inject(fake.Fault{Op: fake.OpDestroy, ID: stubborn.ID, Err: errOrdered, Times: -1})
 	err := errors.Join(r.Close(t.Context()), r.store.Close())
-	wantText(t, err, "sandbox "+string(stubborn.ID)+" could not be deleted")
+	wantText(t, err, "delete sandbox "+string(stubborn.ID))
 	if left := r.world.Leftovers(); len(left) != 1 {
 		t.Errorf("left: %q, want one", left)
 	}

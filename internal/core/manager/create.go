@@ -3,36 +3,61 @@ package manager
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Create makes a sandbox and returns it when it runs. When it fails, or ctx ends,
-// what was made is taken back; what cannot be is tried again later, and keeps its
-// place till then.
+// creator creates sandboxes, and undoes a creation that failed.
+type creator struct {
+	audit        *guestAudit
+	clock        clock.Clock
+	core         *core
+	events       *Events
+	evictSpare   func(context.Context) bool // deletes a spare of a pool, and reports whether there was one
+	identity     string
+	instances    *instances
+	log          *slog.Logger
+	messages     *Messages
+	o            *Options
+	ports        *portPublisher
+	quota        *sandboxQuota
+	records      *recordStore
+	remover      *remover
+	sandboxes    *recordIndex
+	secrets      *secretFiles
+	slots        slots
+	snapshotUses *snapshotUses
+	store        *store.Store
+	volumes      *Volumes
+	wall         *wallClock
+}
+
+// Create creates a sandbox and returns it when it runs. If it fails, or ctx ends, what was created
+// is removed; what cannot be removed at once is retried later, and counts until then.
 //
-// Invalid: the request. Exhausted: no room, by the limits or the provider's.
-// Unsupported: no such provider, or it cannot do what is asked for, now or at the
-// deadline. Conflict: the key was used for another request. Timeout: it took too
-// long.
+// Invalid: the request. Exhausted: no room, by the limits or the provider's. Unsupported: no such
+// provider, or it cannot do what the request asks for, now or at the deadline. Conflict: the key
+// was used for another request. Timeout: it took too long.
 func (m *Manager) Create(ctx context.Context, r CreateRequest) (sandpit.Sandbox, error) {
 	begin := time.Now()
-	if m.closing.Load() || !m.ops.begin() {
+	if m.core.closing.Load() || !m.core.ops.begin() {
 		return sandpit.Sandbox{}, errClosed
 	}
-	defer m.ops.end()
-	s, err := m.create(ctx, r)
-	err = about(err, sandpit.Subject{Provider: cmp.Or(r.Provider, m.o.Provider), Sandbox: s.ID, Operation: "create"})
-	m.record(Report{
-		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: r.args(), Err: err, Took: time.Since(begin),
+	defer m.core.ops.end()
+	s, err := m.createOrClaim(ctx, r)
+	err = addSubject(err, sandpit.Subject{Provider: cmp.Or(r.Provider, m.o.Provider), Sandbox: s.ID, Operation: "create"})
+	m.events.Record(Report{
+		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: r.eventArgs(), Err: err, Took: time.Since(begin),
 	})
-	m.wake()
+	m.core.triggerSweep()
 	if id := s.Spec.Template.Template; id != "" && err == nil {
-		m.templates.count(id)
+		m.registry.countSpawned(id)
 	}
 	if err != nil {
 		return sandpit.Sandbox{}, fmt.Errorf("create a sandbox: %w", err)
@@ -40,138 +65,138 @@ func (m *Manager) Create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	return s, nil
 }
 
-func (m *Manager) create(ctx context.Context, r CreateRequest) (sandpit.Sandbox, error) {
-	now, err := m.now(ctx)
+func (m *Manager) createOrClaim(ctx context.Context, r CreateRequest) (sandpit.Sandbox, error) {
+	now, err := m.wall.now(ctx)
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
 	if r.Lease.Deadline.IsZero() && m.o.Lifetime > 0 && !r.Endless {
 		r.Lease.Deadline = now.Add(m.o.Lifetime)
 	}
-	if r, err = m.Expand(ctx, r); err != nil {
+	if r, err = m.expander.expandRequest(ctx, r); err != nil {
 		return sandpit.Sandbox{}, err
 	}
-	if r, err = m.prepare(ctx, r, now); err != nil {
+	if r, err = m.creator.prepareRequest(ctx, r, now); err != nil {
 		return sandpit.Sandbox{}, err
 	}
-	r, now, release, err := m.prepareImage(ctx, r, now)
+	r, now, release, err := m.creator.prepareImage(ctx, r, now)
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
 	defer release()
-	if s, claimed, err := m.claim(ctx, r, now); claimed {
+	if s, claimed, err := m.pools.claimSpare(ctx, r, now); claimed {
 		return s, err
 	}
 	for {
-		b, other, err := m.reserve(ctx, r, now)
+		rec, other, err := m.creator.reserveSandbox(ctx, r, now)
 		if err != nil {
 			return sandpit.Sandbox{}, err
 		}
 		if other == nil {
-			return m.make(ctx, b, r)
+			return m.creator.createReserved(ctx, rec, r)
 		}
 		select {
-		case <-other.made:
+		case <-other.created:
 		case <-ctx.Done():
 			return sandpit.Sandbox{}, context.Cause(ctx)
 		}
-		if err := other.take(ctx); err != nil { // it may be just being claimed
+		if err := other.lock(ctx); err != nil { // it may be being claimed
 			return sandpit.Sandbox{}, err
 		}
-		other.yield()
-		switch row := other.look(); {
-		case row.Key != r.Key: // it could not be made, or is gone again
+		other.unlock()
+		switch row := other.currentRow(); {
+		case row.Key != r.Key: // its creation failed, or it was deleted
 		case row.State == sandpit.StateCreating:
 			return sandpit.Sandbox{}, stateError(row)
 		default:
-			return other.view(), nil
+			return other.toSandbox(), nil
 		}
 	}
 }
 
-// reserve gives a sandbox its place and writes it down; who calls has its turn.
-// If its key is taken by the same request, that one's sandbox is returned.
-func (m *Manager) reserve(ctx context.Context, r CreateRequest, now time.Time) (b, other *box, err error) {
+// reserveSandbox reserves quota for a sandbox and writes its row; the caller gets it locked. If the
+// request's key belongs to a sandbox of the same request, that one is returned instead.
+func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time.Time) (rec, other *sandboxRecord, err error) {
 	row := store.Row{
-		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: m.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
-		Provider: r.Provider, Term: cmp.Or(r.term, termOf(r.Lease, now)),
+		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: cr.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
+		Provider: r.Provider, Term: cmp.Or(r.term, leaseTermFrom(r.Lease, now)),
 		Key: r.Key, Pool: r.pool, Prepared: r.prepared, Admin: r.isTrusted(),
 	}
 	row.Policy, row.LastUsedAt, row.ChangedAt = r.Policy, now, now
 	if r.Key != "" {
-		row.Digest = r.digest()
+		row.Digest = r.computeDigest()
 	}
-	b = newBox(row, m.o.Providers[r.Provider])
-	b.turn <- struct{}{}
-	if other := m.boxes.add(b); other != nil {
-		if other.look().Digest != row.Digest {
+	rec = newSandboxRecord(row, cr.o.Providers[r.Provider])
+	rec.locked <- struct{}{}
+	if other := cr.sandboxes.add(rec); other != nil {
+		if other.currentRow().Digest != row.Digest {
 			return nil, nil, sandpit.Errorf(sandpit.Conflict, "the key %.100q was used for another request", r.Key)
 		}
 		return nil, other, nil
 	}
-	err = errorsOf(m.o.Disk.Check(), m.admitVolumes(ctx, row))
-	for err == nil && (r.pool == "" || r.pool == poolBuilds) && m.room.full() && m.makeRoom(ctx) {
-		// until there is room, or no more to be had
+	err = cmp.Or(cr.o.Disk.Check(), cr.volumes.checkVolumes(ctx, row))
+	for err == nil && (r.pool == "" || r.pool == poolBuilds) && cr.quota.isFull() && cr.evictSpare(ctx) {
+		// until there is room, or no spare is left
 	}
 	if err == nil {
-		err = m.room.take(row.Sandbox)
+		err = cr.quota.reserve(row.Sandbox)
 	}
 	if err == nil {
-		err = m.insert(ctx, b)
+		err = cr.records.insertRow(ctx, rec)
 	}
 	if err == nil {
-		return b, nil, nil
+		return rec, nil, nil
 	}
-	m.boxes.drop(b)
-	m.room.give(b.id)
-	m.fail(b, err.Error())
-	close(b.made)
-	b.yield()
+	cr.sandboxes.remove(rec)
+	cr.quota.release(rec.id)
+	cr.markFailed(rec, err.Error())
+	close(rec.created)
+	rec.unlock()
 	if ctx.Err() != nil {
-		m.sweepRow(b) // it may have been written all the same
+		cr.deleteStrayRow(rec) // the row may have been written
 	}
 	return nil, nil, err
 }
 
-// fail marks a sandbox that nobody can find any more, for those who have waited.
-func (m *Manager) fail(b *box, reason string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.row.State, b.row.Reason, b.row.Key = sandpit.StateDeleted, reason, ""
+// markFailed marks a sandbox that is no longer in the index, for callers that have waited for it.
+func (cr *creator) markFailed(rec *sandboxRecord, reason string) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.row.State, rec.row.Reason, rec.row.Key = sandpit.StateDeleted, reason, ""
 }
 
-// sweepRow removes a row that may have been written though nobody was told.
-func (m *Manager) sweepRow(b *box) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.loops.ctx), storeLimit)
+// deleteStrayRow removes a row that may have been written although the write failed.
+func (cr *creator) deleteStrayRow(rec *sandboxRecord) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(cr.core.loops.ctx), storeLimit)
 	defer cancel()
-	if err := m.o.Store.DeleteSandbox(ctx, b.id); err != nil {
-		m.o.Log.WarnContext(ctx, "a row that nobody needs may be left till the next start", slog.Any("error", err))
+	if err := cr.store.DeleteSandbox(ctx, rec.id); err != nil {
+		cr.log.WarnContext(ctx, "manager: stray row not deleted", slog.Any("error", err))
 	}
 }
 
-// make makes a sandbox that has its place.
-func (m *Manager) make(ctx context.Context, b *box, r CreateRequest) (sandpit.Sandbox, error) {
+// createReserved creates a sandbox that reserveSandbox has returned, and unlocks it.
+func (cr *creator) createReserved(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Sandbox, error) {
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
-	stop := context.AfterFunc(m.ops.ctx, func() { abort(context.Cause(m.ops.ctx)) })
+	stop := context.AfterFunc(cr.core.ops.ctx, func() { abort(context.Cause(cr.core.ops.ctx)) })
 	defer stop()
-	b.making(abort)
-	i, err := m.build(ctx, b, r)
-	b.making(nil)
+	rec.setAbort(abort)
+	i, err := cr.startWithSlot(ctx, rec, r)
+	rec.setAbort(nil)
 	if err == nil {
-		m.settleIn(b, i)
-		close(b.made)
-		b.yield()
-		return b.view(), nil
+		cr.instances.recordInstance(rec, i)
+		close(rec.created)
+		rec.unlock()
+		return rec.toSandbox(), nil
 	}
-	m.rollBack(b, i, err)
-	return sandpit.Sandbox{ID: b.id}, err
+	cr.undoAndUnlock(rec, i, err)
+	return sandpit.Sandbox{ID: rec.id}, err
 }
 
-// build waits for a slot of the owner and makes the sandbox run. What programs inside
-// decide the duration of is awaited without the slot.
-func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.Instance, error) {
-	slot, err := acquire(ctx, m.slots.starts, r.Owner)
+// startWithSlot waits for a slot of the owner and creates the sandbox. The slot is released before
+// waiting for programs in the sandbox, which decide how long they take.
+func (cr *creator) startWithSlot(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Instance, error) {
+	slot, err := awaitSlot(ctx, cr.slots.starts, r.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -179,91 +204,91 @@ func (m *Manager) build(ctx context.Context, b *box, r CreateRequest) (sandpit.I
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout,
 		sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", r.Timeout.Seconds()))
 	defer cancel()
-	i, err := m.startNew(ctx, b, r)
+	i, err := cr.createInstance(ctx, rec, r)
 	if err != nil {
 		return i, err
 	}
 	slot.Release()
-	if err := m.setUp(ctx, i, r); err != nil {
+	if err := cr.runSetup(ctx, i, r); err != nil {
 		return i, err
 	}
-	if err := m.scheduleDeadline(ctx, b); err != nil {
+	if err := cr.messages.scheduleDeadline(ctx, rec); err != nil {
 		return i, err
 	}
 	if ctx.Err() != nil {
 		return i, context.Cause(ctx)
 	}
-	return i, m.become(ctx, b, sandpit.StateRunning, func(row *store.Row) {
-		row.LastUsedAt = m.o.Clock.Now()
-		if r.image != nil { // what it was made of is there for its making only
-			row.Spec.Image = *r.image
+	return i, cr.records.changeState(ctx, rec, sandpit.StateRunning, func(row *store.Row) {
+		row.LastUsedAt = cr.clock.Now()
+		if r.visibleImage != nil { // the snapshot that it was created from is temporary
+			row.Spec.Image = *r.visibleImage
 		}
 	})
 }
 
-// startNew has the provider create the sandbox, and gives it what it needs before
-// programs run in it.
-func (m *Manager) startNew(ctx context.Context, b *box, r CreateRequest) (sandpit.Instance, error) {
-	if err := m.keepSecrets(b.id, r.Secrets); err != nil {
+// createInstance has the provider create the sandbox, and gives it what it needs before programs
+// run in it.
+func (cr *creator) createInstance(ctx context.Context, rec *sandboxRecord, r CreateRequest) (sandpit.Instance, error) {
+	if err := cr.secrets.saveSecrets(rec.id, r.Secrets); err != nil {
 		return nil, err
 	}
-	i, err := m.obtain(ctx, b)
+	i, err := cr.requestInstance(ctx, rec)
 	if err != nil {
-		return nil, because(ctx, err)
+		return nil, causeOf(ctx, err)
 	}
-	if err := m.giveKept(ctx, i, r.Spec.Secrets); err != nil {
-		return i, because(ctx, err)
+	if err := cr.secrets.giveSecrets(ctx, i, r.Spec.Secrets); err != nil {
+		return i, causeOf(ctx, err)
 	}
-	policy, err := m.completePolicy(i, r.Policy)
-	if err := errorsOf(able(i, r.Lease.Action), err); err != nil {
+	policy, err := cr.core.completePolicy(i, r.Policy)
+	if err := cmp.Or(checkAbility(i, r.Lease.Action), err); err != nil {
 		return i, err
 	}
-	ports, err := m.publish(ctx, b, i, r.Spec.Ports)
+	ports, err := cr.ports.publishPorts(ctx, rec, i, r.Spec.Ports)
 	if err != nil {
 		return i, err
 	}
-	return i, m.write(ctx, b, func(row *store.Row) { row.Handle, row.Spec.Ports, row.Policy = i.Handle(), ports, policy })
+	return i, cr.records.updateRow(ctx, rec, func(row *store.Row) { row.Handle, row.Spec.Ports, row.Policy = i.Handle(), ports, policy })
 }
 
-// setUp starts what the template of a new sandbox starts, waits until that is ready, and
-// does what the request asks for.
-func (m *Manager) setUp(ctx context.Context, i sandpit.Instance, r CreateRequest) error {
-	if r.start != nil {
-		bring := func(ctx context.Context) error { return bringUp(ctx, i, *r.start, nil) }
-		if _, err := call(ctx, m.loops, remote{what: "start"}, none(bring), nil); err != nil {
-			return because(ctx, err)
+// runSetup starts the program of a new sandbox's template, waits until it is ready, and runs the
+// request's Setup.
+func (cr *creator) runSetup(ctx context.Context, i sandpit.Instance, r CreateRequest) error {
+	if r.startRecipe != nil {
+		bring := func(ctx context.Context) error { return runStartCommand(ctx, i, *r.startRecipe, nil) }
+		if _, err := callProvider(ctx, cr.core.loops, providerCall{what: "start"}, withoutResult(bring), nil); err != nil {
+			return causeOf(ctx, err)
 		}
 	}
 	if r.Setup == nil {
 		return nil
 	}
-	_, err := call(ctx, m.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
+	_, err := callProvider(ctx, cr.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
 	if err != nil {
-		return fmt.Errorf("set it up: %w", because(ctx, err))
+		return fmt.Errorf("run setup: %w", causeOf(ctx, err))
 	}
 	return nil
 }
 
-// marked returns a spec with the mark of this manager.
-func (m *Manager) marked(s sandpit.Spec, owner string) sandpit.Spec {
+// addLabels returns a spec with the labels that identify the manager and the owner.
+func (cr *creator) addLabels(s sandpit.Spec, owner string) sandpit.Spec {
 	s = s.Clone()
 	if s.Labels == nil {
 		s.Labels = make(map[string]string, 2)
 	}
-	s.Labels[Label] = m.identity
+	s.Labels[Label] = cr.identity
 	if owner != "" {
 		s.Labels[sandpit.OwnerLabel] = owner
 	}
 	return s
 }
 
-// specFor is what a provider is told of a sandbox.
-func (m *Manager) specFor(r store.Row) sandpit.Spec {
-	spec := m.marked(r.Spec, r.Lease.Owner)
+// newProviderSpec returns the spec that the provider gets.
+func (cr *creator) newProviderSpec(r store.Row) sandpit.Spec {
+	spec := cr.addLabels(r.Spec, r.Lease.Owner)
 	if _, saved := spec.Image.Snapshot(); !saved && r.Prepared != "" {
 		spec.Image = r.Prepared
 	}
-	for name, value := range m.o.Environ(r.Sandbox) {
+	for name, value := range cr.o.Environ(r.Sandbox) {
 		if spec.Env == nil {
 			spec.Env = make(map[string]string)
 		}
@@ -272,14 +297,14 @@ func (m *Manager) specFor(r store.Row) sandpit.Spec {
 	return spec
 }
 
-// obtain returns the instance of a sandbox that is being made.
-func (m *Manager) obtain(ctx context.Context, b *box) (sandpit.Instance, error) {
-	return m.obtainAs(ctx, b, b.look())
+// requestInstance has the provider create an instance.
+func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord) (sandpit.Instance, error) {
+	return cr.requestInstanceAs(ctx, rec, rec.currentRow())
 }
 
-// obtainAs is obtain of a row that says more than the sandbox's own.
-func (m *Manager) obtainAs(ctx context.Context, b *box, row store.Row) (sandpit.Instance, error) {
-	spec, err := m.bound(ctx, row)
+// requestInstanceAs is requestInstance with a row that has more than the sandbox's own.
+func (cr *creator) requestInstanceAs(ctx context.Context, rec *sandboxRecord, row store.Row) (sandpit.Instance, error) {
+	spec, err := cr.volumes.resolveMounts(ctx, row, cr.newProviderSpec(row))
 	if err != nil {
 		return nil, err
 	}
@@ -287,57 +312,57 @@ func (m *Manager) obtainAs(ctx context.Context, b *box, row store.Row) (sandpit.
 		return nil, err
 	}
 	if id, ok := spec.Image.Snapshot(); ok {
-		if !m.snapshots.hold(id) {
-			return nil, sandpit.Errorf(sandpit.NotFound, "snapshot %s is being removed", id)
+		if !cr.snapshotUses.acquire(id) {
+			return nil, sandpit.Errorf(sandpit.NotFound, "snapshot %s is being deleted", id)
 		}
-		defer m.snapshots.release(id)
+		defer cr.snapshotUses.release(id)
 	}
-	create := func(ctx context.Context) (sandpit.Instance, error) { return b.provider.Create(ctx, b.id, spec) }
-	i, err := call(ctx, m.loops, remote{what: "create"}, create, func(i sandpit.Instance, err error) {
+	create := func(ctx context.Context) (sandpit.Instance, error) { return rec.provider.Create(ctx, rec.id, spec) }
+	i, err := callProvider(ctx, cr.core.loops, providerCall{what: "create"}, create, func(i sandpit.Instance, err error) {
 		if err == nil {
-			m.destroyLate(i)
+			cr.destroyLate(i)
 		}
 	})
-	if err == nil && i.ID() != b.id {
-		m.destroyLate(i)
-		return nil, sandpit.Errorf(sandpit.Internal, "the provider made %.64q instead", string(i.ID()))
+	if err == nil && i.ID() != rec.id {
+		cr.destroyLate(i)
+		return nil, sandpit.Errorf(sandpit.Internal, "create sandbox: the provider returned %.64q instead", string(i.ID()))
 	}
 	if err == nil {
-		m.observe(b, i)
+		cr.audit.observeGuest(rec, i)
 	}
 	return i, err
 }
 
-// destroyLate destroys what nobody waits for. If it cannot, the reconciler finds
-// it.
-func (m *Manager) destroyLate(i sandpit.Instance) {
-	ctx, cancel := context.WithTimeout(m.loops.ctx, m.o.CallTimeout)
+// destroyLate destroys an instance that was created after its caller had stopped waiting. If that
+// fails, the reconciler finds the instance.
+func (cr *creator) destroyLate(i sandpit.Instance) {
+	ctx, cancel := context.WithTimeout(cr.core.loops.ctx, cr.o.CallTimeout)
 	defer cancel()
 	err := i.Destroy(ctx)
-	m.record(Report{Actor: actorManager, Action: "destroy late", Sandbox: i.ID(), Err: err})
+	cr.events.Record(Report{Actor: actorManager, Action: "destroy late", Sandbox: i.ID(), Err: err})
 }
 
-// rollBack takes back what was made of a sandbox, as far as it can within a short
-// while; the rest goes on without the caller. The turn is given back then.
-func (m *Manager) rollBack(b *box, i sandpit.Instance, cause error) {
+// undoAndUnlock undoes a creation and unlocks the sandbox. It waits at most Options.Drain; after
+// that the work continues in the background.
+func (cr *creator) undoAndUnlock(rec *sandboxRecord, i sandpit.Instance, cause error) {
 	done := make(chan struct{})
-	m.ops.more()
+	cr.core.ops.addOne()
 	go func() {
-		defer m.ops.end()
+		defer cr.core.ops.end()
 		defer close(done)
-		defer b.yield()
-		defer close(b.made)
-		// When the manager closes, what is left is left to the next one.
-		ctx, cancel := context.WithTimeout(m.ops.ctx, cleanupLimit)
+		defer rec.unlock()
+		defer close(rec.created)
+		// When the manager closes, the next one removes the rest.
+		ctx, cancel := context.WithTimeout(cr.core.ops.ctx, cleanupLimit)
 		defer cancel()
-		b.place(i)
-		if err := m.undo(ctx, b, cause); err != nil {
-			m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
-			m.o.Log.WarnContext(ctx, "what was made of a sandbox is left till later",
-				slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		rec.setInstance(i)
+		if err := cr.undoCreation(ctx, rec, cause); err != nil {
+			cr.messages.scheduleMessage(ctx, rec, kindDelete, cr.clock.Now())
+			cr.log.WarnContext(ctx, "manager: undo of a creation failed; retried later",
+				slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}()
-	timer := time.NewTimer(m.o.Drain)
+	timer := time.NewTimer(cr.o.Drain)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -345,24 +370,57 @@ func (m *Manager) rollBack(b *box, i sandpit.Instance, cause error) {
 	}
 }
 
-// undo removes a sandbox that could not be made, and its row.
-func (m *Manager) undo(ctx context.Context, b *box, cause error) error {
-	k := keyOf(b.look())
-	err := m.become(ctx, b, sandpit.StateDeleting, func(r *store.Row) {
-		r.Reason, r.Key = cut("could not be made: "+cause.Error(), store.MaxReason), ""
+// undoCreation removes what a failed creation left, and the row.
+func (cr *creator) undoCreation(ctx context.Context, rec *sandboxRecord, cause error) error {
+	k := keyOf(rec.currentRow())
+	err := cr.records.changeState(ctx, rec, sandpit.StateDeleting, func(r *store.Row) {
+		r.Reason, r.Key = cutText("creation failed: "+cause.Error(), store.MaxReason), ""
 	})
 	if err == nil {
-		m.boxes.freeKey(b, k)
+		cr.sandboxes.freeKey(rec, k)
 	}
-	err = errorsOf(m.clear(ctx, b), err)
+	err = cmp.Or(cr.remover.clearResources(ctx, rec), err)
 	if err != nil {
 		return err
 	}
-	m.cancelAll(ctx, b)
-	if err := m.forget(ctx, b); err != nil {
+	cr.messages.cancelMessages(ctx, rec)
+	if err := cr.records.deleteRow(ctx, rec); err != nil {
 		return err
 	}
-	b.place(nil)
-	m.fail(b, "could not be made")
+	rec.setInstance(nil)
+	cr.markFailed(rec, "creation failed")
 	return nil
+}
+
+// checkNewName refuses a request whose name is invalid or taken, before anything is done for it. A
+// request that is repeated with its key has the name itself.
+func (cr *creator) checkNewName(ctx context.Context, r CreateRequest) error {
+	if r.pool != "" {
+		return nil
+	}
+	holder, err := cr.checkName(ctx, r.Owner, r.Spec.Name)
+	if r.Key != "" && holder.Key == r.Key {
+		return nil
+	}
+	return err
+}
+
+// checkName refuses an invalid name and one that another sandbox of the owner has, which is
+// returned as well. Two concurrent calls with the same name may both pass: the store then refuses
+// the second one.
+func (cr *creator) checkName(ctx context.Context, owner, name string) (holder store.Row, err error) {
+	if name == "" {
+		return holder, nil
+	}
+	if err := sandpit.CheckName(name); err != nil {
+		return holder, err
+	}
+	holder, err = cr.store.SandboxByName(ctx, owner, name)
+	switch {
+	case errors.Is(err, sandpit.NotFound):
+		return holder, nil
+	case err != nil:
+		return holder, err
+	}
+	return holder, store.NameTaken(name, holder.ID)
 }

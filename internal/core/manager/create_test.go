@@ -47,7 +47,7 @@ func TestRollBack(t *testing.T) {
 		"provider":      {fault: &fake.Fault{Op: fake.OpCreate, Err: errOrdered}, code: sandpit.Unavailable, text: "as ordered"},
 		"lost answer":   {fault: &fake.Fault{Op: fake.OpCreate, Err: errOrdered, After: true}, code: sandpit.Unavailable},
 		"no image":      {req: manager.CreateRequest{Spec: sandpit.Spec{Image: "none"}}, code: sandpit.NotFound},
-		"set-up":        {req: setupFails, code: sandpit.Unavailable, text: "set it up: as ordered"},
+		"set-up":        {req: setupFails, code: sandpit.Unavailable, text: "run setup: as ordered"},
 		"too slow":      {req: manager.CreateRequest{Timeout: 50 * time.Millisecond}, fault: &fake.Fault{Op: fake.OpCreate, Delay: time.Hour}, code: sandpit.Timeout, text: "timed out after 0.05 seconds"},
 		"slow set-up":   {req: manager.CreateRequest{Timeout: 50 * time.Millisecond, Setup: func(ctx context.Context, _ sandpit.Instance) error { <-ctx.Done(); return ctx.Err() }}, code: sandpit.Timeout, text: "timed out"},
 		"destroy fails": {req: setupFails, fault: &fake.Fault{Op: fake.OpDestroy, Err: errOrdered}, code: sandpit.Unavailable},
@@ -97,7 +97,7 @@ func TestCreateIsCancelled(t *testing.T) {
 	}()
 	_, err = r.Create(t.Context(), manager.CreateRequest{})
 	wantCode(t, err, sandpit.Canceled)
-	wantText(t, err, "it was deleted by bob while it was made")
+	wantText(t, err, "deleted by bob during its creation")
 	r.wantNothing(t)
 }
 
@@ -344,7 +344,7 @@ func TestEvents(t *testing.T) {
 	if err := r.Delete(ctx, s.ID); err != nil { // nothing is done
 		t.Fatal(err)
 	}
-	r.Report(manager.Report{Actor: "ann", Action: "run command", Sandbox: s.ID, Took: time.Second})
+	r.Events().Record(manager.Report{Actor: "ann", Action: "run command", Sandbox: s.ID, Took: time.Second})
 	want := []string{"ann: create ok", "bob: stop ok", "bob: pause conflict", "bob: delete ok", "ann: run command ok"}
 	if got := r.events(t, s.ID); !slices.Equal(got, want) {
 		t.Errorf("events: %q\nwant %q", got, want)

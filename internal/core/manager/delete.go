@@ -7,168 +7,151 @@ import (
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Delete ends a sandbox and removes everything of it. From its beginning nobody
-// gets a handle; who holds one hears of it and has Options.Drain to release it. A
-// sandbox that is being made is taken back. What cannot be removed is tried again
-// later, and the error tells what went wrong; who calls again tries at once.
+// remover deletes sandboxes with everything that belongs to them.
+type remover struct {
+	clock     clock.Clock
+	core      *core
+	events    *Events
+	instances *instances
+	log       *slog.Logger
+	messages  *Messages
+	records   *recordStore
+	sandboxes *recordIndex
+	secrets   *secretFiles
+}
+
+// Delete deletes a sandbox and all of its data. From its beginning no handle is given out; holders
+// of handles have Options.Drain to release them. The creation of a sandbox is aborted and undone.
+// What cannot be removed is retried later, and the error gives the cause; another call retries at
+// once.
 //
-// A sandbox that is unknown or deleted already is no error.
+// An unknown or deleted sandbox is not an error.
 func (m *Manager) Delete(ctx context.Context, id sandpit.ID) error {
-	b, err := m.boxes.known(id)
+	rec, err := m.sandboxes.findVisible(id)
 	if err != nil {
-		return nil // there is nothing to delete
+		return nil // nothing to delete
 	}
-	actor := actorOf(ctx, b.look().Lease.Owner)
-	if m.closing.Load() {
+	actor := actorOf(ctx, rec.currentRow().Lease.Owner)
+	if m.core.closing.Load() {
 		return errClosed
 	}
-	b.giveUp(sandpit.Errorf(sandpit.Canceled, "it was deleted by %s while it was made", actor))
-	defer b.resumeMaking()
-	return m.run(ctx, b, m.logged("delete", nil, m.removing("killed by "+actor)))
+	rec.abortCreation(sandpit.Errorf(sandpit.Canceled, "deleted by %s during its creation", actor))
+	defer rec.allowCreation()
+	return m.core.runLocked(ctx, rec, m.core.withEvent("delete", nil, m.remover.newRemoval("killed by "+actor)))
 }
 
-// removing is the step that ends a sandbox.
-func (m *Manager) removing(reason string) step {
-	return func(ctx context.Context, b *box) error { return m.remove(ctx, b, reason) }
+// newRemoval returns the operation that deletes a sandbox.
+func (rm *remover) newRemoval(reason string) operation {
+	return func(ctx context.Context, rec *sandboxRecord) error { return rm.removeSandbox(ctx, rec, reason) }
 }
 
-// remove ends a sandbox and leaves a row that tells why.
-func (m *Manager) remove(ctx context.Context, b *box, reason string) error {
-	switch b.state() {
+// removeSandbox deletes a sandbox and leaves a row with the reason.
+func (rm *remover) removeSandbox(ctx context.Context, rec *sandboxRecord, reason string) error {
+	switch rec.state() {
 	case sandpit.StateDeleted:
-		return errNothing
+		return errNothingToDo
 	case sandpit.StateDeleting:
 	default:
-		if err := m.condemn(ctx, b, reason); err != nil {
+		if err := rm.beginRemoval(ctx, rec, reason); err != nil {
 			return err
 		}
 	}
-	if err := m.clear(ctx, b); err != nil {
-		m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
+	if err := rm.clearResources(ctx, rec); err != nil {
+		rm.messages.scheduleMessage(ctx, rec, kindDelete, rm.clock.Now())
 		return err
 	}
-	m.cancelAll(ctx, b)
-	return m.bury(ctx, b)
+	rm.messages.cancelMessages(ctx, rec)
+	return rm.finishRemoval(ctx, rec)
 }
 
-// condemn takes a sandbox from its users.
-func (m *Manager) condemn(ctx context.Context, b *box, reason string) error {
-	cause := gone(b.id, reason)
-	b.refuse(cause)
-	k := keyOf(b.look())
-	err := m.become(ctx, b, sandpit.StateDeleting, func(r *store.Row) {
-		r.Reason, r.Key = cut(reason, store.MaxReason), ""
+// beginRemoval writes that a sandbox is being deleted and takes it from its users.
+func (rm *remover) beginRemoval(ctx context.Context, rec *sandboxRecord, reason string) error {
+	cause := newGoneError(rec.id, reason)
+	rec.refuseHandles(cause)
+	k := keyOf(rec.currentRow())
+	err := rm.records.changeState(ctx, rec, sandpit.StateDeleting, func(r *store.Row) {
+		r.Reason, r.Key = cutText(reason, store.MaxReason), ""
 	})
 	if err != nil {
 		return err
 	}
-	m.boxes.freeKey(b, k)
-	if !m.ending(b, cause) {
-		m.o.Log.WarnContext(ctx, "a sandbox is deleted while it is used", slog.String("sandbox", string(b.id)))
+	rm.sandboxes.freeKey(rec, k)
+	if !rm.core.notifyEnd(rec, cause) {
+		rm.log.WarnContext(ctx, "manager: sandbox deleted while in use", slog.String("sandbox", string(rec.id)))
 	}
 	return nil
 }
 
-// bury leaves a row that tells why a sandbox is gone.
-func (m *Manager) bury(ctx context.Context, b *box) error {
-	reason := b.look().Reason
-	err := m.become(ctx, b, sandpit.StateDeleted, func(r *store.Row) {
-		r.Reason, r.Handle, r.Spec = reason, nil, remembered(r.Spec)
+// finishRemoval writes that a sandbox is deleted, and keeps the reason.
+func (rm *remover) finishRemoval(ctx context.Context, rec *sandboxRecord) error {
+	reason := rec.currentRow().Reason
+	err := rm.records.changeState(ctx, rec, sandpit.StateDeleted, func(r *store.Row) {
+		r.Reason, r.Handle, r.Spec = reason, nil, shortSpec(r.Spec)
 	})
 	if err != nil {
 		return err
 	}
-	b.place(nil)
+	rec.setInstance(nil)
 	return nil
 }
 
-// remembered returns what is kept of a deleted sandbox's spec, without what may be large: an
-// owner can delete many sandboxes within Options.Remember.
-func remembered(s sandpit.Spec) sandpit.Spec {
+// shortSpec returns what is kept of a deleted sandbox's spec, without what may be large: an owner
+// can delete many sandboxes within Options.Remember.
+func shortSpec(s sandpit.Spec) sandpit.Spec {
 	return sandpit.Spec{
 		Name: s.Name, Image: s.Image, Template: s.Template, Labels: s.Labels, Resources: s.Resources,
 		User: s.User, WorkDir: s.WorkDir, Hostname: s.Hostname,
 	}
 }
 
-// clear removes what there is of a sandbox, also what the provider knows nothing of.
-func (m *Manager) clear(ctx context.Context, b *box) error {
-	if err := m.destroy(ctx, b); err != nil {
+// clearResources removes the instance, the secrets and the temporary directories of a sandbox.
+func (rm *remover) clearResources(ctx context.Context, rec *sandboxRecord) error {
+	if err := rm.instances.destroyInstance(ctx, rec); err != nil {
 		return err
 	}
-	if err := m.dropSecrets(b.look()); err != nil {
+	if err := rm.secrets.removeSecrets(rec.currentRow()); err != nil {
 		return err
 	}
-	return m.removeTempDirs(ctx, b)
+	return rm.removeTempDirs(ctx, rec)
 }
 
-// destroy removes what a provider has of a sandbox. A provider that does not know it has
-// nothing of it.
-func (m *Manager) destroy(ctx context.Context, b *box) error {
-	i, err := m.locate(ctx, b)
-	if errors.Is(err, sandpit.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = call(ctx, m.loops, m.remote("destroy sandbox "+string(b.id)), none(i.Destroy), nil)
-	if errors.Is(err, sandpit.NotFound) {
-		return nil
-	}
-	return err
-}
-
-// locate finds the instance of a sandbox that may not have been made: then nobody
-// has been told its handle, but the provider lists it. NotFound: there is none.
-func (m *Manager) locate(ctx context.Context, b *box) (sandpit.Instance, error) {
-	if i := b.placed(); i != nil {
-		return i, nil
-	}
-	if row := b.look(); len(row.Handle) > 0 {
-		return m.attach(ctx, b, row.Handle)
-	}
-	list, err := m.list(ctx, b.provider)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range list {
-		if p.ID == b.id && p.Spec.Labels[Label] == m.identity {
-			return m.attach(ctx, b, p.Handle)
-		}
-	}
-	return nil, notFound(b.id)
-}
-
-func (m *Manager) list(ctx context.Context, p sandpit.Provider) ([]sandpit.Placement, error) {
-	if p == nil {
-		return nil, sandpit.Errorf(sandpit.Unavailable, "list sandboxes: the provider is not configured")
-	}
-	return call(ctx, m.loops, m.remote("list sandboxes"), p.List, nil)
-}
-
-// destroyAll deletes all sandboxes at the same time and says what is left.
-func (m *Manager) destroyAll(ctx context.Context) error {
+// deleteAll deletes all sandboxes in parallel and returns an error for each that is left.
+func (rm *remover) deleteAll(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(WithActor(ctx, actorManager), closeLimit)
 	defer cancel()
 	var group sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
-	for _, b := range m.boxes.all() {
-		if b.state() == sandpit.StateDeleted {
+	for _, rec := range rm.sandboxes.all() {
+		if rec.state() == sandpit.StateDeleted {
 			continue
 		}
 		group.Go(func() {
-			if err := m.run(ctx, b, m.logged("delete", nil, m.removing("the manager was closed"))); err != nil {
+			if err := rm.core.runLocked(ctx, rec, rm.core.withEvent("delete", nil, rm.newRemoval("the manager was closed"))); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				errs = append(errs, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s could not be deleted: %w", b.id, err))
+				errs = append(errs, sandpit.Errorf(sandpit.CodeOf(err), "delete sandbox %s: %w", rec.id, err))
 			}
 		})
 	}
 	group.Wait()
 	return errors.Join(errs...)
+}
+
+// retryRemoval continues a deletion that failed.
+func (rm *remover) retryRemoval(ctx context.Context, rec *sandboxRecord) error {
+	if rec.state() != sandpit.StateDeleting {
+		return nil
+	}
+	return rm.core.withEvent("delete", map[string]string{"again": "true"}, func(ctx context.Context, rec *sandboxRecord) error {
+		if err := rm.clearResources(ctx, rec); err != nil {
+			return err
+		}
+		rm.messages.cancelMessages(ctx, rec)
+		return rm.finishRemoval(ctx, rec)
+	})(ctx, rec)
 }

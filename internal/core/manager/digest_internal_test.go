@@ -18,11 +18,11 @@ func TestDigestStays(t *testing.T) {
 	r.Lease.Action = sandpit.ActionKill
 	sum := sha256.Sum256([]byte(`{"Provider":"p","Spec":{"name":"n"},"Action":"kill","Policy":{"IdleTimeout":3600000000000,"IdleAction":"kill",` +
 		`"AutoStop":0,"AutoSuspend":0,"AutoArchive":0,"AutoDelete":0,"Recreate":2,"CheckpointEvery":0,"IgnoreBackground":false,"WakeOnUse":true}}`))
-	if got, want := r.digest(), hex.EncodeToString(sum[:]); got != want {
+	if got, want := r.computeDigest(), hex.EncodeToString(sum[:]); got != want {
 		t.Errorf("digest %s, want %s", got, want)
 	}
 	r.Policy.IdleAction = sandpit.ActionStop
-	if other := r.digest(); other == hex.EncodeToString(sum[:]) {
+	if other := r.computeDigest(); other == hex.EncodeToString(sum[:]) {
 		t.Error("another idle action has the same digest")
 	}
 }

@@ -7,21 +7,31 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// actorManager is who does what nobody has asked for.
+// Events is the audit trail of a manager. All methods may be called concurrently.
+type Events struct {
+	clock     clock.Clock
+	queue     *eventQueue
+	log       *slog.Logger
+	o         *Options
+	sandboxes *recordIndex
+}
+
+// actorManager is the actor of what no request asked for.
 const actorManager = "manager"
 
 type actorKey struct{}
 
-// WithActor returns a context whose operations are done in the name of actor:
-// events and reasons tell it. Default: the owner of the sandbox.
+// WithActor returns a context whose operations are done by an actor: events and reasons name it.
+// Default: the owner of the sandbox.
 func WithActor(ctx context.Context, actor string) context.Context {
 	return context.WithValue(ctx, actorKey{}, actor)
 }
 
-// actorOf returns in whose name an operation is done.
+// actorOf returns the actor of an operation.
 func actorOf(ctx context.Context, owner string) string {
 	if actor, _ := ctx.Value(actorKey{}).(string); actor != "" {
 		return actor
@@ -34,13 +44,13 @@ func actorOf(ctx context.Context, owner string) string {
 
 type administratorKey struct{}
 
-// WithAdministrator returns a context that says whether an administrator asks for its
-// operations. Default: nobody with such rights does.
+// WithAdministrator returns a context that says whether an administrator requests its operations.
+// Default: no.
 func WithAdministrator(ctx context.Context, is bool) context.Context {
 	return context.WithValue(ctx, administratorKey{}, is)
 }
 
-// isAdministrator reports what WithAdministrator has said.
+// isAdministrator returns what WithAdministrator has set.
 func isAdministrator(ctx context.Context) bool {
 	is, _ := ctx.Value(administratorKey{}).(bool)
 	return is
@@ -48,13 +58,13 @@ func isAdministrator(ctx context.Context) bool {
 
 type requestIDKey struct{}
 
-// WithRequestID returns a context of the request that id names: events, logs and errors of
+// WithRequestID returns a context for the request with the given ID: events, logs and errors of
 // operations name it.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
 }
 
-// RequestIDOf names the request that ctx belongs to, or is "" outside of one.
+// RequestIDOf returns the ID of the request that ctx belongs to, "" outside of a request.
 func RequestIDOf(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
@@ -62,40 +72,36 @@ func RequestIDOf(ctx context.Context) string {
 
 // Report is something that was done, or refused.
 type Report struct {
-	// Actor is who asked for it.
+	// Actor is the requester.
 	Actor string
-	// Request names the request that it belongs to: see RequestIDOf. "" is none.
+	// Request is the ID of the request, see RequestIDOf, or "".
 	Request string
-	// Action is what was asked for, one word or two.
+	// Action is what was requested, in one or two words.
 	Action string
-	// Sandbox is what it was to be done to, if to one.
+	// Sandbox is the sandbox that it concerns, if any.
 	Sandbox sandpit.ID
-	// Args say more. They must hold no secrets.
+	// Args are further details. They must not contain secrets.
 	Args map[string]string
-	// Err is why it was not done. Its text must hold no secrets.
+	// Err is why it was not done. Its text must not contain secrets.
 	Err error
-	// Restricted says that what was asked for is not for everybody, so that an
-	// Invalid request counts as a refusal, too.
+	// Restricted reports whether the action needs special rights, so that an Invalid request
+	// counts as a refusal as well.
 	Restricted bool
-	// Took is how long it took.
+	// Took is the duration.
 	Took time.Duration
 }
 
-// Report adds an event to the trail. It does not wait for the disk. An actor who
-// is refused too often raises one more event, "suspicious".
-func (m *Manager) Report(r Report) { m.record(r) }
-
-// resultOK is the result of an event that was no error.
+// resultOK is the result of an event without an error.
 const resultOK = "ok"
 
-// ownerOf returns the owner whom a report concerns, who may read it. An actor that was
-// refused is not shown to the owner of the sandbox that it asked for.
-func (m *Manager) ownerOf(r Report) string {
-	b, err := m.boxes.find(r.Sandbox)
+// findOwner returns the owner that may read a report. An actor that was refused is not shown to the
+// owner of the sandbox that it asked for.
+func (ev *Events) findOwner(r Report) string {
+	rec, err := ev.sandboxes.find(r.Sandbox)
 	if err != nil {
 		return r.Actor
 	}
-	owner := b.look().Lease.Owner
+	owner := rec.currentRow().Lease.Owner
 	switch sandpit.CodeOf(r.Err) {
 	case sandpit.PermissionDenied, sandpit.Unauthenticated, sandpit.NotFound:
 		if r.Actor != owner && r.Actor != actorManager {
@@ -106,19 +112,20 @@ func (m *Manager) ownerOf(r Report) string {
 	return owner
 }
 
-// record adds an event about what was done to sandboxes and other resources, and a line to
-// the log.
-func (m *Manager) record(r Report) {
+// Record adds an event to the audit trail, and a line to the log. It does not wait for the disk.
+// An actor that is refused too often causes another event, "suspicious".
+func (ev *Events) Record(r Report) {
 	r.Err = withoutCommand(r.Err)
-	if m.add(r, m.ownerOf(r), classOperation) {
-		m.log(r)
+	if ev.addEvent(r, ev.findOwner(r), classOperation) {
+		ev.logReport(r)
 	}
 }
 
-// add adds an event that concerns an owner, and reports whether it is recorded by itself.
-func (m *Manager) add(r Report, owner string, class eventClass) bool {
-	m.o.Observer.Done(r)
-	now := m.o.Clock.Now()
+// addEvent adds an event that concerns an owner, and reports whether it is recorded as an event of
+// its own.
+func (ev *Events) addEvent(r Report, owner string, class eventClass) bool {
+	ev.o.Observer.Done(r)
+	now := ev.clock.Now()
 	e := store.Event{
 		At: now, Actor: r.Actor, Owner: owner, Action: r.Action, Sandbox: r.Sandbox, Args: r.Args,
 		Result: resultOK, Duration: r.Took,
@@ -133,20 +140,20 @@ func (m *Manager) add(r Report, owner string, class eventClass) bool {
 	if r.Err != nil {
 		e.Result, e.Message = string(sandpit.CodeOf(r.Err)), r.Err.Error()
 	}
-	added := m.events.add(e, class)
-	if n := m.events.refusals.count(r); n > 0 {
-		m.events.add(store.Event{
+	added := ev.queue.addEvent(e, class)
+	if n := ev.queue.refusals.countRefusal(r); n > 0 {
+		ev.queue.addEvent(store.Event{
 			At: now, Actor: r.Actor, Owner: e.Owner, Action: "suspicious", Sandbox: r.Sandbox, Result: resultOK,
-			Message: "refused again and again", Args: map[string]string{"last": r.Action},
+			Message: "refused repeatedly", Args: map[string]string{"last": r.Action},
 		}, classOperation)
-		m.o.Log.Warn("an actor is refused again and again", slog.String("actor", r.Actor), slog.Int("refusals", n))
+		ev.log.Warn("manager: actor refused repeatedly", slog.String("actor", r.Actor), slog.Int("refusals", n))
 	}
 	return added
 }
 
-// log writes down what was done: what concerns a sandbox at the level info, and what was lost
-// at the level warn. There are as many lines as events, which are bounded.
-func (m *Manager) log(r Report) {
+// logReport logs a report at the level info, and a lost sandbox at the level warn. There are as
+// many lines as events, whose number is bounded.
+func (ev *Events) logReport(r Report) {
 	level, message := slog.LevelInfo, "manager: "+r.Action
 	if r.Action == actionLost {
 		level, message = slog.LevelWarn, "manager: sandbox lost"
@@ -167,5 +174,13 @@ func (m *Manager) log(r Report) {
 		message += " failed"
 		attrs = append(attrs, slog.String("code", string(sandpit.CodeOf(r.Err))), slog.Any("error", r.Err))
 	}
-	m.o.Log.LogAttrs(context.Background(), level, message, attrs...) //nolint:sloglint // the message is the action, of which there are few; the request is over, or is named above
+	ev.log.LogAttrs(context.Background(), level, message, attrs...) //nolint:sloglint // the message is the action, of which there are few; the request is over, or is named above
+}
+
+// Status returns how many events wait to be written, and how many were lost since the manager was
+// opened, because too many were waiting.
+func (ev *Events) Status() (waiting int, lost int64) {
+	ev.queue.mu.Lock()
+	defer ev.queue.mu.Unlock()
+	return len(ev.queue.waiting), ev.queue.allLost
 }

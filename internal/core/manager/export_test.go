@@ -5,35 +5,35 @@ import "context"
 // Abandon ends the goroutines of a manager whose store is closed, without writing
 // anything more.
 func (m *Manager) Abandon() {
-	m.closing.Store(true)
+	m.core.closing.Store(true)
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if m.worker != nil {
-		_ = m.worker.Stop(ended)
+	if m.messages.worker != nil {
+		_ = m.messages.worker.Stop(ended)
 	}
-	_ = m.halt(context.Background())
+	_ = m.stopTasks(context.Background())
 }
 
 // Flush writes what waits to be written.
 func (m *Manager) Flush(ctx context.Context) error {
-	if err := m.flushUsed(ctx); err != nil {
+	if err := m.records.flushUses(ctx); err != nil {
 		return err
 	}
-	return m.events.flush(ctx)
+	return m.events.queue.flush(ctx)
 }
 
 // Reconcile compares with the providers now.
-func (m *Manager) Reconcile(ctx context.Context) { m.reconcile(ctx, false) }
+func (m *Manager) Reconcile(ctx context.Context) { m.reconciler.reconcileProviders(ctx, false) }
 
 // Rooms returns how many sandboxes take up room.
 func (m *Manager) Rooms() int {
-	m.room.mu.Lock()
-	defer m.room.mu.Unlock()
-	return len(m.room.claims)
+	m.quota.mu.Lock()
+	defer m.quota.mu.Unlock()
+	return len(m.quota.claims)
 }
 
 // Tidy looks at what outlives sandboxes now.
-func (m *Manager) Tidy(ctx context.Context) { m.tidy(ctx) }
+func (m *Manager) Tidy(ctx context.Context) { m.reconciler.removeLeftovers(ctx) }
 
 // Waiting returns how many operations are under way, or wait for their turn.
-func (m *Manager) Waiting() int { return m.ops.count() }
+func (m *Manager) Waiting() int { return m.core.ops.count() }

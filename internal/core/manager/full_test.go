@@ -78,9 +78,9 @@ func TestFullDisk(t *testing.T) {
 	r.wantGone(t, first.ID, "killed by")
 	kept--
 	for n := range 5000 { // more than may wait for the disk
-		r.Report(manager.Report{Actor: fmt.Sprint("actor", n%10), Action: "look"})
+		r.Events().Record(manager.Report{Actor: fmt.Sprint("actor", n%10), Action: "look"})
 	}
-	if waiting, lost := r.EventStatus(); waiting == 0 || waiting > 4096+500 {
+	if waiting, lost := r.Events().Status(); waiting == 0 || waiting > 4096+500 {
 		t.Errorf("%d events wait and %d were lost, want no more than 4096 to wait", waiting, lost)
 	}
 
@@ -100,7 +100,7 @@ func TestFullDisk(t *testing.T) {
 	if err := r.Flush(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if waiting, _ := r.EventStatus(); waiting != 0 {
+	if waiting, _ := r.Events().Status(); waiting != 0 {
 		t.Errorf("%d events wait still", waiting)
 	}
 	if got := r.events(t, first.ID); !slices.Contains(got, "manager: delete ok") {

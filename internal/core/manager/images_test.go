@@ -137,7 +137,7 @@ func TestProvidersAreGivenWhatWasPrepared(t *testing.T) {
 	if got := r.given(t, s.ID); got != readyMade("ann-1") || !g.last().Again {
 		t.Errorf("made again it has %q, asked for by %+v", got, g.last())
 	}
-	forks, err := r.Fork(t.Context(), manager.ForkRequest{Sandbox: s.ID})
+	forks, err := r.Snapshots().Fork(t.Context(), manager.ForkRequest{Sandbox: s.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestTemplateNames(t *testing.T) {
 	}
 	found := func(owner, ref string) string {
 		t.Helper()
-		got, err := r.FindTemplate(ctx, owner, ref)
+		got, err := r.Templates().Get(ctx, owner, ref)
 		if err != nil {
 			return string(sandpit.CodeOf(err))
 		}
@@ -263,7 +263,7 @@ func TestTemplateNames(t *testing.T) {
 	}
 	publish := func(owner string, public, share bool) {
 		t.Helper()
-		if _, err := r.SetTemplatePublic(ctx, owner, "tools", public, share); err != nil {
+		if _, err := r.Templates().SetPublic(ctx, owner, "tools", public, share); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -299,7 +299,7 @@ func TestTemplateNames(t *testing.T) {
 			t.Errorf("configured %v: a sandbox of %s", configured, ids[got.Spec.Template.Template])
 		}
 	}
-	_, err := r.FindTemplate(ctx, "bob", "ann/tools")
+	_, err := r.Templates().Get(ctx, "bob", "ann/tools")
 	wantText(t, err, "template ann/tools not found")
 }
 

@@ -1,15 +1,12 @@
-// Package manager answers for sandboxes: it makes them, keeps count of who uses
-// them, ends them when their time has come, and makes the world match what it
-// has written down, after any crash.
+// Package manager creates, runs and deletes sandboxes. It knows their users, ends sandboxes at their
+// deadlines and when they are idle, and after a crash makes the providers and its records agree.
 //
-// A sandbox goes through the states of sandpit.State and no others. Each change
-// is written to the store before the world is touched, as a state on the way, and
-// again when it is done. So whatever a crash interrupts is known, and the
-// reconciler finishes it, or takes it back.
+// A sandbox has one of the states of sandpit.State. Each transition is written to the store before
+// the provider is called, as a state on the way, and again when it is done. So what a crash
+// interrupts is known, and the reconciler finishes or undoes it.
 //
-// A sandbox has one operation at a time; other callers wait for their turn. An
-// operation that has begun goes on when its caller gives up, but for the making of
-// a sandbox, which is taken back.
+// A sandbox is locked while an operation runs; other operations wait. An operation that has begun
+// continues if its caller's context ends, except the creation of a sandbox, which is undone.
 package manager
 
 import (
@@ -18,238 +15,223 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
-	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
 
-// Label marks the sandboxes of a manager, at the provider: its value is the
-// identity of the manager's store.
+// Label is the label that a manager's sandboxes have at the provider. Its value is the identity of
+// the manager's store.
 const Label = "sandpit.manager"
 
-// Manager answers for sandboxes. All methods may be called concurrently.
+// Manager manages sandboxes. All methods may be called concurrently.
 //
-// Errors of all methods: Unavailable when the manager is closing or the store
-// or queue cannot be reached, Exhausted when the store's disk is full, the
-// context's error when that ended first, and what the methods say themselves.
+// Errors of all methods: Unavailable when the manager is closing or the store or queue cannot be
+// reached, Exhausted when the store's disk is full, the context's error when that ended first, and
+// what the methods document.
 type Manager struct {
-	o        Options
-	identity string
-	boxes    *index
-	room     *ledger
-	space    *space
-	saves    *diskspace.Budget // where sandboxes are saved
-	archives *diskspace.Budget // where archived ones are
-	pools    map[string]*pool  // by their keys; never changed
-	slots    slots
-	wall     *wall
-	events   *journal
-	volumes  volumes
+	o         Options
+	identity  string
+	sandboxes *recordIndex
+	quota     *sandboxQuota
+	slots     slots
+	registry  *buildRegistry
 
-	snapshots snapshots
-	templates templates
-	builtins  builtins
-
-	worker *queue.Worker
-	nudge  chan struct{} // holds one: the sweep looks again
-
-	ops   *tasks // what is done to sandboxes
-	loops *tasks // what goes on until Close
-
-	onEnd struct { // who hears of ends
-		mu   sync.Mutex
-		list []func(sandpit.ID, error)
-	}
-
-	closing atomic.Bool
-	used    touches
-	shunned sync.Map // provider name -> true while it cannot be listed
+	events        *Events
+	messages      *Messages
+	core          *core
+	volumes       *Volumes
+	disk          *diskUse
+	instances     *instances
+	records       *recordStore
+	network       *Network
+	lifecycle     *lifecycle
+	remover       *remover
+	usage         *UsageMeter
+	templates     *templateRecords
+	expander      *expander
+	wall          *wallClock
+	snapshots     *Snapshots
+	creator       *creator
+	builds        *Builds
+	pools         *Pools
+	templateGroup *Templates
+	builtins      *Builtins
+	recreator     *recreator
+	handler       *messageHandler
+	reconciler    *reconciler
+	sweeper       *sweeper
 }
 
-// workerPoll is how often the worker looks at the queue though it knows of nothing
-// new: its messages are all scheduled here, which wakes it.
+// workerPoll is how often the worker checks the queue without being woken. All messages are
+// scheduled here, which wakes it.
 const workerPoll = time.Minute
 
-// maxHandlers is how many messages are handled at a time. Handlers of one owner wait for
-// slots of its own, and must not keep those of others from being claimed meanwhile.
+// maxHandlers is how many messages are handled at a time. Handlers of one owner wait for slots of
+// that owner, and must not keep messages of others from being claimed meanwhile.
 const maxHandlers = 1000
 
 var errClosed = sandpit.Errorf(sandpit.Unavailable, "the manager is closed")
 
-// Open starts a manager: it loads what the store has, compares it with what the
-// providers have, finishes or takes back what was interrupted, and goes on where
-// the last one stopped. A provider that cannot be reached does not fail it, but
-// its sandboxes are adopted later.
+// Open starts a manager: it loads the store, compares it with the providers, finishes or undoes
+// what was interrupted, and continues the work of the last manager. A provider that cannot be
+// reached is not an error; its sandboxes are attached later.
 //
-// Invalid: the options. Internal: the store cannot be read at all; single rows
-// that cannot be read are reported and left alone.
+// Invalid: the options. Internal: the store cannot be read at all; single rows that cannot be read
+// are logged and ignored.
 func Open(ctx context.Context, o Options) (*Manager, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	m := &Manager{
-		o: o, identity: o.Store.Identity(), boxes: newIndex(),
-		space:    newSpace(o),
-		saves:    diskspace.NewBudget(diskspace.Options{Name: "saved sandboxes", Disk: o.Disk}),
-		archives: diskspace.NewBudget(diskspace.Options{Name: "archived sandboxes", Disk: o.ArchiveDisk}),
-		slots:    newSlots(o), nudge: make(chan struct{}, 1), wall: newWall(o.Clock),
-	}
-	m.room = newLedger(o.MaxSandboxes, o.Quotas, m.mustShare)
-	if m.pools, err = newPools(o); err != nil {
+	m, err := newManager(ctx, o)
+	if err != nil {
 		return nil, err
 	}
-	own := WithActor(ctx, actorManager)
-	m.ops, m.loops = newTasks(own), newTasks(own)
-	if err := errorsOf(m.load(ctx), m.failUnfinished(ctx)); err != nil {
+	if err := cmp.Or(m.loadRecords(ctx), m.builds.failUnfinished(ctx)); err != nil {
 		return nil, err
 	}
-	m.events = startJournal(m.loops, o.Store, o.Log, o.Suspicion)
-	m.reconcile(m.loops.ctx, true)
-	m.loops.start(m.tidy)
-	m.ensure(m.loops.ctx, true)
-	m.worker, err = queue.StartWorker(m.ops.ctx, queue.WorkerOptions{
-		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handle, Clock: o.Clock, Log: o.Log,
+	m.events.queue = startEventQueue(m.core.loops, o.Store, o.Log, o.Suspicion)
+	m.reconciler.reconcileProviders(m.core.loops.ctx, true)
+	m.core.loops.start(m.reconciler.removeLeftovers)
+	m.messages.ensureScheduled(m.core.loops.ctx, true)
+	m.messages.worker, err = queue.StartWorker(m.core.ops.ctx, queue.WorkerOptions{
+		Queue: o.Queue, Topics: []string{m.identity}, Handler: m.handler.handleMessage, Clock: o.Clock, Log: o.Log,
 		Concurrency: maxHandlers, Backoff: o.Retry, MaxRetries: o.MaxRetries, Poll: workerPoll,
-		Jumped: func(ctx context.Context, _ time.Duration) error { _, err := m.settleClock(ctx); return err },
+		Jumped: func(ctx context.Context, _ time.Duration) error { _, err := m.wall.adjustForJump(ctx); return err },
 	})
 	if err != nil {
 		return nil, errors.Join(err, m.Close(ctx))
 	}
-	m.loops.start(m.clockLoop)
-	m.loops.start(m.sweepLoop)
-	m.loops.start(m.reconcileLoop)
-	m.loops.start(m.usageLoop)
-	for _, p := range m.pools {
-		m.loops.start(m.poolLoop(p))
+	m.core.loops.start(m.wall.watchForJumps)
+	m.core.loops.start(m.sweeper.runLoop)
+	m.core.loops.start(m.reconciler.runLoop)
+	m.core.loops.start(m.usage.runLoop)
+	for _, p := range m.pools.byKey {
+		m.core.loops.start(m.pools.newLoop(p))
 	}
 	return m, nil
 }
 
-// load reads the rows.
-func (m *Manager) load(ctx context.Context) error {
+// loadRecords loads the rows of the store.
+func (m *Manager) loadRecords(ctx context.Context) error {
 	rows, err := m.o.Store.Sandboxes(ctx, store.Filter{})
 	if err != nil && len(rows) == 0 {
 		return err
 	}
 	if err != nil {
-		m.o.Log.ErrorContext(ctx, "sandboxes that cannot be read are left alone", slog.Any("error", err))
+		m.o.Log.ErrorContext(ctx, "manager: unreadable sandboxes ignored", slog.Any("error", err))
 	}
 	for _, row := range rows {
-		b := newBox(row, m.o.Providers[row.Provider])
-		close(b.made)
-		m.boxes.add(b)
-		if takesRoom(row.State, row.Suspended) {
-			m.room.hold(row.Sandbox)
+		rec := newSandboxRecord(row, m.o.Providers[row.Provider])
+		close(rec.created)
+		m.sandboxes.add(rec)
+		if usesQuota(row.State, row.Suspended) {
+			m.quota.addExisting(row.Sandbox)
 		}
-		m.countSaved(row)
+		m.disk.countRecord(row)
 	}
 	return nil
 }
 
-// Close ends the manager: it accepts nothing more, lets what is under way finish
-// until ctx ends, and interrupts the rest, which the next manager finishes. The
-// sandboxes stay, unless Options.DestroyOnClose is set; then an error names those
-// that could not be deleted. It must be called once.
+// Close ends the manager: it begins no operation any more, waits for the running ones until ctx
+// ends, and interrupts the rest, which the next manager finishes. Sandboxes keep running, unless
+// Options.DestroyOnClose is set; then an error names those that could not be deleted. It must be
+// called once.
 func (m *Manager) Close(ctx context.Context) error {
-	if m.closing.Swap(true) {
+	if m.core.closing.Swap(true) {
 		return nil
 	}
-	m.templates.stop(sandpit.Errorf(sandpit.Unavailable, "the server ended while it was building"))
+	m.registry.cancelAll(sandpit.Errorf(sandpit.Unavailable, "the server ended during the build"))
 	var errs []error
-	if m.worker != nil {
-		errs = append(errs, m.worker.Stop(ctx))
+	if m.messages.worker != nil {
+		errs = append(errs, m.messages.worker.Stop(ctx))
 	}
 	if m.o.DestroyOnClose {
-		errs = append(errs, m.destroyAll(ctx))
+		errs = append(errs, m.remover.deleteAll(ctx))
 	}
-	m.ops.more() // it is open still
-	for _, p := range m.pools {
-		m.emptyPool(p)
+	m.core.ops.addOne() // operations may still begin
+	for _, p := range m.pools.byKey {
+		m.pools.emptyPool(p)
 	}
-	m.ops.end()
-	m.evictAll()
-	m.ops.close()
-	if m.ops.wait(ctx) != nil {
-		errs = append(errs, sandpit.Errorf(sandpit.Timeout, "close the manager: %d operations were interrupted", m.ops.count()))
+	m.core.ops.end()
+	m.evictHandles()
+	m.core.ops.close()
+	if m.core.ops.wait(ctx) != nil {
+		errs = append(errs, sandpit.Errorf(sandpit.Timeout, "close the manager: %d operations were interrupted", m.core.ops.count()))
 	}
-	errs = append(errs, m.halt(ctx))
+	errs = append(errs, m.stopTasks(ctx))
 	return errors.Join(errs...)
 }
 
-// haltLimit is how long Close waits for what it has interrupted, and how long it
-// writes afterwards.
+// haltLimit is how long Close waits for what it has interrupted, and how long it then writes.
 const haltLimit = 10 * time.Second
 
-// halt ends all goroutines and writes what is left to be written.
-func (m *Manager) halt(ctx context.Context) error {
+// stopTasks ends all goroutines and writes what is not written yet.
+func (m *Manager) stopTasks(ctx context.Context) error {
 	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
-	m.ops.close()
-	m.ops.cancel(errClosed)
-	err := m.ops.wait(ended)
-	m.loops.close()
-	m.loops.cancel(errClosed)
-	err = errorsOf(err, m.loops.wait(ended))
+	m.core.ops.close()
+	m.core.ops.cancel(errClosed)
+	err := m.core.ops.wait(ended)
+	m.core.loops.close()
+	m.core.loops.cancel(errClosed)
+	err = cmp.Or(err, m.core.loops.wait(ended))
 	if err != nil {
-		err = sandpit.Errorf(sandpit.Timeout, "close the manager: %d calls of providers have not returned", m.ops.count()+m.loops.count())
+		err = sandpit.Errorf(sandpit.Timeout, "close the manager: %d calls of providers have not returned", m.core.ops.count()+m.core.loops.count())
 	}
 	written, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
-	m.flushSpawned(written)
-	m.events.enqueueOmitted(true)
-	return errors.Join(err, m.flushUsed(written), m.events.close(written))
+	m.templates.flushCounts(written)
+	m.events.queue.enqueueOmitted(true)
+	return errors.Join(err, m.records.flushUses(written), m.events.queue.close(written))
 }
 
-// evictAll ends all handles: who holds one hears that the manager closes.
-func (m *Manager) evictAll() {
-	for _, b := range m.boxes.all() {
-		b.mu.Lock()
-		for h := range b.handles {
+// evictHandles cancels all handles.
+func (m *Manager) evictHandles() {
+	for _, rec := range m.sandboxes.all() {
+		rec.mu.Lock()
+		for h := range rec.handles {
 			h.cancel(errClosed)
 		}
-		b.mu.Unlock()
+		rec.mu.Unlock()
 	}
 }
 
-// Get returns a sandbox, also one that was deleted a short while ago. NotFound, also for
-// one that waits in a pool: nobody has it yet.
+// Get returns a sandbox, also for some time after its deletion. NotFound, also for a spare.
 func (m *Manager) Get(id sandpit.ID) (sandpit.Sandbox, error) {
-	b, err := m.boxes.known(id)
+	rec, err := m.sandboxes.findVisible(id)
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
-	return b.view(), nil
+	return rec.toSandbox(), nil
 }
 
-// Filter chooses sandboxes. Fields that are zero choose everything but deleted
-// ones. Those that wait in a pool are nobody's, and never chosen.
+// Filter selects sandboxes. Its zero value selects all that are not deleted. Spares are never
+// selected.
 type Filter struct {
 	Owner string
-	// Labels must all be there.
+	// Labels are labels that a sandbox must have.
 	Labels map[string]string
-	// States is any of these.
+	// States are the states that a sandbox may have. Default: all but deleted.
 	States []sandpit.State
-	// After is the ID of the last sandbox of the page before.
+	// After is the ID of the last sandbox of the previous page.
 	After sandpit.ID
-	// Limit is at most so many. Default: all.
+	// Limit bounds the number of results. Default: none.
 	Limit int
 }
 
 // List returns sandboxes in the order of their IDs.
 func (m *Manager) List(f Filter) []sandpit.Sandbox {
 	var list []sandpit.Sandbox
-	for _, b := range m.boxes.all() {
+	for _, rec := range m.sandboxes.all() {
 		if f.Limit > 0 && len(list) == f.Limit {
 			break
 		}
-		if r := b.look(); compareIDs(r.ID, f.After) > 0 && f.holds(r) {
-			list = append(list, b.view())
+		if r := rec.currentRow(); compareIDs(r.ID, f.After) > 0 && f.holds(r) {
+			list = append(list, rec.toSandbox())
 		}
 	}
 	return list

@@ -27,7 +27,7 @@ func TestNamesAreUnique(t *testing.T) {
 	}
 	// Copies have no name, so one that has a name can be copied more than once.
 	for range 2 {
-		copies, err := r.Fork(ctx, manager.ForkRequest{Sandbox: work.ID, Count: 2})
+		copies, err := r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: work.ID, Count: 2})
 		if err != nil || copies[0].Spec.Name != "" {
 			t.Fatalf("%+v, %v", copies, err)
 		}

@@ -11,34 +11,43 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// maxRuleArgs bounds how much of a policy is told in an event, in bytes of each kind.
+// Network changes and inspects the networks of sandboxes. All methods may be called concurrently.
+type Network struct {
+	sandboxes *recordIndex
+	core      *core
+	instances *instances
+	o         *Options
+	records   *recordStore
+}
+
+// maxRuleArgs bounds each kind of rule in an event, in bytes.
 const maxRuleArgs = 2000
 
-// SetNetwork replaces what a running or paused sandbox may reach: connections that are
-// forbidden now are closed, all others go on. Secrets are added first; they are handed
-// on and kept nowhere here. They count even if the policy is refused then.
+// Set replaces the network policy of a running or paused sandbox: connections that are now
+// forbidden are closed, all others continue. Secrets are added first; they are passed on and not
+// stored here. They take effect even if the policy is then refused.
 //
-// Conflict: it does not run, or is not online as p says. Invalid: a rule or secret.
-// PermissionDenied: p asks for more than sandboxes may have. Unsupported: its provider
-// cannot do that.
-func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.NetworkPolicy, secrets map[string]string) error {
-	p, err := m.o.BoundNetwork(p.Clone(), isAdministrator(ctx))
+// Conflict: the sandbox does not run, or differs from p in being online. Invalid: a rule or secret.
+// PermissionDenied: p asks for more than the ceiling allows. Unsupported: its provider cannot do
+// that.
+func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPolicy, secrets map[string]string) error {
+	p, err := nw.o.BoundNetwork(p.Clone(), isAdministrator(ctx))
 	if err != nil {
 		return err
 	}
 	args := policyArgs(p)
 	if len(secrets) > 0 {
-		args["secrets"] = cut(strings.Join(slices.Sorted(maps.Keys(secrets)), " "), maxRuleArgs)
+		args["secrets"] = cutText(strings.Join(slices.Sorted(maps.Keys(secrets)), " "), maxRuleArgs)
 	}
-	return m.operate(ctx, id, "set network", args, func(ctx context.Context, b *box) error {
-		row := b.look()
+	return nw.core.runOperation(ctx, id, "set network", args, func(ctx context.Context, rec *sandboxRecord) error {
+		row := rec.currentRow()
 		if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 			return stateError(row)
 		}
 		if row.Spec.Network.Online != p.Online {
-			return sandpit.Errorf(sandpit.Conflict, "sandbox %s: whether it is online is fixed when it is made", id)
+			return sandpit.Errorf(sandpit.Conflict, "sandbox %s: whether it is online cannot be changed after its creation", id)
 		}
-		i, err := m.attached(ctx, b)
+		i, err := nw.instances.ensureAttached(ctx, rec)
 		if err != nil {
 			return err
 		}
@@ -46,19 +55,19 @@ func (m *Manager) SetNetwork(ctx context.Context, id sandpit.ID, p sandpit.Netwo
 		if !ok {
 			return sandpit.Errorf(sandpit.Unsupported, "sandbox %s: its provider %q has no network rules", id, row.Provider)
 		}
-		if err := m.giveSecrets(ctx, i, secrets); err != nil {
+		if err := nw.setSecrets(ctx, i, secrets); err != nil {
 			return err
 		}
-		set := none(func(ctx context.Context) error { return policer.SetNetworkPolicy(ctx, p) })
-		if _, err := call(ctx, m.loops, m.remote("set the network of sandbox "+string(id)), set, nil); err != nil {
+		set := withoutResult(func(ctx context.Context) error { return policer.SetNetworkPolicy(ctx, p) })
+		if _, err := callProvider(ctx, nw.core.loops, nw.core.newCall("set the network of sandbox "+string(id)), set, nil); err != nil {
 			return err
 		}
-		return m.write(ctx, b, func(r *store.Row) { r.Spec.Network = p })
+		return nw.records.updateRow(ctx, rec, func(r *store.Row) { r.Spec.Network = p })
 	})
 }
 
-// NetworkSecrets is a set-up that gives a new sandbox what headers of its network refer to; nil for
-// none. Unsupported: its provider sets no headers.
+// NetworkSecrets returns a CreateRequest.Setup that gives a new sandbox the secrets that headers of
+// its network refer to; nil for none. Unsupported: its provider sets no headers.
 func NetworkSecrets(secrets map[string]string) func(context.Context, sandpit.Instance) error {
 	if len(secrets) == 0 {
 		return nil
@@ -72,7 +81,7 @@ func NetworkSecrets(secrets map[string]string) func(context.Context, sandpit.Ins
 	}
 }
 
-func (m *Manager) giveSecrets(ctx context.Context, i sandpit.Instance, secrets map[string]string) error {
+func (nw *Network) setSecrets(ctx context.Context, i sandpit.Instance, secrets map[string]string) error {
 	if len(secrets) == 0 {
 		return nil
 	}
@@ -80,21 +89,21 @@ func (m *Manager) giveSecrets(ctx context.Context, i sandpit.Instance, secrets m
 	if !ok {
 		return sandpit.Errorf(sandpit.Unsupported, "sandbox %s: its provider sets no headers", i.ID())
 	}
-	give := none(func(ctx context.Context) error { return keeper.SetNetworkSecrets(ctx, secrets) })
-	_, err := call(ctx, m.loops, m.remote("give secrets to the network of sandbox "+string(i.ID())), give, nil)
+	give := withoutResult(func(ctx context.Context) error { return keeper.SetNetworkSecrets(ctx, secrets) })
+	_, err := callProvider(ctx, nw.core.loops, nw.core.newCall("give secrets to the network of sandbox "+string(i.ID())), give, nil)
 	return err
 }
 
-// policyArgs say what a policy is, for an event. There are no secrets in one.
+// policyArgs returns a policy as arguments of an event. A policy contains no secrets.
 func policyArgs(p sandpit.NetworkPolicy) map[string]string {
 	args := map[string]string{
-		"allow": cut(strings.Join(p.Allow, " "), maxRuleArgs), "deny": cut(strings.Join(p.Deny, " "), maxRuleArgs),
+		"allow": cutText(strings.Join(p.Allow, " "), maxRuleArgs), "deny": cutText(strings.Join(p.Deny, " "), maxRuleArgs),
 	}
 	var headers []string
 	for _, h := range p.Headers {
 		headers = append(headers, h.Host+":"+h.Name)
 	}
-	args["headers"] = cut(strings.Join(headers, " "), maxRuleArgs)
+	args["headers"] = cutText(strings.Join(headers, " "), maxRuleArgs)
 	for name, n := range map[string]int64{
 		"receive": p.Limits.Receive, "send": p.Limits.Send,
 		"connections": int64(p.Limits.Connections), "connection_rate": int64(p.Limits.ConnectionRate),
@@ -107,47 +116,47 @@ func policyArgs(p sandpit.NetworkPolicy) map[string]string {
 	return args
 }
 
-// NetworkStats counts what the network of a sandbox did. It is no use of the sandbox.
-// Errors as with Measure.
-func (m *Manager) NetworkStats(ctx context.Context, id sandpit.ID) (sandpit.NetworkStats, error) {
-	return inspect(ctx, m, id, sandpit.NetworkInspector.NetworkStats)
+// Stats returns the counters of a sandbox's network. It does not count as activity. Errors as with
+// UsageMeter.Measure.
+func (nw *Network) Stats(ctx context.Context, id sandpit.ID) (sandpit.NetworkStats, error) {
+	return inspectNetwork(ctx, nw, id, sandpit.NetworkInspector.NetworkStats)
 }
 
-// TestNetwork tells what would become of a connection to "name:port" or
-// "address:port"; see sandpit.NetworkInspector. It is no use of the sandbox.
-func (m *Manager) TestNetwork(ctx context.Context, id sandpit.ID, target string) ([]sandpit.NetworkDecision, error) {
-	return inspect(ctx, m, id, func(i sandpit.NetworkInspector, ctx context.Context) ([]sandpit.NetworkDecision, error) {
+// Test returns the decisions about a connection to "name:port" or "address:port"; see
+// sandpit.NetworkInspector. It does not count as activity.
+func (nw *Network) Test(ctx context.Context, id sandpit.ID, target string) ([]sandpit.NetworkDecision, error) {
+	return inspectNetwork(ctx, nw, id, func(i sandpit.NetworkInspector, ctx context.Context) ([]sandpit.NetworkDecision, error) {
 		return i.TestNetwork(ctx, target)
 	})
 }
 
-// NetworkLog returns the decisions about a sandbox's connections whose Seq is higher
-// than after, oldest first. It is no use of the sandbox.
-func (m *Manager) NetworkLog(ctx context.Context, id sandpit.ID, after int64) ([]sandpit.NetworkDecision, error) {
-	return inspect(ctx, m, id, func(l sandpit.NetworkLogger, ctx context.Context) ([]sandpit.NetworkDecision, error) {
+// Log returns the decisions about a sandbox's connections whose Seq is higher than after, oldest
+// first. It does not count as activity.
+func (nw *Network) Log(ctx context.Context, id sandpit.ID, after int64) ([]sandpit.NetworkDecision, error) {
+	return inspectNetwork(ctx, nw, id, func(l sandpit.NetworkLogger, ctx context.Context) ([]sandpit.NetworkDecision, error) {
 		return l.NetworkLog(ctx, after)
 	})
 }
 
-// inspect asks an ability of a running or paused sandbox.
-func inspect[A, T any](ctx context.Context, m *Manager, id sandpit.ID, ask func(A, context.Context) (T, error)) (T, error) {
+// inspectNetwork calls an ability of a running or paused sandbox.
+func inspectNetwork[A, T any](ctx context.Context, nw *Network, id sandpit.ID, ask func(A, context.Context) (T, error)) (T, error) {
 	var zero T
-	b, err := m.boxes.find(id)
+	rec, err := nw.sandboxes.find(id)
 	if err != nil {
 		return zero, err
 	}
-	row := b.look()
+	row := rec.currentRow()
 	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 		return zero, stateError(row)
 	}
-	i := b.placed()
+	i := rec.currentInstance()
 	if i == nil {
-		return zero, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not reached yet", id)
+		return zero, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not attached yet", id)
 	}
 	ability, ok := as[A](i)
 	if !ok {
-		return zero, sandpit.Errorf(sandpit.Unsupported, "network of sandbox %s: its provider %q tells nothing of it", id, row.Provider)
+		return zero, sandpit.Errorf(sandpit.Unsupported, "network of sandbox %s: its provider %q has no information about it", id, row.Provider)
 	}
 	asked := func(ctx context.Context) (T, error) { return ask(ability, ctx) }
-	return call(ctx, m.loops, m.remote("look at the network of sandbox "+string(id)), asked, nil)
+	return callProvider(ctx, nw.core.loops, nw.core.newCall("inspect the network of sandbox "+string(id)), asked, nil)
 }

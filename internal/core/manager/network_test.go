@@ -26,18 +26,18 @@ func TestNetworkOfRequester(t *testing.T) {
 	box := r.create(t, manager.CreateRequest{Owner: "ann"})
 	inside := sandpit.NetworkPolicy{Online: true, Allow: []string{"10.0.0.1"}}
 	build := func(ctx context.Context, name string, recipe sandpit.Recipe) error {
-		_, b, err := r.CreateTemplate(ctx, manager.TemplateRequest{Owner: "ann", Name: name})
+		_, b, err := r.Templates().Create(ctx, manager.TemplateRequest{Owner: "ann", Name: name})
 		if err != nil {
 			return err
 		}
-		return r.StartBuild(ctx, manager.BuildRequest{Owner: "ann", Build: b.ID, Recipe: recipe, Secrets: map[string]string{"TOKEN": "x"}})
+		return r.Builds().Start(ctx, manager.BuildRequest{Owner: "ann", Build: b.ID, Recipe: recipe, Secrets: map[string]string{"TOKEN": "x"}})
 	}
 	paths := map[string]func(ctx context.Context, name string) error{
 		"create": func(ctx context.Context, _ string) error {
 			_, err := r.Create(ctx, manager.CreateRequest{Owner: "ann", Spec: sandpit.Spec{Network: inside}})
 			return err
 		},
-		"replace rules": func(ctx context.Context, _ string) error { return r.SetNetwork(ctx, box.ID, inside, nil) },
+		"replace rules": func(ctx context.Context, _ string) error { return r.Network().Set(ctx, box.ID, inside, nil) },
 		"build": func(ctx context.Context, name string) error {
 			return build(ctx, name, sandpit.Recipe{From: "host", Build: sandpit.RecipeBuild{Network: inside}})
 		},

@@ -7,42 +7,28 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 )
 
-// Observer hears of what a manager does, for figures. Its methods are called by many
-// at the same time, some of whom hold locks: they must return at once, and not call
-// the manager.
+// Observer is called with what a manager does, for metrics. Its methods are called concurrently,
+// also while locks are held: they must return at once, and must not call the manager.
 type Observer interface {
-	// Done hears of everything that becomes an event: what was done, or refused.
+	// Done is called for everything that becomes an event: what was done, or refused.
 	Done(r Report)
-	// Asked hears that somebody wanted a sandbox of a pool's kind, and whether one
-	// waited there.
+	// Asked is called when a sandbox of a pool's kind was requested, and whether there was a spare.
 	Asked(provider string, image sandpit.Image, found bool)
-	// Handled hears that a message of the queue was handled. One that failed will be
-	// tried again, or is given up.
+	// Handled is called when a message of the queue was handled. One that failed is retried or given
+	// up.
 	Handled(kind queue.Kind, err error)
-	// Ended hears that a command in a sandbox has ended, by whichever way it was started: how
-	// long it took, and how it ended or why nobody knows.
+	// Ended is called when a command in a sandbox has ended, whatever API started it, with its
+	// duration and its status, or the error if that is unknown.
 	Ended(took time.Duration, status sandpit.ExitStatus, err error)
 }
 
-// nobody observes.
-type nobody struct{}
+// noObserver is an Observer that does nothing.
+type noObserver struct{}
 
-func (nobody) Done(Report)                       {}
-func (nobody) Asked(string, sandpit.Image, bool) {}
-func (nobody) Handled(queue.Kind, error)         {}
+func (noObserver) Done(Report) {}
 
-func (nobody) Ended(time.Duration, sandpit.ExitStatus, error) {}
+func (noObserver) Asked(string, sandpit.Image, bool) {}
 
-// CountStates counts sandboxes by their state, those that wait in pools and deleted
-// ones left out.
-func (m *Manager) CountStates() map[sandpit.State]int {
-	counts := make(map[sandpit.State]int)
-	for _, b := range m.boxes.all() {
-		b.mu.Lock()
-		if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
-			counts[b.row.State]++
-		}
-		b.mu.Unlock()
-	}
-	return counts
-}
+func (noObserver) Handled(queue.Kind, error) {}
+
+func (noObserver) Ended(time.Duration, sandpit.ExitStatus, error) {}

@@ -128,8 +128,8 @@ func TestFill(t *testing.T) {
 		}
 		r.filled(t, 1)
 	}
-	if spec.Resources.PIDs != 0 || r.Pools()[0].Spec.Resources.PIDs != 99 {
-		t.Errorf("spec %+v, pools %+v", spec, r.Pools())
+	if spec.Resources.PIDs != 0 || r.Pools().List()[0].Spec.Resources.PIDs != 99 {
+		t.Errorf("spec %+v, pools %+v", spec, r.Pools().List())
 	}
 }
 

@@ -466,7 +466,7 @@ func TestForkKeepsPolicy(t *testing.T) {
 	r := newRig(t, manager.Options{})
 	for _, p := range []store.Policy{{}, {IdleTimeout: -1}, {IdleTimeout: time.Hour, IdleAction: sandpit.ActionStop, AutoDelete: time.Hour}} {
 		b := r.create(t, manager.CreateRequest{Policy: p})
-		made, err := r.Fork(t.Context(), manager.ForkRequest{Sandbox: b.ID})
+		made, err := r.Snapshots().Fork(t.Context(), manager.ForkRequest{Sandbox: b.ID})
 		if err != nil {
 			t.Fatal(err)
 		}

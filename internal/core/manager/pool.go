@@ -14,57 +14,77 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Pool is a stock of sandboxes that are made ahead, so that whoever asks for one
-// of the same kind gets it at once. Those that wait count as sandboxes, but give
-// way when there is no more room. A pool does not outlive its manager: nobody could
-// tell whether one of its sandboxes was just being given away.
+// Pools are the spares of a manager. All methods may be called concurrently.
+type Pools struct {
+	byKey     map[string]*pool // never changed
+	clock     clock.Clock
+	core      *core
+	creator   *creator
+	expander  *expander
+	log       *slog.Logger
+	messages  *Messages
+	o         *Options
+	ports     *portPublisher
+	quota     *sandboxQuota
+	records   *recordStore
+	registry  *buildRegistry
+	sandboxes *recordIndex
+	secrets   *secretFiles
+	wall      *wallClock
+}
+
+// Pool is a number of sandboxes that are created in advance, so that a request for a sandbox of
+// that kind gets one at once. Spares count as sandboxes, but are deleted when their room is needed.
+// A pool ends with its manager, because a later one could not know whether a spare was being
+// claimed.
 type Pool struct {
-	// Provider makes the sandboxes, which it must let be claimed (sandpit.Claimer).
-	// Default: Options.Provider.
+	// Provider is the provider of the sandboxes, which must be a sandpit.Claimer. Default:
+	// Options.Provider.
 	Provider string
-	// Spec is their kind, also as a template that everybody may use: what is fixed when a sandbox is made, which is its image,
-	// limits, host name and whether it has a network. Everything else in it is not looked at; mounts are Invalid.
+	// Spec is their kind: what cannot be changed by a claim, which is the image (also a template
+	// that every owner may use), limits, host name and whether there is a network. The rest of it is
+	// ignored; mounts are Invalid.
 	Spec sandpit.Spec
-	// Size is how many wait at least. Default: none.
+	// Size is the minimum number of spares. Default: none.
 	Size int
-	// Max, if above Size, has the pool learn from demand: there wait as many as were
-	// asked for in the busiest ten seconds of the last five minutes, at most Max.
+	// Max, if above Size, adapts the pool to demand: it has as many spares as were requested in the
+	// busiest ten seconds of the last five minutes, at most Max.
 	Max int
-	// Warm is done inside before a sandbox counts as ready, such as WarmUp. Default:
-	// nothing.
+	// Warm runs in a sandbox before it counts as ready, such as WarmUp. Default: none.
 	Warm func(ctx context.Context, i sandpit.Instance) error
 }
 
-// How pools learn, and try again.
+// The periods of demand, and the delays of pools.
 const (
 	demandPeriod   = 10 * time.Second
 	demandPeriods  = 30
-	poolCalm       = 100 * time.Millisecond // before a stock that is not empty is filled up
+	refillDelay    = 100 * time.Millisecond // before a pool that is not empty is filled
 	poolFirstPause = time.Second            // after a failure; doubles
 	poolLastPause  = time.Minute
 )
 
-// pool is a Pool at work.
+// pool is the state of a Pool.
 type pool struct {
 	Pool
-	key   string
-	nudge chan struct{} // holds one: the loop looks again
+	key         string
+	fillRequest chan struct{} // holds one request to fill the pool
 
-	mu     sync.Mutex
-	kind   string // key of the sandboxes that it has now
-	stale  bool   // a request found another image by the same name
-	ready  []*box
-	making int
-	claims map[string]time.Time // when each owner claimed one last
-	asked  [demandPeriods]int
-	period int64 // that of the newest count in asked
+	mu         sync.Mutex
+	currentKey string // key of the current spares
+	stale      bool   // the image name means another image by now
+	ready      []*sandboxRecord
+	creating   int
+	claims     map[string]time.Time // time of each owner's last claim
+	demand     [demandPeriods]int
+	period     int64 // that of the newest count in asked
 }
 
-// poolKey is the same for sandboxes that could be one another.
+// poolKey is equal for sandboxes that can replace each other.
 func poolKey(provider string, s sandpit.Spec) string {
 	text, err := json.Marshal(struct {
 		Provider  string
@@ -73,7 +93,7 @@ func poolKey(provider string, s sandpit.Spec) string {
 		Hostname  string
 		Online    bool
 	}{provider, cmp.Or(s.Image, sandpit.HostImage), s.Resources, s.Hostname, s.Network.Online})
-	if err != nil { // a limit that is no number: there is no such sandbox
+	if err != nil { // a limit that is not a number
 		return ""
 	}
 	sum := sha256.Sum256(text)
@@ -85,7 +105,7 @@ func newPools(o Options) (map[string]*pool, error) {
 	pools := make(map[string]*pool, len(o.Pools))
 	for i, p := range o.Pools {
 		p.Provider, p.Spec = cmp.Or(p.Provider, o.Provider), p.Spec.Clone()
-		if _, ok := p.Spec.Image.Template(); !ok { // else the template says first what it is like
+		if _, ok := p.Spec.Image.Template(); !ok { // a template completes its spec itself
 			o.Fill(p.Provider, &p.Spec)
 		}
 		key := poolKey(p.Provider, p.Spec)
@@ -97,108 +117,107 @@ func newPools(o Options) (map[string]*pool, error) {
 		case p.Size < 0 || p.Max < 0:
 			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: sizes %d and %d, want none below zero", i, p.Size, p.Max)
 		case key == "" || pools[key] != nil:
-			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: its kind cannot be told from others", i)
+			return nil, sandpit.Errorf(sandpit.Invalid, "pool %d: another pool has the same kind", i)
 		}
 		p.Spec = sandpit.Spec{
 			Image: p.Spec.Image, Resources: p.Spec.Resources, Hostname: p.Spec.Hostname,
 			Network: sandpit.NetworkPolicy{Online: p.Spec.Network.Online},
 		}
-		pools[key] = &pool{Pool: p, key: key, kind: key, nudge: make(chan struct{}, 1), claims: make(map[string]time.Time)}
+		pools[key] = &pool{Pool: p, key: key, currentKey: key, fillRequest: make(chan struct{}, 1), claims: make(map[string]time.Time)}
 	}
 	return pools, nil
 }
 
-// count notes that one was asked for.
-func (p *pool) count(now time.Time) {
+// countRequest counts a request for a sandbox of the pool's kind.
+func (p *pool) countRequest(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.turn(now)
-	p.asked[p.period%demandPeriods]++
+	p.advancePeriod(now)
+	p.demand[p.period%demandPeriods]++
 }
 
-// turn forgets what is too long ago.
-func (p *pool) turn(now time.Time) {
+// advancePeriod removes the counts of periods that are too long ago. The lock is held.
+func (p *pool) advancePeriod(now time.Time) {
 	period := now.UnixNano() / int64(demandPeriod)
-	if period < p.period || period-p.period >= demandPeriods { // a clock that was set, or a long quiet
-		p.asked, p.period = [demandPeriods]int{}, period
+	if period < p.period || period-p.period >= demandPeriods { // the clock was set, or there was no request for long
+		p.demand, p.period = [demandPeriods]int{}, period
 	}
 	for p.period < period {
 		p.period++
-		p.asked[p.period%demandPeriods] = 0
+		p.demand[p.period%demandPeriods] = 0
 	}
 }
 
-// missing returns how many more are to be made, or, below zero, are too many.
-func (p *pool) missing(now time.Time) int {
+// countMissing returns how many spares are missing, or, below zero, too many.
+func (p *pool) countMissing(now time.Time) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ready = slices.DeleteFunc(p.ready, func(b *box) bool { return b.state() != sandpit.StateRunning })
+	p.ready = slices.DeleteFunc(p.ready, func(rec *sandboxRecord) bool { return rec.state() != sandpit.StateRunning })
 	want := p.Size
 	if p.Max > p.Size {
-		p.turn(now)
-		want = min(max(p.Size, slices.Max(p.asked[:])), p.Max)
+		p.advancePeriod(now)
+		want = min(max(p.Size, slices.Max(p.demand[:])), p.Max)
 	}
-	return want - len(p.ready) - p.making
+	return want - len(p.ready) - p.creating
 }
 
-// pop takes one that is ready, and its turn; nil if there is none.
-func (p *pool) pop() *box { return p.popIf(func(*box) bool { return true }) }
+// takeAny removes a spare from the pool and returns it locked, or nil.
+func (p *pool) takeAny() *sandboxRecord { return p.takeIf(func(*sandboxRecord) bool { return true }) }
 
-// popImage is pop of a sandbox of an image. The same name may mean another image to another
+// takeImage is takeAny for a prepared image. The same image name may mean another image to another
 // owner, or may have changed its meaning.
-func (p *pool) popImage(prepared sandpit.Image) *box {
-	return p.popIf(func(b *box) bool { return b.look().Prepared == prepared })
+func (p *pool) takeImage(prepared sandpit.Image) *sandboxRecord {
+	return p.takeIf(func(rec *sandboxRecord) bool { return rec.currentRow().Prepared == prepared })
 }
 
-// noteImage notes if a request found another image by the name than the pool has.
+// noteImage records whether a request's image differs from that of all spares.
 func (p *pool) noteImage(prepared sandpit.Image) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	hasImage := func(b *box) bool { return b.look().Prepared == prepared }
+	hasImage := func(rec *sandboxRecord) bool { return rec.currentRow().Prepared == prepared }
 	if len(p.ready) > 0 && !slices.ContainsFunc(p.ready, hasImage) {
 		p.stale = true
 	}
 }
 
-func (p *pool) popIf(suits func(*box) bool) *box {
+func (p *pool) takeIf(suits func(*sandboxRecord) bool) *sandboxRecord {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := 0; i < len(p.ready); {
-		b := p.ready[i]
-		if !suits(b) {
+		rec := p.ready[i]
+		if !suits(rec) {
 			i++
 			continue
 		}
 		p.ready = slices.Delete(p.ready, i, i+1)
-		if !b.tryTake() {
-			continue // it has just ended
+		if !rec.tryLock() {
+			continue // it is ending
 		}
-		if row := b.look(); row.State == sandpit.StateRunning && row.Pool == p.key && b.placed() != nil {
-			return b
+		if row := rec.currentRow(); row.State == sandpit.StateRunning && row.Pool == p.key && rec.currentInstance() != nil {
+			return rec
 		}
-		b.yield()
+		rec.unlock()
 	}
 	return nil
 }
 
-// popFor is popImage for an owner. One that has claimed a sandbox a moment ago leaves the last
-// ones to others who need some: taking those as fast as they are made would keep them from
-// everybody else.
-func (p *pool) popFor(owner string, prepared sandpit.Image, now time.Time, mustShare func(owner string) bool) *box {
+// takeFor is takeImage for an owner. An owner that has claimed a spare a moment ago leaves the last
+// ones to other owners: otherwise it could take all spares as fast as they are created.
+func (p *pool) takeFor(owner string, prepared sandpit.Image, now time.Time, mustShare func(owner string) bool) *sandboxRecord {
 	if p.isGreedy(owner, now) && mustShare(owner) {
 		return nil
 	}
-	b := p.popImage(prepared)
-	if b != nil {
+	rec := p.takeImage(prepared)
+	if rec != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.claims[owner] = now
 	}
-	return b
+	return rec
 }
 
-// isGreedy reports whether an owner who has claimed a sandbox a moment ago would take one of
-// the last. Claims that are longer ago are forgotten.
+// isGreedy reports whether an owner that has claimed a spare a moment ago would take one of the
+// last. It removes older claims.
 func (p *pool) isGreedy(owner string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,50 +226,50 @@ func (p *pool) isGreedy(owner string, now time.Time) bool {
 	return again && int64(len(p.ready)) <= fairshare.Half(int64(max(p.Size, 1)))
 }
 
-func (p *pool) push(b *box) {
+func (p *pool) addReady(rec *sandboxRecord) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ready = append(p.ready, b)
+	p.ready = append(p.ready, rec)
 }
 
-func (p *pool) has(b *box) bool {
+func (p *pool) hasRecord(rec *sandboxRecord) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.making > 0 || slices.Contains(p.ready, b)
+	return p.creating > 0 || slices.Contains(p.ready, rec)
 }
 
-func (p *pool) stocked() bool {
+func (p *pool) hasReady() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ready) > 0
 }
 
-func (p *pool) wake() {
+func (p *pool) triggerFill() {
 	select {
-	case p.nudge <- struct{}{}:
+	case p.fillRequest <- struct{}{}:
 	default:
 	}
 }
 
-// poolLoop keeps a pool at its size.
-func (m *Manager) poolLoop(p *pool) func(ctx context.Context) {
+// newLoop returns the loop that keeps a pool at its size.
+func (ps *Pools) newLoop(p *pool) func(ctx context.Context) {
 	return func(ctx context.Context) {
 		pause := poolFirstPause
 		for ctx.Err() == nil {
 			rest := demandPeriod
-			if err := m.fill(ctx, p); err != nil && ctx.Err() == nil {
-				m.o.Log.WarnContext(ctx, "a pool cannot be filled", slog.Any("error", err), slog.Duration("again in", pause))
+			if err := ps.fillPool(ctx, p); err != nil && ctx.Err() == nil {
+				ps.log.WarnContext(ctx, "manager: pool not filled", slog.Any("error", err), slog.Duration("retry_in", pause))
 				rest, pause = pause, min(2*pause, poolLastPause)
-				_ = sleep(ctx, rest) // not even for who asks: all would fail alike
+				_ = sleep(ctx, rest) // also if spares are requested: the next attempt would fail as well
 				continue
 			}
 			pause = poolFirstPause
 			timer := time.NewTimer(rest)
 			select {
 			case <-timer.C:
-			case <-p.nudge:
-				if p.stocked() { // who has just claimed one goes first
-					_ = sleep(ctx, poolCalm)
+			case <-p.fillRequest:
+				if p.hasReady() { // requests have priority over the pool
+					_ = sleep(ctx, refillDelay)
 				}
 			case <-ctx.Done():
 			}
@@ -259,60 +278,59 @@ func (m *Manager) poolLoop(p *pool) func(ctx context.Context) {
 	}
 }
 
-// fill makes what is missing, or removes what is too much. It takes at most half of
-// the places of those who make.
-func (m *Manager) fill(ctx context.Context, p *pool) error {
-	if !m.ops.begin() {
+// fillPool creates missing spares, or removes those that are too many. It uses at most half of the
+// slots for creation.
+func (ps *Pools) fillPool(ctx context.Context, p *pool) error {
+	if !ps.core.ops.begin() {
 		return errClosed
 	}
-	defer m.ops.end()
-	if err := m.renew(ctx, p); err != nil {
+	defer ps.core.ops.end()
+	if err := ps.discardOutdated(ctx, p); err != nil {
 		return err
 	}
-	missing := p.missing(m.o.Clock.Now())
+	missing := p.countMissing(ps.clock.Now())
 	for ; missing < 0; missing++ {
-		if b := p.pop(); b != nil {
-			m.discard(b, "there are more than are asked for")
+		if rec := p.takeAny(); rec != nil {
+			ps.discardSpare(rec, "the pool has too many")
 		}
 	}
 	var mu sync.Mutex
 	var failed error
 	todo := make([]struct{}, missing)
-	each(max(1, m.o.Parallel/2), todo, func(struct{}) {
-		if ctx.Err() != nil || m.closing.Load() || m.room.full() {
+	forEach(max(1, ps.o.Parallel/2), todo, func(struct{}) {
+		if ctx.Err() != nil || ps.core.closing.Load() || ps.quota.isFull() {
 			return
 		}
-		if err := m.makeSpare(ctx, p); err != nil {
+		if err := ps.createSpare(ctx, p); err != nil {
 			mu.Lock()
 			defer mu.Unlock()
 			failed = err
 		}
 	})
 	if errors.Is(failed, sandpit.Exhausted) {
-		return nil // when there is room again
+		return nil // filled when there is room again
 	}
 	return failed
 }
 
-// spare is the request for one sandbox of a pool.
-func (m *Manager) spare(ctx context.Context, p *pool) (CreateRequest, error) {
-	now, err := m.now(ctx)
+// newSpareRequest returns the request for a spare.
+func (ps *Pools) newSpareRequest(ctx context.Context, p *pool) (CreateRequest, error) {
+	now, err := ps.wall.now(ctx)
 	if err != nil {
 		return CreateRequest{}, err
 	}
-	r, err := m.Expand(ctx, CreateRequest{
+	r, err := ps.expander.expandRequest(ctx, CreateRequest{
 		Provider: p.Provider, Spec: p.Spec, Policy: store.Policy{IdleTimeout: -1}, Setup: p.Warm, Configured: true,
 	})
 	if err != nil {
 		return r, err
 	}
-	return m.prepare(ctx, r, now)
+	return ps.creator.prepareRequest(ctx, r, now)
 }
 
-// renew removes what a pool has of an image when the name of that means something else by
-// now. What a template means is looked up each time, what a registry has only if a request
-// found another image.
-func (m *Manager) renew(ctx context.Context, p *pool) error {
+// discardOutdated removes spares whose image name now means another image. Names of templates are
+// resolved each time, names in registries only after a request has found another image.
+func (ps *Pools) discardOutdated(ctx context.Context, p *pool) error {
 	p.mu.Lock()
 	stale := p.stale
 	p.stale = false
@@ -320,37 +338,37 @@ func (m *Manager) renew(ctx context.Context, p *pool) error {
 	if _, ok := p.Spec.Image.Template(); !ok && !stale {
 		return nil
 	}
-	r, err := m.spare(ctx, p)
+	r, err := ps.newSpareRequest(ctx, p)
 	if err != nil {
 		return err
 	}
-	r, _, release, err := m.prepareImage(ctx, r, m.o.Clock.Now())
+	r, _, release, err := ps.creator.prepareImage(ctx, r, ps.clock.Now())
 	if err != nil {
 		return err
 	}
 	defer release()
 	kind := poolKey(r.Provider, r.Spec)
 	p.mu.Lock()
-	p.kind = kind
+	p.currentKey = kind
 	p.mu.Unlock()
-	isOld := func(b *box) bool {
-		row := b.look()
+	isOld := func(rec *sandboxRecord) bool {
+		row := rec.currentRow()
 		return row.Prepared != r.prepared || poolKey(row.Provider, row.Spec) != kind
 	}
-	for b := p.popIf(isOld); b != nil; b = p.popIf(isOld) {
-		m.discard(b, "its image name now means another image")
+	for rec := p.takeIf(isOld); rec != nil; rec = p.takeIf(isOld) {
+		ps.discardSpare(rec, "its image name now means another image")
 	}
 	return nil
 }
 
-// poolFor returns the pool that has sandboxes of a kind, nil if there is none.
-func (m *Manager) poolFor(kind string) *pool {
-	if p := m.pools[kind]; p != nil {
+// findPool returns the pool of a kind, or nil.
+func (ps *Pools) findPool(kind string) *pool {
+	if p := ps.byKey[kind]; p != nil {
 		return p
 	}
-	for _, p := range m.pools {
+	for _, p := range ps.byKey {
 		p.mu.Lock()
-		same := p.kind == kind
+		same := p.currentKey == kind
 		p.mu.Unlock()
 		if same {
 			return p
@@ -359,54 +377,53 @@ func (m *Manager) poolFor(kind string) *pool {
 	return nil
 }
 
-// makeSpare makes one sandbox for a pool.
-func (m *Manager) makeSpare(ctx context.Context, p *pool) error {
-	r, err := m.spare(ctx, p)
+// createSpare creates one spare.
+func (ps *Pools) createSpare(ctx context.Context, p *pool) error {
+	r, err := ps.newSpareRequest(ctx, p)
 	if err != nil {
 		return err
 	}
 	r.pool = p.key
 	p.mu.Lock()
-	p.making++
+	p.creating++
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.making--
+		p.creating--
 	}()
-	r, now, release, err := m.prepareImage(ctx, r, m.o.Clock.Now())
+	r, now, release, err := ps.creator.prepareImage(ctx, r, ps.clock.Now())
 	if err != nil {
 		return err
 	}
 	defer release()
-	b, _, err := m.reserve(ctx, r, now)
+	rec, _, err := ps.creator.reserveSandbox(ctx, r, now)
 	if err != nil {
 		return err
 	}
-	if _, err := m.make(ctx, b, r); err != nil {
+	if _, err := ps.creator.createReserved(ctx, rec, r); err != nil {
 		return err
 	}
-	if _, ok := as[sandpit.Claimer](b.placed()); !ok {
-		if b.take(ctx) == nil {
-			m.discard(b, "it cannot be claimed")
+	if _, ok := as[sandpit.Claimer](rec.currentInstance()); !ok {
+		if rec.lock(ctx) == nil {
+			ps.discardSpare(rec, "it cannot be claimed")
 		}
-		return sandpit.Errorf(sandpit.Unsupported, "sandboxes of provider %q cannot be made ahead", p.Provider)
+		return sandpit.Errorf(sandpit.Unsupported, "spares of provider %q cannot be claimed", p.Provider)
 	}
-	p.push(b)
-	if m.closing.Load() {
-		m.emptyPool(p)
+	p.addReady(rec)
+	if ps.core.closing.Load() {
+		ps.emptyPool(p)
 	}
 	return nil
 }
 
-// inPool reports whether a sandbox waits in a pool of this manager, or is being made
-// for one.
-func (m *Manager) inPool(row store.Row, b *box) bool {
-	p := m.pools[row.Pool]
-	return p != nil && p.has(b) || row.Pool == poolBuilds && m.templates.has(b.id)
+// hasSpare reports whether a sandbox is a spare of this manager, or is being created as one.
+func (ps *Pools) hasSpare(row store.Row, rec *sandboxRecord) bool {
+	p := ps.byKey[row.Pool]
+	return p != nil && p.hasRecord(rec) || row.Pool == poolBuilds && ps.registry.isBuildSandbox(rec.id)
 }
 
-// PoolStatus is how a pool is doing.
+// PoolStatus is the state of a pool.
 type PoolStatus struct {
 	Provider string       `json:"provider"`
 	Spec     sandpit.Spec `json:"spec"`
@@ -416,19 +433,19 @@ type PoolStatus struct {
 	Making   int          `json:"making"`
 }
 
-// Pools tells how the pools are doing, in the order of the options.
-func (m *Manager) Pools() []PoolStatus {
-	list := make([]PoolStatus, 0, len(m.o.Pools))
-	for _, o := range m.o.Pools {
+// List returns the state of the pools, in the order of the options.
+func (ps *Pools) List() []PoolStatus {
+	list := make([]PoolStatus, 0, len(ps.o.Pools))
+	for _, o := range ps.o.Pools {
 		spec := o.Spec.Clone()
-		provider := cmp.Or(o.Provider, m.o.Provider)
+		provider := cmp.Or(o.Provider, ps.o.Provider)
 		if _, ok := spec.Image.Template(); !ok {
-			m.o.Fill(provider, &spec)
+			ps.o.Fill(provider, &spec)
 		}
-		p := m.pools[poolKey(provider, spec)]
+		p := ps.byKey[poolKey(provider, spec)]
 		p.mu.Lock()
 		list = append(list, PoolStatus{
-			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.making,
+			Provider: p.Provider, Spec: p.Spec.Clone(), Size: p.Size, Max: max(p.Size, p.Max), Ready: len(p.ready), Making: p.creating,
 		})
 		p.mu.Unlock()
 	}

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,130 +11,128 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// claim gives a waiting sandbox to who asks for one of its kind. It reports false if
-// there is none to be had: then one must be made.
-func (m *Manager) claim(ctx context.Context, r CreateRequest, now time.Time) (sandpit.Sandbox, bool, error) {
-	p := m.poolFor(poolKey(r.Provider, r.Spec))
+// claimSpare gives a spare to a request of its kind. It reports false without one: then the
+// sandbox must be created.
+func (ps *Pools) claimSpare(ctx context.Context, r CreateRequest, now time.Time) (sandpit.Sandbox, bool, error) {
+	p := ps.findPool(poolKey(r.Provider, r.Spec))
 	if p == nil || len(r.Spec.Mounts) > 0 {
 		return sandpit.Sandbox{}, false, nil
 	}
-	if err := m.o.Disk.Check(); err != nil {
+	if err := ps.o.Disk.Check(); err != nil {
 		return sandpit.Sandbox{}, true, err
 	}
-	p.count(now)
+	p.countRequest(now)
 	p.noteImage(r.prepared)
-	defer p.wake()
-	b := p.popFor(r.Owner, r.prepared, now, m.mustShare)
-	m.o.Observer.Asked(p.Provider, p.Spec.Image, b != nil)
-	if b == nil {
+	defer p.triggerFill()
+	rec := p.takeFor(r.Owner, r.prepared, now, ps.core.mustShare)
+	ps.o.Observer.Asked(p.Provider, p.Spec.Image, rec != nil)
+	if rec == nil {
 		return sandpit.Sandbox{}, false, nil
 	}
-	if !m.boxes.takeKey(b, r) { // the same request is under way
-		p.push(b)
-		b.yield()
+	if !ps.sandboxes.reserveKey(rec, r) { // the same request is running
+		p.addReady(rec)
+		rec.unlock()
 		return sandpit.Sandbox{}, false, nil
 	}
-	claimed := b.look().Sandbox
+	claimed := rec.currentRow().Sandbox
 	claimed.Spec, claimed.Lease, claimed.CreatedAt = r.Spec, r.Lease, now
-	if err := m.room.change(claimed); err != nil {
-		m.boxes.returnKey(b, r)
-		p.push(b)
-		b.yield()
+	if err := ps.quota.changeClaim(claimed); err != nil {
+		ps.sandboxes.releaseKey(rec, r)
+		p.addReady(rec)
+		rec.unlock()
 		return sandpit.Sandbox{}, true, err
 	}
-	if err := m.handOver(ctx, b, r, claimed); err != nil {
-		m.boxes.returnKey(b, r)
-		m.o.Log.WarnContext(ctx, "a sandbox of a pool could not be claimed", slog.String("sandbox", string(b.id)), slog.Any("error", err))
-		m.discard(b, "it could not be claimed")
-		return sandpit.Sandbox{}, false, because(ctx, err)
+	if err := ps.convertSpare(ctx, rec, r, claimed); err != nil {
+		ps.sandboxes.releaseKey(rec, r)
+		ps.log.WarnContext(ctx, "manager: spare not claimed", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
+		ps.discardSpare(rec, "the claim failed")
+		return sandpit.Sandbox{}, false, causeOf(ctx, err)
 	}
-	b.yield()
-	return b.view(), true, nil
+	rec.unlock()
+	return rec.toSandbox(), true, nil
 }
 
-// handOver makes a sandbox of a pool the one that was asked for. Only when all is
-// done is it written down: until then it belongs to the pool, and nobody else ever
-// gets it.
-func (m *Manager) handOver(ctx context.Context, b *box, r CreateRequest, claimed sandpit.Sandbox) error {
+// convertSpare makes a spare the requested sandbox. The row is written only when everything is
+// done: until then the sandbox belongs to the pool, and cannot be claimed again.
+func (ps *Pools) convertSpare(ctx context.Context, rec *sandboxRecord, r CreateRequest, claimed sandpit.Sandbox) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.Timeout,
 		sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", r.Timeout.Seconds()))
 	defer cancel()
-	i := b.placed()
+	i := rec.currentInstance()
 	claimer, ok := as[sandpit.Claimer](i)
 	if !ok {
-		return sandpit.Errorf(sandpit.Internal, "sandbox %s cannot be claimed", b.id)
+		return sandpit.Errorf(sandpit.Internal, "sandbox %s cannot be claimed", rec.id)
 	}
-	policy, err := m.completePolicy(i, r.Policy)
-	if err := errorsOf(able(i, r.Lease.Action), err); err != nil {
+	policy, err := ps.core.completePolicy(i, r.Policy)
+	if err := cmp.Or(checkAbility(i, r.Lease.Action), err); err != nil {
 		return err
 	}
-	if err := m.keepSecrets(b.id, r.Secrets); err != nil {
+	if err := ps.secrets.saveSecrets(rec.id, r.Secrets); err != nil {
 		return err
 	}
-	given := b.look()
+	given := rec.currentRow()
 	given.Sandbox = claimed
-	spec := m.specFor(given)
-	_, err = call(ctx, m.loops, m.remote("claim"), none(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
+	spec := ps.creator.newProviderSpec(given)
+	_, err = callProvider(ctx, ps.core.loops, ps.core.newCall("claim"), withoutResult(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
 	if err == nil {
-		err = m.giveKept(ctx, i, spec.Secrets)
+		err = ps.secrets.giveSecrets(ctx, i, spec.Secrets)
 	}
 	if err == nil && r.Setup != nil {
-		_, err = call(ctx, m.loops, remote{what: "set-up"}, none(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
+		_, err = callProvider(ctx, ps.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
 	}
 	if err != nil {
-		return because(ctx, err)
+		return causeOf(ctx, err)
 	}
-	if claimed.Spec.Ports, err = m.publish(ctx, b, i, r.Spec.Ports); err != nil {
+	if claimed.Spec.Ports, err = ps.ports.publishPorts(ctx, rec, i, r.Spec.Ports); err != nil {
 		return err
 	}
-	err = m.write(ctx, b, func(row *store.Row) {
-		row.Sandbox, row.Policy, row.Pool, row.Term = claimed, policy, "", termOf(claimed.Lease, claimed.CreatedAt)
+	err = ps.records.updateRow(ctx, rec, func(row *store.Row) {
+		row.Sandbox, row.Policy, row.Pool, row.Term = claimed, policy, "", leaseTermFrom(claimed.Lease, claimed.CreatedAt)
 		row.LastUsedAt, row.ChangedAt, row.Admin = claimed.CreatedAt, claimed.CreatedAt, r.isTrusted()
 	})
 	if err != nil {
 		return err
 	}
-	return m.scheduleDeadline(ctx, b)
+	return ps.messages.scheduleDeadline(ctx, rec)
 }
 
-// discard removes a sandbox that nobody has heard of. Who calls performs one of the
-// ops, and has the sandbox's turn, which is given back when it is gone.
-func (m *Manager) discard(b *box, why string) {
-	m.ops.more()
+// discardSpare removes a spare in the background and then unlocks it. The caller runs an operation,
+// and holds the lock.
+func (ps *Pools) discardSpare(rec *sandboxRecord, why string) {
+	ps.core.ops.addOne()
 	go func() {
-		defer m.ops.end()
-		defer b.yield()
-		// When the manager closes, what is left is left to the next one.
-		ctx, cancel := context.WithTimeout(m.ops.ctx, cleanupLimit)
+		defer ps.core.ops.end()
+		defer rec.unlock()
+		// When the manager closes, the next one removes the rest.
+		ctx, cancel := context.WithTimeout(ps.core.ops.ctx, cleanupLimit)
 		defer cancel()
-		if err := m.undo(ctx, b, errors.New(why)); err != nil {
-			m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
-			m.o.Log.WarnContext(ctx, "a sandbox of a pool is left till later", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+		if err := ps.creator.undoCreation(ctx, rec, errors.New(why)); err != nil {
+			ps.messages.scheduleMessage(ctx, rec, kindDelete, ps.clock.Now())
+			ps.log.WarnContext(ctx, "manager: spare not removed; retried later", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}()
 }
 
-// makeRoom removes a sandbox that waits in a pool, and reports whether there was one.
-func (m *Manager) makeRoom(ctx context.Context) bool {
-	for _, p := range m.pools {
-		b := p.pop()
-		if b == nil {
+// evictSpare removes a spare of any pool, and reports whether there was one.
+func (ps *Pools) evictSpare(ctx context.Context) bool {
+	for _, p := range ps.byKey {
+		rec := p.takeAny()
+		if rec == nil {
 			continue
 		}
-		err := m.undo(ctx, b, errors.New("its room is needed"))
-		b.yield()
+		err := ps.creator.undoCreation(ctx, rec, errors.New("its room is needed"))
+		rec.unlock()
 		if err == nil {
 			return true
 		}
-		m.schedule(ctx, b, kindDelete, m.o.Clock.Now())
+		ps.messages.scheduleMessage(ctx, rec, kindDelete, ps.clock.Now())
 	}
 	return false
 }
 
-// emptyPool removes all sandboxes that wait in a pool, for who performs one of the
-// ops.
-func (m *Manager) emptyPool(p *pool) {
-	for b := p.pop(); b != nil; b = p.pop() {
-		m.discard(b, "the manager closes")
+// emptyPool removes all spares of a pool. The caller runs an operation.
+func (ps *Pools) emptyPool(p *pool) {
+	for rec := p.takeAny(); rec != nil; rec = p.takeAny() {
+		ps.discardSpare(rec, "the manager closes")
 	}
 }

@@ -39,7 +39,7 @@ func TestPoolIsNobodys(t *testing.T) {
 		"get":      func() error { _, err := r.Get(id); return err },
 		"use":      func() error { _, err := r.Use(ctx, id); return err },
 		"wake":     func() error { _, err := r.Wake(ctx, id); return err },
-		"measure":  func() error { _, err := r.Measure(ctx, id); return err },
+		"measure":  func() error { _, err := r.Usage().Measure(ctx, id); return err },
 		"pause":    func() error { return r.Pause(ctx, id) },
 		"label":    func() error { return r.SetLabels(ctx, id, nil) },
 		"deadline": func() error { return r.SetDeadline(ctx, id, sandpit.Lease{}) },

@@ -24,7 +24,7 @@ func withPool(size, most int) manager.Options {
 func (r *rig) filled(tb testing.TB, n int) {
 	tb.Helper()
 	eventually(tb, "the pool is filled", func() bool {
-		p := r.Pools()[0]
+		p := r.Pools().List()[0]
 		return p.Ready == n && p.Making == 0
 	})
 }
@@ -190,7 +190,7 @@ func TestPoolGivesWay(t *testing.T) {
 	_, err := r.Create(t.Context(), manager.CreateRequest{})
 	wantCode(t, err, sandpit.Exhausted)
 	wantText(t, err, "Maximum number of sandboxes (3) reached")
-	if p := r.Pools()[0]; p.Ready != 0 {
+	if p := r.Pools().List()[0]; p.Ready != 0 {
 		t.Errorf("the pool: %+v", p)
 	}
 }
@@ -203,7 +203,7 @@ func TestPoolLearns(t *testing.T) {
 	for range 3 {
 		r.create(t, manager.CreateRequest{Spec: kind})
 	}
-	eventually(t, "more wait", func() bool { return r.Pools()[0].Ready >= 3 })
+	eventually(t, "more wait", func() bool { return r.Pools().List()[0].Ready >= 3 })
 	for range 5 {
 		r.create(t, manager.CreateRequest{Spec: kind})
 	}
@@ -228,7 +228,7 @@ func TestPoolWarms(t *testing.T) {
 	if got := inside(t, r, s.ID, "cat ~/warm"); got != "yes" {
 		t.Errorf("inside: %q", got)
 	}
-	if !strings.Contains(r.log.String(), "a pool cannot be filled") {
+	if !strings.Contains(r.log.String(), "manager: pool not filled") {
 		t.Error("nobody was told that it failed first")
 	}
 }

@@ -9,17 +9,26 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Publisher opens addresses of the machine for ports of sandboxes.
+// portPublisher publishes the ports of sandboxes.
+type portPublisher struct {
+	core       *core
+	log        *slog.Logger
+	o          *Options
+	sandboxes  *recordIndex
+	useSandbox func(context.Context, sandpit.ID) (*Handle, error)
+}
+
+// Publisher opens ports of the machine for ports of sandboxes.
 type Publisher interface {
-	// Publish opens the ports that a sandbox wants, all or none, and returns them with
-	// the addresses that they have. A sandbox that has its ports open keeps those.
+	// Publish opens all ports of a sandbox, or none, and returns them with their addresses. Ports
+	// that are open already stay open.
 	Publish(ctx context.Context, id sandpit.ID, ports []sandpit.Port,
 		dial func(ctx context.Context, port int) (net.Conn, error)) ([]sandpit.Port, error)
-	// Withdraw closes them. Who has none is left alone.
+	// Withdraw closes the ports of a sandbox, if it has any.
 	Withdraw(id sandpit.ID)
 }
 
-// noPublisher refuses.
+// noPublisher refuses to publish ports.
 type noPublisher struct{}
 
 func (noPublisher) Publish(context.Context, sandpit.ID, []sandpit.Port, func(context.Context, int) (net.Conn, error)) ([]sandpit.Port, error) {
@@ -28,8 +37,8 @@ func (noPublisher) Publish(context.Context, sandpit.ID, []sandpit.Port, func(con
 
 func (noPublisher) Withdraw(sandpit.ID) {}
 
-// publish opens the ports that a sandbox asks for, and returns which they are.
-func (m *Manager) publish(ctx context.Context, b *box, i sandpit.Instance, ports []sandpit.Port) ([]sandpit.Port, error) {
+// publishPorts opens the ports that a sandbox asks for, and returns them with their addresses.
+func (pp *portPublisher) publishPorts(ctx context.Context, rec *sandboxRecord, i sandpit.Instance, ports []sandpit.Port) ([]sandpit.Port, error) {
 	if len(ports) == 0 {
 		return nil, nil
 	}
@@ -37,33 +46,33 @@ func (m *Manager) publish(ctx context.Context, b *box, i sandpit.Instance, ports
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes cannot have published ports"),
 			"sandpit url gives the URL of a port")
 	}
-	return m.o.Publisher.Publish(ctx, b.id, ports, m.dialer(b.id))
+	return pp.o.Publisher.Publish(ctx, rec.id, ports, pp.newDialer(rec.id))
 }
 
-// republish opens the ports of sandboxes again that were made by an earlier manager,
-// and those that somebody else had then.
-func (m *Manager) republish(ctx context.Context) {
-	for _, b := range m.boxes.all() {
-		if row := b.look(); len(row.Spec.Ports) == 0 || !published(row.State) {
+// republishPorts opens ports of sandboxes that are not open: those of an earlier manager's
+// sandboxes, and those whose address was in use.
+func (pp *portPublisher) republishPorts(ctx context.Context) {
+	for _, rec := range pp.sandboxes.all() {
+		if row := rec.currentRow(); len(row.Spec.Ports) == 0 || !hasOpenPorts(row.State) {
 			continue
 		}
-		err := m.runIfFree(ctx, b, func(ctx context.Context, b *box) error {
-			row := b.look()
-			if !published(row.State) {
-				return errNothing
+		err := pp.core.runIfUnlocked(ctx, rec, func(ctx context.Context, rec *sandboxRecord) error {
+			row := rec.currentRow()
+			if !hasOpenPorts(row.State) {
+				return errNothingToDo
 			}
-			_, err := m.o.Publisher.Publish(ctx, b.id, row.Spec.Ports, m.dialer(b.id))
+			_, err := pp.o.Publisher.Publish(ctx, rec.id, row.Spec.Ports, pp.newDialer(rec.id))
 			return err
 		})
 		if err != nil {
-			m.o.Log.WarnContext(ctx, "ports of a sandbox are not published", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+			pp.log.WarnContext(ctx, "manager: ports not published", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}
 }
 
-// published reports whether a sandbox in this state has its ports open. One that does
-// not run keeps them for itself.
-func published(s sandpit.State) bool {
+// hasOpenPorts reports whether a sandbox in this state has its ports open. A sandbox that does not
+// run keeps them reserved.
+func hasOpenPorts(s sandpit.State) bool {
 	switch s {
 	case sandpit.StateCreating, sandpit.StateDeleting, sandpit.StateDeleted:
 		return false
@@ -72,10 +81,11 @@ func published(s sandpit.State) bool {
 	}
 }
 
-// dialer opens connections into a sandbox, which is used as long as they last.
-func (m *Manager) dialer(id sandpit.ID) func(ctx context.Context, port int) (net.Conn, error) {
+// newDialer returns a function that opens connections into a sandbox. A connection counts as use of
+// the sandbox while it is open.
+func (pp *portPublisher) newDialer(id sandpit.ID) func(ctx context.Context, port int) (net.Conn, error) {
 	return func(ctx context.Context, port int) (net.Conn, error) {
-		h, err := m.Use(ctx, id)
+		h, err := pp.useSandbox(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +100,7 @@ func (m *Manager) dialer(id sandpit.ID) func(ctx context.Context, port int) (net
 			return nil, err
 		}
 		c := &heldConn{Conn: conn, handle: h}
-		context.AfterFunc(h.Context(), func() { _ = conn.Close() }) // who uses it hears of it
+		context.AfterFunc(h.Context(), func() { _ = conn.Close() }) // ends its users' reads and writes
 		return c, nil
 	}
 }
@@ -113,7 +123,7 @@ func (c *heldConn) Close() error {
 	return c.err
 }
 
-// CloseWrite ends one direction.
+// CloseWrite closes the write direction.
 func (c *heldConn) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {

@@ -53,7 +53,7 @@ func TestPublishedPorts(t *testing.T) {
 			r := newRig(t, o)
 			t.Cleanup(func() { _ = p.Close() })
 			if pooled {
-				eventually(t, "one is ready", func() bool { return r.Pools()[0].Ready == 1 })
+				eventually(t, "one is ready", func() bool { return r.Pools().List()[0].Ready == 1 })
 			}
 			ask := manager.CreateRequest{Key: "same", Spec: sandpit.Spec{Ports: []sandpit.Port{{Port: port, HostIP: address}}}}
 			s, err := r.Create(t.Context(), ask)

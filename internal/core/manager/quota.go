@@ -7,61 +7,60 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 )
 
-// ledger counts the sandboxes that take up room.
-type ledger struct {
+// sandboxQuota counts the sandboxes that use quota and enforces the limits of their number.
+type sandboxQuota struct {
 	max    int
 	quotas Quotas
 	// mustShare reports whether an owner has to leave room for others.
 	mustShare func(owner string) bool
 
 	mu     sync.Mutex
-	claims map[sandpit.ID]claim
+	claims map[sandpit.ID]quotaClaim
 	owners map[string]int
 	labels map[string]int // by "key=value"; only those with a quota
 
 	refused int64
 }
 
-// status returns how many sandboxes there are.
-func (l *ledger) status() fairshare.Status {
+// status returns how many sandboxes use quota.
+func (l *sandboxQuota) status() fairshare.Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return fairshare.Status{Name: "sandboxes", Total: int64(l.max), Used: int64(len(l.claims)), Refused: l.refused}
 }
 
-// claim is what one sandbox counts for.
-type claim struct {
+// quotaClaim is what one sandbox counts for.
+type quotaClaim struct {
 	owner  string
 	labels []string
 }
 
-func newLedger(limit int, q Quotas, mustShare func(owner string) bool) *ledger {
-	return &ledger{
-		max: limit, quotas: q, mustShare: mustShare,
-		claims: make(map[sandpit.ID]claim), owners: make(map[string]int), labels: make(map[string]int),
+func newSandboxQuota(limit int, q Quotas) *sandboxQuota {
+	return &sandboxQuota{
+		max: limit, quotas: q,
+		claims: make(map[sandpit.ID]quotaClaim), owners: make(map[string]int), labels: make(map[string]int),
 	}
 }
 
-// take makes room for a sandbox, or fails with Exhausted. One that has room keeps
-// it.
-func (l *ledger) take(s sandpit.Sandbox) error {
-	return l.countRefusal(l.within(s.Lease.Owner, func(limit int) error {
+// reserve adds a sandbox, or fails with Exhausted. A sandbox that was added before stays.
+func (l *sandboxQuota) reserve(s sandpit.Sandbox) error {
+	return l.countRefusal(l.runWithLimit(s.Lease.Owner, func(limit int) error {
 		if _, has := l.claims[s.ID]; has {
 			return nil
 		}
-		c := l.claimOf(s)
-		if err := l.check(c, limit); err != nil {
+		c := l.newClaim(s)
+		if err := l.checkLimits(c, limit); err != nil {
 			return err
 		}
-		l.add(s.ID, c)
+		l.addClaim(s.ID, c)
 		return nil
 	}))
 }
 
-// within does something, with the lock, for an owner who may have so many sandboxes: by its
-// quota, else half of all while others need room, else all. Whether others do takes a query
-// and is asked only if it matters.
-func (l *ledger) within(owner string, do func(limit int) error) error {
+// runWithLimit calls do, with the lock held, with the number of sandboxes that an owner may have:
+// its quota, or half of all while other owners need room, or all. Whether others need room takes a
+// query, which is made only if it matters.
+func (l *sandboxQuota) runWithLimit(owner string, do func(limit int) error) error {
 	locked := func(limit int) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -82,8 +81,8 @@ func (l *ledger) within(owner string, do func(limit int) error) error {
 	return err
 }
 
-// countRefusal counts an error of take or change.
-func (l *ledger) countRefusal(err error) error {
+// countRefusal counts an error of reserve or changeClaim.
+func (l *sandboxQuota) countRefusal(err error) error {
 	if err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -92,8 +91,8 @@ func (l *ledger) countRefusal(err error) error {
 	return err
 }
 
-// hasOthers reports whether another owner has sandboxes.
-func (l *ledger) hasOthers(owner string) bool {
+// hasOtherOwners reports whether another owner has sandboxes.
+func (l *sandboxQuota) hasOtherOwners(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for other := range l.owners {
@@ -104,61 +103,61 @@ func (l *ledger) hasOthers(owner string) bool {
 	return false
 }
 
-// full reports whether there is no room for anybody.
-func (l *ledger) full() bool {
+// isFull reports whether the server's limit is reached.
+func (l *sandboxQuota) isFull() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.claims) >= l.max
 }
 
-// hold makes room for a sandbox that is there already, whatever the limits.
-func (l *ledger) hold(s sandpit.Sandbox) {
+// addExisting adds a sandbox that exists already, whatever the limits.
+func (l *sandboxQuota) addExisting(s sandpit.Sandbox) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.drop(s.ID)
-	l.add(s.ID, l.claimOf(s))
+	l.dropClaim(s.ID)
+	l.addClaim(s.ID, l.newClaim(s))
 }
 
-// change counts a sandbox that has room for other labels, or fails with Exhausted.
-func (l *ledger) change(s sandpit.Sandbox) error {
-	return l.countRefusal(l.within(s.Lease.Owner, func(limit int) error {
+// changeClaim counts a sandbox for its new labels and owner, or fails with Exhausted.
+func (l *sandboxQuota) changeClaim(s sandpit.Sandbox) error {
+	return l.countRefusal(l.runWithLimit(s.Lease.Owner, func(limit int) error {
 		old, has := l.claims[s.ID]
 		if !has {
 			return nil
 		}
-		l.drop(s.ID)
-		c := l.claimOf(s)
+		l.dropClaim(s.ID)
+		c := l.newClaim(s)
 		if c.owner == old.owner {
-			limit = max(limit, l.owners[c.owner]+1) // it has a place among its owner's already
+			limit = max(limit, l.owners[c.owner]+1) // it is counted for its owner already
 		}
-		if err := l.check(c, limit); err != nil {
-			l.add(s.ID, old)
+		if err := l.checkLimits(c, limit); err != nil {
+			l.addClaim(s.ID, old)
 			return err
 		}
-		l.add(s.ID, c)
+		l.addClaim(s.ID, c)
 		return nil
 	}))
 }
 
-// revert takes a change back.
-func (l *ledger) revert(s sandpit.Sandbox) {
+// revertChange undoes changeClaim.
+func (l *sandboxQuota) revertChange(s sandpit.Sandbox) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, has := l.claims[s.ID]; has {
-		l.drop(s.ID)
-		l.add(s.ID, l.claimOf(s))
+		l.dropClaim(s.ID)
+		l.addClaim(s.ID, l.newClaim(s))
 	}
 }
 
-// give frees the room of a sandbox, if it has any.
-func (l *ledger) give(id sandpit.ID) {
+// release removes a sandbox, if it was added.
+func (l *sandboxQuota) release(id sandpit.ID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.drop(id)
+	l.dropClaim(id)
 }
 
-func (l *ledger) claimOf(s sandpit.Sandbox) claim {
-	c := claim{owner: s.Lease.Owner}
+func (l *sandboxQuota) newClaim(s sandpit.Sandbox) quotaClaim {
+	c := quotaClaim{owner: s.Lease.Owner}
 	for key, value := range s.Spec.Labels {
 		if _, limited := l.quotas.Labels[key+"="+value]; limited {
 			c.labels = append(c.labels, key+"="+value)
@@ -167,9 +166,9 @@ func (l *ledger) claimOf(s sandpit.Sandbox) claim {
 	return c
 }
 
-// check reports whether one more sandbox fits, of an owner who may have so many. The lock
-// is held.
-func (l *ledger) check(c claim, limit int) error {
+// checkLimits reports whether one more sandbox fits, given the limit of its owner. The lock is
+// held.
+func (l *sandboxQuota) checkLimits(c quotaClaim, limit int) error {
 	const hint = "delete or stop sandboxes that are no longer needed, or raise the limit"
 	if len(l.claims) >= l.max {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "Maximum number of sandboxes (%d) reached", l.max), hint)
@@ -185,7 +184,7 @@ func (l *ledger) check(c claim, limit int) error {
 	return nil
 }
 
-func (l *ledger) add(id sandpit.ID, c claim) {
+func (l *sandboxQuota) addClaim(id sandpit.ID, c quotaClaim) {
 	l.claims[id] = c
 	l.owners[c.owner]++
 	for _, label := range c.labels {
@@ -193,7 +192,7 @@ func (l *ledger) add(id sandpit.ID, c claim) {
 	}
 }
 
-func (l *ledger) drop(id sandpit.ID) {
+func (l *sandboxQuota) dropClaim(id sandpit.ID) {
 	c, has := l.claims[id]
 	if !has {
 		return
@@ -207,9 +206,9 @@ func (l *ledger) drop(id sandpit.ID) {
 	}
 }
 
-// takesRoom reports whether a sandbox in this state counts. One that is paused counts
-// unless its memory is on disk.
-func takesRoom(s sandpit.State, suspended bool) bool {
+// usesQuota reports whether a sandbox in this state counts. A paused sandbox counts unless it is
+// suspended.
+func usesQuota(s sandpit.State, suspended bool) bool {
 	switch s {
 	case sandpit.StatePaused:
 		return !suspended

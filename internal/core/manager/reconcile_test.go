@@ -106,7 +106,7 @@ func TestCrashWhileMade(t *testing.T) {
 			r.crash(t)
 			<-done
 			r.open(t)
-			r.wantGone(t, id, "the server ended while it was made")
+			r.wantGone(t, id, "the server ended during its creation")
 			if left := r.world.Leftovers(); len(left) > 0 {
 				t.Errorf("left: %q", left)
 			}

@@ -16,82 +16,80 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// CreateRequest asks for a sandbox. The zero value of a field means the default
-// stated with it.
+// CreateRequest asks for a sandbox. The zero value of a field means the default stated with it.
 type CreateRequest struct {
-	// Owner is who asks, and whom the sandbox belongs to. Default: nobody.
+	// Owner is the tenant that the sandbox belongs to. Default: none.
 	Owner string
-	// Provider is who makes it, by name. Default: Options.Provider.
+	// Provider is the name of the provider. Default: Options.Provider.
 	Provider string
-	// Spec says what it shall be. The label Label is the manager's.
+	// Spec describes the sandbox. The label Label is reserved for the manager.
 	Spec sandpit.Spec
-	// Admin says that the client is an administrator, and may use every image.
+	// Admin reports whether the client is an administrator, and may use every image.
 	Admin bool
-	// Configured says that Spec.Image comes from the configuration of the server and not
-	// from the client: it means what it means to the administrator.
+	// Configured reports whether Spec.Image comes from the server's configuration and not from
+	// the client: then it means what it means to the administrator.
 	Configured bool
-	// Secrets are environment that only the sandbox's programs have: it is kept in
-	// Options.SecretsDir until the sandbox is gone, and not given to copies. Default: none.
+	// Secrets are environment variables that only the sandbox's programs get: they are stored in
+	// Options.SecretsDir until the sandbox is deleted, and not given to copies. Default: none.
 	Secrets map[string]string
-	// Lease says how long it may exist. The owner is set by the manager; a deadline
-	// is kept to the millisecond.
+	// Lease is the deadline and its action. The manager sets the owner and rounds the deadline to
+	// milliseconds.
 	Lease sandpit.Lease
-	// Offline keeps a network from the sandbox that Options.Fill would give it.
+	// Offline prevents Options.Fill from giving the sandbox a network.
 	Offline bool
-	// Endless keeps the lifetime of the options from a request without a deadline.
+	// Endless prevents Options.Lifetime from giving a request without a deadline one.
 	Endless bool
-	// Policy says what happens to it by itself. IdleTimeout: default that of the
-	// options; below zero never.
+	// Policy has the actions that the manager takes on its own. IdleTimeout: default
+	// Options.IdleTimeout; below zero: never.
 	Policy store.Policy
-	// Key makes the request one that may be sent again: while the sandbox exists
-	// the same request by the same owner returns it. Default: each request makes one.
+	// Key is an idempotency key: while the sandbox exists, the same request of the same owner
+	// returns it. Default: each request creates a sandbox.
 	Key string
-	// Timeout is how long the making may take, from when its image is there and its turn
-	// has come. Default: Options.CreateTimeout.
+	// Timeout bounds the creation, from when the image is ready and the slot is acquired.
+	// Default: Options.CreateTimeout.
 	Timeout time.Duration
-	// Setup is what is to be done inside before it counts as running. If it fails
-	// the sandbox is taken back. Default: nothing. It is not done again when the
-	// policy has the sandbox made again. If it fails in a sandbox of a pool, it is
-	// tried once more in a new one.
+	// Setup runs before the sandbox counts as running. If it fails, the creation is undone. If
+	// it fails in a spare, it is tried once more in a new sandbox. It does not run again when the
+	// sandbox is recreated. Default: none.
 	Setup func(ctx context.Context, i sandpit.Instance) error
 
-	pool string // key of the pool that it is made for
-	// trusted says that Spec.Image is of the manager's own making, or of the configuration's.
+	pool string // key of the pool that the sandbox is created for
+	// trusted reports whether the manager or the configuration has set Spec.Image.
 	trusted bool
-	// prepared is its Row.Prepared.
-	prepared sandpit.Image
-	start    *sandpit.Recipe // what has to be started in it; nil: nothing
-	// image is what it has, seen from outside, if what it is made of is another. Default: that.
-	image *sandpit.Image
-	// term is its Row.Term. Default: as long as its lease.
+	// prepared is Row.Prepared.
+	prepared    sandpit.Image
+	startRecipe *sandpit.Recipe // the recipe whose program must be started; nil: none
+	// visibleImage is the image that callers see, if the sandbox is created from another one.
+	visibleImage *sandpit.Image
+	// term is Row.Term. Default: the duration of the lease.
 	term time.Duration
 }
 
-// prepare checks a request and fills in what it leaves out.
-func (m *Manager) prepare(ctx context.Context, r CreateRequest, now time.Time) (CreateRequest, error) {
+// prepareRequest checks a request and fills in what it leaves out.
+func (cr *creator) prepareRequest(ctx context.Context, r CreateRequest, now time.Time) (CreateRequest, error) {
 	r.Spec = r.Spec.Clone()
 	r.Spec.Secrets = slices.Sorted(maps.Keys(r.Secrets))
 	if r.Provider == "" {
-		r.Provider = m.o.Provider
+		r.Provider = cr.o.Provider
 	}
-	if m.o.Providers[r.Provider] == nil {
-		known := slices.Sorted(maps.Keys(m.o.Providers))
+	if cr.o.Providers[r.Provider] == nil {
+		known := slices.Sorted(maps.Keys(cr.o.Providers))
 		return r, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s",
 			r.Provider, strings.Join(known, ", "))
 	}
-	r.trusted = r.trusted || r.Spec.Image == "" // what is filled in is configured
+	r.trusted = r.trusted || r.Spec.Image == "" // Options.Fill sets a configured image
 	asked := r.Spec.Network
-	m.o.Fill(r.Provider, &r.Spec)
+	cr.o.Fill(r.Provider, &r.Spec)
 	if r.Offline {
-		r.Spec.Network = asked // as it was asked for, which is checked below
+		r.Spec.Network = asked // checked below
 	}
-	bounded, err := m.o.BoundNetwork(r.Spec.Network, isAdministrator(ctx))
+	bounded, err := cr.o.BoundNetwork(r.Spec.Network, isAdministrator(ctx))
 	if err != nil {
 		return r, err
 	}
 	r.Spec.Network = bounded
 	if r.Timeout == 0 {
-		r.Timeout = m.o.CreateTimeout
+		r.Timeout = cr.o.CreateTimeout
 	}
 	r.Lease.Owner = r.Owner
 	lease, err := prepareLease(r.Lease, now)
@@ -99,32 +97,32 @@ func (m *Manager) prepare(ctx context.Context, r CreateRequest, now time.Time) (
 		return r, err
 	}
 	r.Lease = lease
-	r.Policy = m.withIdleTimeout(r.Policy)
-	return r, errorsOf(r.check(), checkSecrets(r.Secrets), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
-		sandpit.CheckPorts(r.Spec.Ports), m.checkTempDirs(r.Spec.Mounts), m.checkNewName(ctx, r))
+	r.Policy = cr.core.completeIdleTimeout(r.Policy)
+	return r, cmp.Or(r.checkFields(), checkSecrets(r.Secrets), checkPolicy(r.Policy), checkLabels(r.Spec.Labels),
+		sandpit.CheckPorts(r.Spec.Ports), cr.checkTempDirs(r.Spec.Mounts), cr.checkNewName(ctx, r))
 }
 
-// withIdleTimeout fills in the idle timeout of a policy in a request. One that has an idle
+// completeIdleTimeout fills in the idle timeout of a policy in a request. A policy that has an idle
 // sandbox suspended or stopped at another time has none by default.
-func (m *Manager) withIdleTimeout(p store.Policy) store.Policy {
+func (c *core) completeIdleTimeout(p store.Policy) store.Policy {
 	switch {
 	case p.IdleTimeout < 0:
 		p.IdleTimeout = 0
 	case p.IdleTimeout == 0 && p.AutoSuspend == 0 && p.AutoStop == 0:
-		p.IdleTimeout = m.o.IdleTimeout
+		p.IdleTimeout = c.o.IdleTimeout
 	default:
 	}
 	return p
 }
 
-func (r CreateRequest) check() error {
+func (r CreateRequest) checkFields() error {
 	for name, value := range map[string]string{"owner": r.Owner, "key": r.Key} {
 		if len(value) > store.MaxName {
 			return sandpit.Errorf(sandpit.Invalid, "%s of %d bytes, want at most %d", name, len(value), store.MaxName)
 		}
 	}
 	if r.Offline && (r.Spec.Network.Online || len(r.Spec.Network.Allow)+len(r.Spec.Network.Deny) > 0) {
-		return sandpit.Errorf(sandpit.Invalid, "a sandbox with a network, or rules for one, cannot be offline")
+		return sandpit.Errorf(sandpit.Invalid, "offline, but with a network or network rules")
 	}
 	if r.Timeout < 0 {
 		return sandpit.Errorf(sandpit.Invalid, "timeout %v, want a positive one", r.Timeout)
@@ -132,9 +130,9 @@ func (r CreateRequest) check() error {
 	return nil
 }
 
-// digest is of what a request asks for. Times are not in it: who asks again asks
-// later.
-func (r CreateRequest) digest() string {
+// computeDigest returns the digest of what a request asks for, without times: a repeated request
+// comes later.
+func (r CreateRequest) computeDigest() string {
 	// The field names and the idle action of a request that names none are those of earlier
 	// versions, so that a request sent again after an upgrade still finds its sandbox.
 	type policy store.Policy
@@ -146,15 +144,15 @@ func (r CreateRequest) digest() string {
 		Action   sandpit.Action
 		Policy   policy
 	}{r.Provider, r.Spec, r.Lease.Action, p})
-	if err != nil { // a limit that is no number
+	if err != nil { // a limit that is not a number
 		text = []byte(err.Error())
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// args say what was asked for, without what may be secret.
-func (r CreateRequest) args() map[string]string {
+// eventArgs returns what a request asks for, without what may be secret.
+func (r CreateRequest) eventArgs() map[string]string {
 	args := map[string]string{"provider": r.Provider, "image": string(r.Spec.Image), "name": r.Spec.Name, "key": r.Key}
 	args["env"] = strings.Join(slices.Sorted(maps.Keys(r.Spec.Env)), " ")
 	args["secrets"] = strings.Join(slices.Sorted(maps.Keys(r.Secrets)), " ")
@@ -177,7 +175,7 @@ func prepareLease(l sandpit.Lease, now time.Time) (sandpit.Lease, error) {
 	if !l.Deadline.IsZero() {
 		l.Deadline = queue.Millis(l.Deadline)
 		if !l.Deadline.After(now) {
-			return l, sandpit.Errorf(sandpit.Invalid, "deadline %s: it has passed", l.Deadline.Format(time.RFC3339))
+			return l, sandpit.Errorf(sandpit.Invalid, "deadline %s has passed", l.Deadline.Format(time.RFC3339))
 		}
 		if err := queue.CheckTime(l.Deadline); err != nil {
 			return l, err
@@ -186,8 +184,8 @@ func prepareLease(l sandpit.Lease, now time.Time) (sandpit.Lease, error) {
 	return l, checkAction("deadline", l.Action)
 }
 
-// termOf is how long a lease lasts from now on, 0 for ever.
-func termOf(l sandpit.Lease, now time.Time) time.Duration {
+// leaseTermFrom returns how long a lease lasts from now, 0 for ever.
+func leaseTermFrom(l sandpit.Lease, now time.Time) time.Duration {
 	if l.Deadline.IsZero() {
 		return 0
 	}
@@ -203,11 +201,11 @@ func checkAction(when string, a sandpit.Action) error {
 	}
 }
 
-// minCheckpointEvery is how often files may be saved: each time the sandbox holds still
-// for a moment, and all of its files are written.
+// minCheckpointEvery is the shortest time between checkpoints: each one pauses the sandbox for a
+// moment and writes all of its files.
 const minCheckpointEvery = 10 * time.Second
 
-// maxRecreate is how often a sandbox may be made again.
+// maxRecreate bounds how often a sandbox may be recreated.
 const maxRecreate = 100
 
 func checkPolicy(p store.Policy) error {
@@ -223,8 +221,8 @@ func checkPolicy(p store.Policy) error {
 		return sandpit.Errorf(sandpit.Invalid, "checkpoint every %v, want %v or more", p.CheckpointEvery, minCheckpointEvery)
 	}
 	if p.CheckpointEvery > 0 && p.Recreate == 0 {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "checkpoints of a sandbox that is not made again after a crash"),
-			"say also how often it may be recreated")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "checkpoints of a sandbox that is not recreated after a crash"),
+			"set recreate as well")
 	}
 	if p.Recreate < 0 || p.Recreate > maxRecreate {
 		return sandpit.Errorf(sandpit.Invalid, "recreate %d times, want 0 to %d", p.Recreate, maxRecreate)
@@ -250,7 +248,7 @@ func checkLabels(labels map[string]string) error {
 			return sandpit.Errorf(sandpit.Invalid, "label %.40q: want a name, and at most %d bytes", key, maxLabelBytes)
 		}
 		if key == Label || key == sandpit.OwnerLabel {
-			return sandpit.Errorf(sandpit.Invalid, "label %q is the manager's own", key)
+			return sandpit.Errorf(sandpit.Invalid, "label %q is reserved for the manager", key)
 		}
 	}
 	return nil

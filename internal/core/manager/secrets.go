@@ -17,9 +17,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// The values of a sandbox's secrets are in a file of their own, and in its guest. The row
-// is written before the file, and removed after it: so no crash leaves one that nobody
-// knows.
+// secretFiles stores the secrets of sandboxes and gives them to guests.
+//
+// The values of a sandbox's secrets are in one file, and in its guest. The row is written before
+// the file, and removed after it, so that no crash leaves an unknown file.
+type secretFiles struct {
+	core      *core
+	instances *instances
+	o         *Options
+}
 
 // The bounds of secrets.
 const (
@@ -30,7 +36,7 @@ const (
 
 var secretPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
 
-// checkSecrets refuses what cannot be environment. No error tells a value.
+// checkSecrets refuses secrets that cannot be environment variables. No error contains a value.
 func checkSecrets(secrets map[string]string) error {
 	if len(secrets) > maxSecrets {
 		return sandpit.Errorf(sandpit.Invalid, "%d secrets, want at most %d", len(secrets), maxSecrets)
@@ -41,33 +47,33 @@ func checkSecrets(secrets map[string]string) error {
 			return sandpit.Errorf(sandpit.Invalid, "secret %.100q: want the name of a variable, of letters, digits and _", name)
 		}
 		if value == "" || len(value) > maxSecretBytes || strings.Contains(value, "\x00") {
-			return sandpit.Errorf(sandpit.Invalid, "secret %s: want a value of 1 to %d bytes, none of them zero", name, maxSecretBytes)
+			return sandpit.Errorf(sandpit.Invalid, "secret %s: want a value of 1 to %d bytes without zero bytes", name, maxSecretBytes)
 		}
 		total += len(value)
 	}
-	if total > maxSecretsSize/4 { // as JSON it may be several times as long
+	if total > maxSecretsSize/4 { // JSON can be several times as long
 		return sandpit.Errorf(sandpit.Invalid, "secrets of %d bytes, want at most %d", total, maxSecretsSize/4)
 	}
 	return nil
 }
 
-// keepSecrets writes down what a sandbox that is being made is to be given.
-func (m *Manager) keepSecrets(id sandpit.ID, secrets map[string]string) error {
+// saveSecrets writes the secrets of a sandbox that is being created.
+func (sf *secretFiles) saveSecrets(id sandpit.ID, secrets map[string]string) error {
 	if len(secrets) == 0 {
 		return nil
 	}
-	if m.o.SecretsDir == "" {
-		return sandpit.Errorf(sandpit.Unsupported, "there is no place for secrets")
+	if sf.o.SecretsDir == "" {
+		return sandpit.Errorf(sandpit.Unsupported, "no directory for secrets is configured")
 	}
 	data, err := json.Marshal(secrets)
 	if err == nil {
-		err = os.MkdirAll(m.o.SecretsDir, 0o700)
+		err = os.MkdirAll(sf.o.SecretsDir, 0o700)
 	}
 	if err == nil {
-		err = writeSecrets(filepath.Join(m.o.SecretsDir, string(id)), data)
+		err = writeSecrets(filepath.Join(sf.o.SecretsDir, string(id)), data)
 	}
 	if err != nil {
-		return fmt.Errorf("keep the secrets: %w", err)
+		return fmt.Errorf("write the secrets: %w", err)
 	}
 	return nil
 }
@@ -81,35 +87,35 @@ func writeSecrets(path string, data []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// dropSecrets removes what keepSecrets has written of a sandbox that is gone.
-func (m *Manager) dropSecrets(row store.Row) error {
+// removeSecrets removes the file of a deleted sandbox.
+func (sf *secretFiles) removeSecrets(row store.Row) error {
 	if len(row.Spec.Secrets) == 0 && row.State != sandpit.StateCreating && row.Pool == "" {
 		return nil
 	}
-	if m.o.SecretsDir == "" {
+	if sf.o.SecretsDir == "" {
 		return nil
 	}
-	err := os.Remove(filepath.Join(m.o.SecretsDir, string(row.ID)))
+	err := os.Remove(filepath.Join(sf.o.SecretsDir, string(row.ID)))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the secrets: %w", err)
 	}
 	return nil
 }
 
-// giveKept gives the guest of a sandbox its secrets, which it has lost whenever it was
-// stopped, or its memory was on disk. NotFound: they are not there any more.
-func (m *Manager) giveKept(ctx context.Context, i sandpit.Instance, names []string) error {
+// giveSecrets gives the guest of a sandbox its secrets, which the guest loses when it is stopped or
+// suspended. NotFound: the file is missing.
+func (sf *secretFiles) giveSecrets(ctx context.Context, i sandpit.Instance, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
 	keeper, ok := sandpit.As[sandpit.Secreter](i.Guest())
 	if !ok {
-		return sandpit.Errorf(sandpit.Unsupported, "sandbox %s: its guest takes no secrets", i.ID())
+		return sandpit.Errorf(sandpit.Unsupported, "sandbox %s: its guest does not support secrets", i.ID())
 	}
-	data, err := os.ReadFile(filepath.Join(m.o.SecretsDir, string(i.ID())))
+	data, err := os.ReadFile(filepath.Join(sf.o.SecretsDir, string(i.ID())))
 	if errors.Is(err, fs.ErrNotExist) {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the secrets of sandbox %s are not there any more", i.ID()),
-			"copy its files into a new one that is given them")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "the secrets of sandbox %s are missing", i.ID()),
+			"copy its files into a new sandbox with the secrets")
 	}
 	var secrets map[string]string
 	if err == nil {
@@ -121,20 +127,20 @@ func (m *Manager) giveKept(ctx context.Context, i sandpit.Instance, names []stri
 	if found := slices.Sorted(maps.Keys(secrets)); !slices.Equal(found, names) {
 		return sandpit.Errorf(sandpit.Internal, "the secrets of sandbox %s are %v, want %v", i.ID(), found, names)
 	}
-	give := none(func(ctx context.Context) error { return keeper.SetSecrets(ctx, secrets) })
-	_, err = call(ctx, m.loops, m.remote("give secrets to sandbox "+string(i.ID())), give, nil)
+	give := withoutResult(func(ctx context.Context) error { return keeper.SetSecrets(ctx, secrets) })
+	_, err = callProvider(ctx, sf.core.loops, sf.core.newCall("give secrets to sandbox "+string(i.ID())), give, nil)
 	return err
 }
 
-// giveAgain is giveKept for a sandbox that goes on.
-func (m *Manager) giveAgain(ctx context.Context, b *box) error {
-	names := b.look().Spec.Secrets
+// giveSecretsAgain is giveSecrets for a sandbox that continues.
+func (sf *secretFiles) giveSecretsAgain(ctx context.Context, rec *sandboxRecord) error {
+	names := rec.currentRow().Spec.Secrets
 	if len(names) == 0 {
 		return nil
 	}
-	i, err := m.attached(ctx, b)
+	i, err := sf.instances.ensureAttached(ctx, rec)
 	if err != nil {
 		return err
 	}
-	return m.giveKept(ctx, i, names)
+	return sf.giveSecrets(ctx, i, names)
 }

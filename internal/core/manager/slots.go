@@ -7,18 +7,17 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
-	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// slotWait bounds how long anything waits for a slot.
+// slotWait bounds every wait for a slot.
 const slotWait = 10 * time.Minute
 
-// slots divide between owners what the manager does a bounded number of at a time. What
-// belongs to no owner, such as filling a pool, counts for the owner "", which is the server
-// itself: no key has it.
+// slots divide between owners the work of which the manager does a bounded amount at a time. Work
+// that belongs to no owner, such as filling a pool, counts for the owner "", which is the server
+// itself and never has a key.
 //
-// A slot is held only for work that the server bounds. Waiting for a program of an owner,
-// for a registry or for another slot of the same kind happens outside.
+// A slot is held only for work that the server bounds. Waiting for a program of an owner, for a
+// registry or for another slot of the same kind happens without it.
 type slots struct {
 	// starts are sandboxes that are created or started, until the provider has returned them.
 	starts *fairshare.Pool
@@ -52,86 +51,26 @@ func newSlots(o Options) slots {
 	}
 }
 
-// How many requests of one owner may wait where a request has no place among the sandboxes.
+// How many requests of one owner may wait for slots that MaxSandboxes does not bound.
 const (
 	maxWaitingForks = 32
 	maxWaitingDiffs = 32
 )
 
-// Shares returns how the slots are used, for figures.
+// Shares returns how the slots and limits are used, for metrics.
 func (m *Manager) Shares() []fairshare.Status {
 	s := m.slots
-	list := []fairshare.Status{m.room.status(), m.space.status()}
+	list := []fairshare.Status{m.quota.status(), m.disk.space.status()}
 	for _, p := range []*fairshare.Pool{s.starts, s.saves, s.actions, s.forks, s.builds, s.diffs} {
 		list = append(list, p.Status())
 	}
 	return list
 }
 
-// slotsFor returns the pool of a transition, nil if that takes no time worth mentioning.
-func (m *Manager) slotsFor(row store.Row, v move) *fairshare.Pool {
-	inMemory := row.State == sandpit.StatePaused && !row.Suspended
-	switch {
-	case v.to == sandpit.StateRunning && inMemory && v.verb == resuming.verb:
-		return nil
-	case v.to == sandpit.StateRunning:
-		return m.slots.starts
-	case v.disk || v.to == sandpit.StateStopped || v.to == sandpit.StateArchived:
-		return m.slots.saves
-	default:
-		return nil
-	}
-}
-
-// acquireMove takes the slots of a transition, as acquireFor does. To stop a sandbox that
-// is paused on disk, providers resume it first, which is a start as well.
-func (m *Manager) acquireMove(ctx context.Context, b *box, row store.Row, v move) (release func(), err error) {
-	pool := m.slotsFor(row, v)
-	if !row.Suspended || v.to != sandpit.StateStopped || row.State != sandpit.StatePaused {
-		return m.acquireFor(ctx, b, pool)
-	}
-	endStart, err := m.acquireFor(ctx, b, m.slots.starts) // first, since no holder of the other waits for this one
-	if err != nil {
-		return nil, err
-	}
-	endSave, err := m.acquireFor(ctx, b, pool)
-	if err != nil {
-		endStart()
-		return nil, err
-	}
-	return func() {
-		endSave()
-		endStart()
-	}, nil
-}
-
-// acquireFor takes a slot for what is done to a sandbox. The wait ends when the sandbox is
-// deleted. The caller has its turn, and calls release.
+// awaitSlot acquires a slot for an owner, waiting at most slotWait. The caller releases it.
 //
-// Gone: it was deleted. Otherwise as acquire.
-func (m *Manager) acquireFor(ctx context.Context, b *box, p *fairshare.Pool) (release func(), err error) {
-	if p == nil {
-		return func() {}, nil
-	}
-	ctx, abort := context.WithCancelCause(ctx)
-	defer abort(nil)
-	b.making(abort)
-	defer b.making(nil)
-	slot, err := acquire(ctx, p, b.look().Lease.Owner)
-	switch {
-	case err != nil && b.isUnwanted():
-		return nil, sandpit.Errorf(sandpit.Gone, "sandbox %s was deleted while the request waited", b.id)
-	case err != nil:
-		return nil, err
-	}
-	return slot.Release, nil
-}
-
-// acquire takes a slot for an owner and waits for it, but no longer than slotWait. The
-// caller releases it.
-//
-// Exhausted: too many requests of the owner wait, or it took too long.
-func acquire(ctx context.Context, p *fairshare.Pool, owner string) (*fairshare.Grant, error) {
+// Exhausted: too many requests of the owner wait, or the wait took too long.
+func awaitSlot(ctx context.Context, p *fairshare.Pool, owner string) (*fairshare.Grant, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, slotWait, sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "the server has been busy with other requests for %v", slotWait), "try again later"))
 	defer cancel()

@@ -64,7 +64,7 @@ func TestReadyCheckHoldsNoSlot(t *testing.T) {
 	template, _ := r.begin(t, "ann", "slow", recipe)
 	eventually(t, "the build starts its program", func() bool { return len(r.placed(t)) == 1 })
 	r.create(t, manager.CreateRequest{Owner: "bob"}) // while the build waits
-	if err := r.RemoveTemplate(ctx, "ann", string(template.ID)); err != nil {
+	if err := r.Templates().Delete(ctx, "ann", string(template.ID)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -159,7 +159,7 @@ func TestForksCountForTheirOwner(t *testing.T) {
 	var group sync.WaitGroup
 	for range 2 {
 		group.Go(func() {
-			if _, err := r.Fork(t.Context(), manager.ForkRequest{Sandbox: s.ID, Count: 3}); err != nil {
+			if _, err := r.Snapshots().Fork(t.Context(), manager.ForkRequest{Sandbox: s.ID, Count: 3}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -265,7 +265,7 @@ func TestBuildsAreShared(t *testing.T) {
 		anns = append(anns, id)
 	}
 	status := func(owner string, id sandpit.BuildID) sandpit.BuildStatus {
-		b, err := r.Build(t.Context(), owner, id)
+		b, err := r.Builds().Get(t.Context(), owner, id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +290,7 @@ func TestBuildsAreShared(t *testing.T) {
 			continue
 		}
 		eventually(t, "the build says that it waits", func() bool {
-			log, err := r.BuildLog(t.Context(), "ann", id, 0, 1)
+			log, err := r.Builds().Log(t.Context(), "ann", id, 0, 1)
 			return err == nil && len(log) == 1 && log[0].Text == "wait until other builds have finished"
 		})
 	}

@@ -5,70 +5,96 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"maps"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// snapshots orders what happens to snapshots: they stay while somebody uses them.
-type snapshots struct {
-	mu      sync.Mutex
-	users   map[sandpit.SnapshotID]int             // making is whoever makes or removes it
-	strange map[string]map[sandpit.SnapshotID]bool // by provider: those without a row when it was asked last
+// Snapshots are the snapshots of all owners, and what is done with them: fork, roll back and compare.
+// All methods may be called concurrently.
+type Snapshots struct {
+	clock         clock.Clock
+	core          *core
+	createSandbox func(context.Context, CreateRequest) (sandpit.Sandbox, error)
+	deleteSandbox func(context.Context, sandpit.ID) error
+	disk          *diskUse
+	events        *Events
+	identity      string
+	instances     *instances
+	lifecycle     *lifecycle
+	log           *slog.Logger
+	o             *Options
+	records       *recordStore
+	sandboxes     *recordIndex
+	secrets       *secretFiles
+	slots         slots
+	snapshotUses  *snapshotUses
+	store         *store.Store
+	useSandbox    func(context.Context, sandpit.ID) (*Handle, error)
+	wall          *wallClock
 }
 
-// making is the number of users of a snapshot that is being made or removed.
-const making = -1
+// snapshotUses counts the users of snapshots, which cannot be deleted while they have any.
+type snapshotUses struct {
+	mu     sync.Mutex
+	users  map[sandpit.SnapshotID]int             // exclusiveUse while it is created or deleted
+	strays map[string]map[sandpit.SnapshotID]bool // by provider: those without a row when it was asked last
+}
 
-// begin takes a snapshot for its making or removal, unless somebody has it; who takes
-// it calls end.
-func (s *snapshots) begin(id sandpit.SnapshotID) bool {
+// exclusiveUse is the count of a snapshot that is being created or deleted.
+const exclusiveUse = -1
+
+// beginExclusive takes a snapshot for its creation or deletion, and reports false if it has users.
+// The caller calls endExclusive.
+func (s *snapshotUses) beginExclusive(id sandpit.SnapshotID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.users[id] != 0 {
 		return false
 	}
-	s.set(id, making)
+	s.setUsers(id, exclusiveUse)
 	return true
 }
 
-func (s *snapshots) end(id sandpit.SnapshotID) {
+func (s *snapshotUses) endExclusive(id sandpit.SnapshotID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users[id] == making {
-		s.set(id, 0)
+	if s.users[id] == exclusiveUse {
+		s.setUsers(id, 0)
 	}
 }
 
-// keep makes of who has made a snapshot its first user.
-func (s *snapshots) keep(id sandpit.SnapshotID) {
+// shareExclusive turns exclusive use into shared use, which the caller ends with release.
+func (s *snapshotUses) shareExclusive(id sandpit.SnapshotID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.set(id, 1)
+	s.setUsers(id, 1)
 }
 
-// hold keeps a snapshot from being removed, unless that has begun; who holds it calls
-// release.
-func (s *snapshots) hold(id sandpit.SnapshotID) bool {
+// acquire keeps a snapshot from being deleted, and reports false if it is being created or deleted.
+// The caller calls release.
+func (s *snapshotUses) acquire(id sandpit.SnapshotID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.users[id] == making {
+	if s.users[id] == exclusiveUse {
 		return false
 	}
-	s.set(id, s.users[id]+1)
+	s.setUsers(id, s.users[id]+1)
 	return true
 }
 
-func (s *snapshots) release(id sandpit.SnapshotID) {
+func (s *snapshotUses) release(id sandpit.SnapshotID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.set(id, s.users[id]-1)
+	s.setUsers(id, s.users[id]-1)
 }
 
-func (s *snapshots) set(id sandpit.SnapshotID, n int) {
+func (s *snapshotUses) setUsers(id sandpit.SnapshotID, n int) {
 	if n == 0 {
 		delete(s.users, id)
 		return
@@ -79,13 +105,13 @@ func (s *snapshots) set(id sandpit.SnapshotID, n int) {
 	s.users[id] = n
 }
 
-// Snapshot saves a running or paused sandbox, which goes on. The name is one that its
-// owner has not given yet, "" for none. It goes on when the caller gives up.
+// Create saves a running or paused sandbox, which continues. The name must be unused by the owner, and
+// may be empty. It continues if the caller's context ends.
 //
-// Invalid: the name. AlreadyExists: the owner has one of that name. Conflict: the
-// sandbox is neither running nor paused. Exhausted: the owner has as many, or as large
-// ones, as there may be. Unsupported: its provider cannot do that.
-func (m *Manager) Snapshot(ctx context.Context, id sandpit.ID, name string) (sandpit.Snapshot, error) {
+// Invalid: the name. AlreadyExists: the owner has a snapshot of that name. Conflict: the sandbox is
+// neither running nor paused. Exhausted: the owner's limit is reached. Unsupported: its provider
+// cannot do that.
+func (ss *Snapshots) Create(ctx context.Context, id sandpit.ID, name string) (sandpit.Snapshot, error) {
 	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Name: name}
 	if name != "" {
 		if err := sandpit.CheckSnapshotName(name); err != nil {
@@ -93,16 +119,16 @@ func (m *Manager) Snapshot(ctx context.Context, id sandpit.ID, name string) (san
 		}
 	}
 	result := make(chan store.Snapshot, 1)
-	err := m.operate(ctx, id, "snapshot", snapshotArgs(n), func(ctx context.Context, b *box) error {
-		made, err := m.save(ctx, b, n)
-		m.snapshots.end(n.ID)
+	err := ss.core.runOperation(ctx, id, "snapshot", snapshotArgs(n), func(ctx context.Context, rec *sandboxRecord) error {
+		made, err := ss.saveSandbox(ctx, rec, n)
+		ss.snapshotUses.endExclusive(n.ID)
 		result <- made
 		return err
 	})
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	return seenSnapshot(<-result), nil
+	return toSnapshot(<-result), nil
 }
 
 func snapshotArgs(n store.Snapshot) map[string]string {
@@ -111,48 +137,48 @@ func snapshotArgs(n store.Snapshot) map[string]string {
 	return args
 }
 
-// save makes a snapshot of a sandbox. Who calls has the sandbox's turn, and ends the
-// making of the snapshot, also after an error. After one nothing of it is left, or will
-// be soon.
-func (m *Manager) save(ctx context.Context, b *box, n store.Snapshot) (store.Snapshot, error) {
-	row := b.look()
+// saveSandbox creates a snapshot of a sandbox. The caller holds the sandbox's lock, and calls
+// endExclusive for the snapshot, also after an error. After an error nothing of the snapshot
+// remains, or it is removed later.
+func (ss *Snapshots) saveSandbox(ctx context.Context, rec *sandboxRecord, n store.Snapshot) (store.Snapshot, error) {
+	row := rec.currentRow()
 	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 		return n, stateError(row)
 	}
 	if hasTempDir(row.Spec) {
-		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its temporary directory ends with it", b.id),
-			"a volume outlives its sandboxes")
+		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: it has a temporary directory, which is deleted with it", rec.id),
+			"use a volume instead")
 	}
-	keeper, err := m.snapshotKeeper(row.Provider)
+	keeper, err := ss.findKeeper(row.Provider)
 	if err != nil {
 		return n, err
 	}
-	i, err := m.attached(ctx, b)
+	i, err := ss.instances.ensureAttached(ctx, rec)
 	if err != nil {
 		return n, err
 	}
 	saver, ok := as[sandpit.Snapshotter](i)
 	if !ok {
-		return n, sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its provider %q cannot do that", b.id, row.Provider)
+		return n, sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: its provider %q cannot do that", rec.id, row.Provider)
 	}
-	release, err := m.acquireFor(ctx, b, m.slots.saves)
+	release, err := ss.core.acquireSlot(ctx, rec, ss.slots.saves)
 	if err != nil {
 		return n, err
 	}
 	defer release()
-	n.Owner, n.Sandbox, n.Provider, n.Spec = row.Lease.Owner, b.id, row.Provider, row.Spec.Clone()
+	n.Owner, n.Sandbox, n.Provider, n.Spec = row.Lease.Owner, rec.id, row.Provider, row.Spec.Clone()
 	n.Spec.Env, n.Spec.Ports, n.Spec.Secrets = nil, nil, nil
-	n.Size = m.estimateSave(ctx, i, len(row.Spec.Secrets) == 0)
-	ctx, over, err := m.beginSnapshot(ctx, n)
+	n.Size = ss.disk.estimateSave(ctx, i, len(row.Spec.Secrets) == 0)
+	ctx, over, err := ss.reserveDisk(ctx, n)
 	if err != nil {
 		return n, err
 	}
-	made, err := m.makeSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+	made, err := ss.createSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 		take := func(ctx context.Context) (sandpit.Snapshot, error) { return saver.Snapshot(ctx, n.ID) }
-		made, err := call(ctx, m.loops, remote{what: "snapshot sandbox " + string(b.id), limit: m.o.CreateTimeout}, take,
+		made, err := callProvider(ctx, ss.core.loops, providerCall{what: "snapshot sandbox " + string(rec.id), limit: ss.o.CreateTimeout}, take,
 			func(_ sandpit.Snapshot, err error) {
 				if err == nil {
-					m.removeLate(keeper, n.ID)
+					ss.removeLate(keeper, n.ID)
 				}
 			})
 		n.Size, n.Memory = made.Size, made.Memory
@@ -162,122 +188,122 @@ func (m *Manager) save(ctx context.Context, b *box, n store.Snapshot) (store.Sna
 	return made, err
 }
 
-// makeSnapshot writes down that a snapshot is made, and then makes it.
-func (m *Manager) makeSnapshot(
+// createSnapshot writes the row of a snapshot and then creates it.
+func (ss *Snapshots) createSnapshot(
 	ctx context.Context, keeper sandpit.SnapshotKeeper, n store.Snapshot, do func(context.Context, store.Snapshot) (store.Snapshot, error),
 ) (store.Snapshot, error) {
-	n.State, n.CreatedAt = store.SnapshotCreating, m.o.Clock.Now()
-	m.snapshots.begin(n.ID) // nobody else knows it
-	n, err := m.insertSnapshot(ctx, n)
+	n.State, n.CreatedAt = store.SnapshotCreating, ss.clock.Now()
+	ss.snapshotUses.beginExclusive(n.ID) // it is new, so no other caller has it
+	n, err := ss.insertSnapshot(ctx, n)
 	if err != nil {
 		return n, err
 	}
 	made, err := do(ctx, n)
 	if err == nil {
 		made.State = store.SnapshotReady
-		err = m.o.Store.FinishSnapshot(ctx, made, m.snapshotLimits())
+		err = ss.store.FinishSnapshot(ctx, made, ss.newLimits())
 	}
-	if err != nil { // what cannot be taken back now is tried again by tidySnapshots
+	if err != nil { // reconcileSnapshots retries what cannot be removed now
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 		defer cancel()
-		return n, errors.Join(err, m.dropSnapshot(ctx, keeper, n.ID))
+		return n, errors.Join(err, ss.dropSnapshot(ctx, keeper, n.ID))
 	}
 	return made, nil
 }
 
-// beginSnapshot reserves the disk for a snapshot of about n.Size bytes. The returned context
-// is for its making, and over is called with how that ended. One that is brief counts as
-// what its owner has saved, until dropSnapshot.
-func (m *Manager) beginSnapshot(ctx context.Context, n store.Snapshot) (saving context.Context, over func(error), err error) {
+// reserveDisk reserves the disk for a snapshot of about n.Size bytes. The returned context is for
+// the provider's call, and over is called with its error. A temporary snapshot counts as saved data
+// of its owner until dropSnapshot.
+func (ss *Snapshots) reserveDisk(ctx context.Context, n store.Snapshot) (saving context.Context, over func(error), err error) {
 	if n.Brief {
-		s, err := m.reserveSaving(ctx, savingPlan{id: string(n.ID), owner: n.Owner, disk: m.saves, bytes: n.Size})
+		s, err := ss.disk.reserveSave(ctx, saveRequest{id: string(n.ID), owner: n.Owner, disk: ss.disk.saves, bytes: n.Size})
 		if err != nil {
 			return ctx, nil, err
 		}
-		return s.within(ctx), s.end, nil
+		return s.withAdmit(ctx), s.finish, nil
 	}
-	room, err := m.saves.Reserve(n.Owner, n.Size)
+	room, err := ss.disk.saves.Reserve(n.Owner, n.Size)
 	if err != nil {
 		return ctx, nil, err
 	}
 	admit := func(bytes int64) error {
-		m.space.deciding.Lock()
-		defer m.space.deciding.Unlock()
-		return m.checkDiskShare(ctx, n.Owner, bytes-n.Size) // the row counts for so many already
+		ss.disk.space.claimMu.Lock()
+		defer ss.disk.space.claimMu.Unlock()
+		return ss.disk.checkShare(ctx, n.Owner, bytes-n.Size) // the row counts n.Size already
 	}
 	return sandpit.WithAdmit(ctx, admit), func(error) { room.Release() }, nil
 }
 
-// insertSnapshot adds the row of a snapshot that will have about n.Size bytes.
-func (m *Manager) insertSnapshot(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
-	m.space.deciding.Lock()
-	defer m.space.deciding.Unlock()
+// insertSnapshot writes the row of a snapshot of about n.Size bytes.
+func (ss *Snapshots) insertSnapshot(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+	ss.disk.space.claimMu.Lock()
+	defer ss.disk.space.claimMu.Unlock()
 	if !n.Brief {
-		if err := m.checkDiskShare(ctx, n.Owner, n.Size); err != nil {
+		if err := ss.disk.checkShare(ctx, n.Owner, n.Size); err != nil {
 			return n, err
 		}
 	}
-	return m.o.Store.InsertSnapshot(ctx, n, m.snapshotLimits())
+	return ss.store.InsertSnapshot(ctx, n, ss.newLimits())
 }
 
-func (m *Manager) snapshotLimits() store.SnapshotLimits {
-	return store.SnapshotLimits{Count: max(0, m.o.MaxSnapshots), Bytes: max(0, m.o.MaxSnapshotBytes)}
+func (ss *Snapshots) newLimits() store.SnapshotLimits {
+	return store.SnapshotLimits{Count: max(0, ss.o.MaxSnapshots), Bytes: max(0, ss.o.MaxSnapshotBytes)}
 }
 
-// snapshotKeeper returns the provider of a name that keeps snapshots.
-func (m *Manager) snapshotKeeper(provider string) (sandpit.SnapshotKeeper, error) {
-	p := m.o.Providers[provider]
+// findKeeper returns the named provider's ability to keep snapshots.
+func (ss *Snapshots) findKeeper(provider string) (sandpit.SnapshotKeeper, error) {
+	p := ss.o.Providers[provider]
 	if p == nil {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", provider)
 	}
 	keeper, ok := sandpit.As[sandpit.SnapshotKeeper](p)
-	if around, is := keeper.(interface{ Unwrap() any }); is && around.Unwrap() != nil { // what is around can only hand on
+	if around, is := keeper.(interface{ Unwrap() any }); is && around.Unwrap() != nil { // a decorator has the ability only if what it decorates has it
 		_, ok = sandpit.As[sandpit.SnapshotKeeper](around.Unwrap())
 	}
 	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s keeps no snapshots", provider)
+		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s has no snapshots", provider)
 	}
 	return keeper, nil
 }
 
-// dropSnapshot removes a snapshot and then its row. Who calls has taken it.
-func (m *Manager) dropSnapshot(ctx context.Context, keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) error {
+// dropSnapshot removes a snapshot and then its row. The caller has exclusive use of it.
+func (ss *Snapshots) dropSnapshot(ctx context.Context, keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) error {
 	remove := func(ctx context.Context) error { return keeper.RemoveSnapshot(ctx, id) }
-	if _, err := call(ctx, m.loops, m.remote("remove snapshot "+string(id)), none(remove), nil); err != nil {
+	if _, err := callProvider(ctx, ss.core.loops, ss.core.newCall("remove snapshot "+string(id)), withoutResult(remove), nil); err != nil {
 		return err
 	}
-	m.space.drop(string(id))
-	err := m.o.Store.DeleteSnapshot(ctx, id)
+	ss.disk.space.dropClaim(string(id))
+	err := ss.store.DeleteSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
 	return err
 }
 
-// removeLate removes what came when nobody waited for it any more. If it cannot, the
-// reconciler finds it.
-func (m *Manager) removeLate(keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
-	ctx, cancel := context.WithTimeout(m.loops.ctx, m.o.CallTimeout)
+// removeLate removes a snapshot that was created after its caller had stopped waiting. If that
+// fails, the reconciler finds it.
+func (ss *Snapshots) removeLate(keeper sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
+	ctx, cancel := context.WithTimeout(ss.core.loops.ctx, ss.o.CallTimeout)
 	defer cancel()
 	err := keeper.RemoveSnapshot(ctx, id)
-	m.record(Report{Actor: actorManager, Action: "remove late snapshot", Args: map[string]string{"snapshot": string(id)}, Err: err})
+	ss.events.Record(Report{Actor: actorManager, Action: "remove late snapshot", Args: map[string]string{"snapshot": string(id)}, Err: err})
 }
 
-// held returns an owner's snapshot that is ready, and stays so until release is called.
+// holdReady returns an owner's snapshot that is ready and remains so until release is called.
 //
-// NotFound: there is none. Conflict: it is being made or removed.
-func (m *Manager) held(ctx context.Context, owner, name string) (n store.Snapshot, release func(), err error) {
-	n, err = m.o.Store.Snapshot(ctx, owner, name)
+// NotFound: no such snapshot. Conflict: it is being created or deleted.
+func (ss *Snapshots) holdReady(ctx context.Context, owner, name string) (n store.Snapshot, release func(), err error) {
+	n, err = ss.store.Snapshot(ctx, owner, name)
 	if err != nil {
 		return n, nil, err
 	}
-	if !m.snapshots.hold(n.ID) {
-		return n, nil, sandpit.Errorf(sandpit.Conflict, "snapshot %s is being made or removed", name)
+	if !ss.snapshotUses.acquire(n.ID) {
+		return n, nil, sandpit.Errorf(sandpit.Conflict, "snapshot %s is being created or deleted", name)
 	}
-	release = func() { m.snapshots.release(n.ID) }
-	now, err := m.o.Store.Snapshot(ctx, owner, string(n.ID)) // it may have been removed before it was held
+	release = func() { ss.snapshotUses.release(n.ID) }
+	now, err := ss.store.Snapshot(ctx, owner, string(n.ID)) // it may have been deleted before acquire
 	if err == nil && now.State != store.SnapshotReady {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", name)
+		err = sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
 	}
 	if err != nil {
 		release()
@@ -286,96 +312,94 @@ func (m *Manager) held(ctx context.Context, owner, name string) (n store.Snapsho
 	return now, release, nil
 }
 
-// FindSnapshot returns an owner's snapshot by its ID or name. NotFound.
-func (m *Manager) FindSnapshot(ctx context.Context, owner, name string) (sandpit.Snapshot, error) {
-	n, err := m.o.Store.Snapshot(ctx, owner, name)
+// Get returns an owner's snapshot by its ID or name. NotFound.
+func (ss *Snapshots) Get(ctx context.Context, owner, name string) (sandpit.Snapshot, error) {
+	n, err := ss.store.Snapshot(ctx, owner, name)
 	if err == nil && (n.State != store.SnapshotReady || n.Brief) {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", name)
+		err = sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
 	}
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	return seenSnapshot(n), nil
+	return toSnapshot(n), nil
 }
 
-// Snapshots returns snapshots that are ready, in the order of their IDs.
-func (m *Manager) Snapshots(ctx context.Context, f store.SnapshotFilter) ([]sandpit.Snapshot, error) {
+// List returns snapshots that are ready, in the order of their IDs.
+func (ss *Snapshots) List(ctx context.Context, f store.SnapshotFilter) ([]sandpit.Snapshot, error) {
 	f.Lasting = true
-	rows, err := m.o.Store.Snapshots(ctx, f)
+	rows, err := ss.store.Snapshots(ctx, f)
 	if err != nil {
 		return nil, err
 	}
 	list := make([]sandpit.Snapshot, len(rows))
 	for i, n := range rows {
-		list[i] = seenSnapshot(n)
+		list[i] = toSnapshot(n)
 	}
 	return list, nil
 }
 
-// seenSnapshot returns what callers see of a row.
-func seenSnapshot(n store.Snapshot) sandpit.Snapshot {
+// toSnapshot returns a snapshot as callers see it.
+func toSnapshot(n store.Snapshot) sandpit.Snapshot {
 	return sandpit.Snapshot{
 		ID: n.ID, Name: n.Name, Owner: n.Owner, Provider: n.Provider, Sandbox: n.Sandbox, Spec: n.Spec.Clone(),
 		Memory: n.Memory, Size: n.Size, Unloadable: n.Problem, CreatedAt: n.CreatedAt,
 	}
 }
 
-// RemoveSnapshot removes a snapshot; sandboxes that were made of it go on. It goes on
-// when the caller gives up. What cannot be removed is tried again later; who calls again
-// tries at once.
+// Delete removes a snapshot; sandboxes that were created from it continue. It continues if the
+// caller's context ends. What cannot be removed is retried later; another call retries at once.
 //
-// NotFound: there is none. Conflict: it is being used.
-func (m *Manager) RemoveSnapshot(ctx context.Context, owner, name string) error {
-	return m.withSnapshot(ctx, "remove snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
-		ctx, cancel := m.ops.detach(ctx)
+// NotFound: there is no such snapshot. Conflict: it is in use.
+func (ss *Snapshots) Delete(ctx context.Context, owner, name string) error {
+	return ss.withEvent(ctx, "remove snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
+		ctx, cancel := ss.core.ops.detach(ctx)
 		defer cancel()
-		n, err := m.o.Store.Snapshot(ctx, owner, name)
+		n, err := ss.store.Snapshot(ctx, owner, name)
 		if err != nil {
 			return err
 		}
-		if !m.snapshots.begin(n.ID) {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "snapshot %s is being made, used or removed", name), "try again in a moment")
+		if !ss.snapshotUses.beginExclusive(n.ID) {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "snapshot %s is being created, used or deleted", name), "try again in a moment")
 		}
-		defer m.snapshots.end(n.ID)
-		keeper, err := m.snapshotKeeper(n.Provider)
+		defer ss.snapshotUses.endExclusive(n.ID)
+		keeper, err := ss.findKeeper(n.Provider)
 		if err != nil {
 			return err
 		}
-		if err := m.o.Store.SetSnapshotDeleting(ctx, n.ID); err != nil {
+		if err := ss.store.SetSnapshotDeleting(ctx, n.ID); err != nil {
 			return err
 		}
-		return m.dropSnapshot(ctx, keeper, n.ID)
+		return ss.dropSnapshot(ctx, keeper, n.ID)
 	})
 }
 
-// withSnapshot does something for a caller, as one event. The context ends with the
-// caller's, and with the manager.
-func (m *Manager) withSnapshot(ctx context.Context, action string, n store.Snapshot, do func(context.Context) error) error {
+// withEvent runs an operation for a caller and records it as one event. The operation's context
+// ends with the caller's, and with the manager.
+func (ss *Snapshots) withEvent(ctx context.Context, action string, n store.Snapshot, do func(context.Context) error) error {
 	begin := time.Now()
-	if m.closing.Load() || !m.ops.begin() {
+	if ss.core.closing.Load() || !ss.core.ops.begin() {
 		return errClosed
 	}
-	defer m.ops.end()
-	joined, cancel := m.ops.join(ctx)
+	defer ss.core.ops.end()
+	joined, cancel := ss.core.ops.join(ctx)
 	defer cancel()
-	err := because(joined, do(joined))
+	err := causeOf(joined, do(joined))
 	args := snapshotArgs(n)
 	args["owner"] = n.Owner
-	m.record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, n.Owner), Action: action, Args: args, Err: err, Took: time.Since(begin)})
+	ss.events.Record(Report{Request: RequestIDOf(ctx), Actor: actorOf(ctx, n.Owner), Action: action, Args: args, Err: err, Took: time.Since(begin)})
 	return err
 }
 
-// ExportSnapshot writes a snapshot as one stream, which ImportSnapshot reads, also
-// elsewhere. After an error the stream is not complete. NotFound. Conflict: it is being
-// made or removed.
-func (m *Manager) ExportSnapshot(ctx context.Context, owner, name string, to io.Writer) error {
-	return m.withSnapshot(ctx, "export snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
-		n, release, err := m.held(ctx, owner, name)
+// Export writes a snapshot as one stream, which Import reads, also on another server. After an
+// error the stream is incomplete. NotFound. Conflict: it is being created or deleted.
+func (ss *Snapshots) Export(ctx context.Context, owner, name string, to io.Writer) error {
+	return ss.withEvent(ctx, "export snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
+		n, release, err := ss.holdReady(ctx, owner, name)
 		if err != nil {
 			return err
 		}
 		defer release()
-		keeper, err := m.snapshotKeeper(n.Provider)
+		keeper, err := ss.findKeeper(n.Provider)
 		if err != nil {
 			return err
 		}
@@ -383,42 +407,43 @@ func (m *Manager) ExportSnapshot(ctx context.Context, owner, name string, to io.
 	})
 }
 
-// ImportRequest asks for a snapshot to be read.
+// ImportRequest asks for a snapshot to be imported.
 type ImportRequest struct {
 	Owner string
-	// Name is one that the owner has not given yet. Default: none.
+	// Name must be unused by the owner. Default: none.
 	Name string
 	// Provider keeps it. Default: Options.Provider.
 	Provider string
 }
 
-// ImportSnapshot adds what ExportSnapshot wrote. When it fails, or ctx ends, nothing of
-// it is left. What is read is not trusted: directories of a machine and volumes are
-// refused, and so is what is larger than the owner's snapshots may be.
+// Import adds a snapshot that Export wrote. If it fails, or ctx ends, nothing of it remains. The
+// stream is not trusted: mounts are refused, and so is a stream that exceeds the limit of the
+// owner's snapshots.
 //
-// Invalid: the name, or no such stream. AlreadyExists: the owner has one of that name.
-// Exhausted: no room. Unsupported: no such provider, or it keeps no snapshots.
-func (m *Manager) ImportSnapshot(ctx context.Context, r ImportRequest, from io.Reader) (sandpit.Snapshot, error) {
-	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Owner: r.Owner, Name: r.Name, Provider: cmp.Or(r.Provider, m.o.Provider)}
-	err := m.withSnapshot(ctx, "import snapshot", n, func(ctx context.Context) error {
+// Invalid: the name, or not such a stream. AlreadyExists: the owner has a snapshot of that name.
+// Exhausted: no room. Unsupported: no such provider, or it has no snapshots.
+func (ss *Snapshots) Import(ctx context.Context, r ImportRequest, from io.Reader) (sandpit.Snapshot, error) {
+	n := store.Snapshot{ID: sandpit.NewSnapshotID(), Owner: r.Owner, Name: r.Name, Provider: cmp.Or(r.Provider, ss.o.Provider)}
+	err := ss.withEvent(ctx, "import snapshot", n, func(ctx context.Context) error {
 		if n.Name != "" {
 			if err := sandpit.CheckSnapshotName(n.Name); err != nil {
 				return err
 			}
 		}
-		keeper, err := m.snapshotKeeper(n.Provider)
+		keeper, err := ss.findKeeper(n.Provider)
 		if err != nil {
 			return err
 		}
-		defer m.snapshots.end(n.ID)
-		n, err = m.makeSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
-			made, err := keeper.ImportSnapshot(ctx, n.ID, m.bounded(from))
+		defer ss.snapshotUses.endExclusive(n.ID)
+		n, err = ss.createSnapshot(ctx, keeper, n, func(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
+			made, err := keeper.ImportSnapshot(ctx, n.ID, ss.limitStream(from))
 			if err != nil {
 				return n, err
 			}
 			n.Size, n.Memory, n.Spec = made.Size, made.Memory, made.Spec.Clone()
 			n.Spec.Ports = nil
 			delete(n.Spec.Labels, Label)
+			delete(n.Spec.Labels, sandpit.OwnerLabel)
 			return n, checkImported(n.Spec)
 		})
 		return err
@@ -426,36 +451,36 @@ func (m *Manager) ImportSnapshot(ctx context.Context, r ImportRequest, from io.R
 	if err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	return seenSnapshot(n), nil
+	return toSnapshot(n), nil
 }
 
-// checkImported refuses what a stream must not ask for.
+// checkImported refuses a spec that a stream must not contain.
 func checkImported(s sandpit.Spec) error {
 	if len(s.Mounts) > 0 {
-		return sandpit.Errorf(sandpit.Invalid, "a snapshot with directories of a machine, or volumes, cannot be imported")
+		return sandpit.Errorf(sandpit.Invalid, "a snapshot with mounts of directories or volumes cannot be imported")
 	}
 	return checkLabels(s.Labels)
 }
 
-// bounded reads no more than all snapshots of an owner may have.
-func (m *Manager) bounded(r io.Reader) io.Reader {
-	if m.o.MaxSnapshotBytes <= 0 {
+// limitStream bounds a stream by the limit of an owner's snapshots.
+func (ss *Snapshots) limitStream(r io.Reader) io.Reader {
+	if ss.o.MaxSnapshotBytes <= 0 {
 		return r
 	}
-	return &boundedReader{r, m.o.MaxSnapshotBytes}
+	return &limitedReader{r, ss.o.MaxSnapshotBytes}
 }
 
-type boundedReader struct {
-	r    io.Reader
-	left int64
+type limitedReader struct {
+	r         io.Reader
+	remaining int64
 }
 
 // Read implements io.Reader.
-func (b *boundedReader) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, sandpit.Errorf(sandpit.Exhausted, "it is larger than the snapshots of one owner may be")
+func (b *limitedReader) Read(p []byte) (int, error) {
+	if b.remaining <= 0 {
+		return 0, sandpit.Errorf(sandpit.Exhausted, "the stream exceeds the limit of an owner's snapshots")
 	}
-	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
-	b.left -= int64(n)
+	n, err := b.r.Read(p[:min(int64(len(p)), b.remaining)])
+	b.remaining -= int64(n)
 	return n, err
 }

@@ -28,17 +28,17 @@ func snapshotStep(ctx context.Context, r *manager.Manager) error {
 	step := rand.N(8)
 	switch step {
 	case 0, 1:
-		_, err = r.Snapshot(ctx, box, name)
+		_, err = r.Snapshots().Create(ctx, box, name)
 	case 2:
-		_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: box, Count: 1 + rand.N(2)})
+		_, err = r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: box, Count: 1 + rand.N(2)})
 	case 3:
-		err = r.Rollback(ctx, box, name)
+		err = r.Snapshots().RollBack(ctx, box, name)
 	case 4:
 		_, err = r.Create(ctx, from("ann", name))
 	case 5:
-		err = r.RemoveSnapshot(ctx, "ann", name)
+		err = r.Snapshots().Delete(ctx, "ann", name)
 	case 6:
-		_, err = r.Diff(ctx, manager.DiffRequest{Owner: "ann", From: manager.Side{Snapshot: name}, To: manager.Side{Sandbox: box}})
+		_, err = r.Snapshots().Diff(ctx, manager.DiffRequest{Owner: "ann", From: manager.Side{Snapshot: name}, To: manager.Side{Sandbox: box}})
 	default:
 		err = r.Delete(ctx, box)
 	}

@@ -64,7 +64,7 @@ func from(owner, snapshot string) manager.CreateRequest {
 
 func (r *rig) snapshot(tb testing.TB, id sandpit.ID, name string) sandpit.Snapshot {
 	tb.Helper()
-	s, err := r.Snapshot(tb.Context(), id, name)
+	s, err := r.Snapshots().Create(tb.Context(), id, name)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -118,13 +118,13 @@ func TestSnapshots(t *testing.T) {
 	if s.Name != "first" || s.Owner != "ann" || s.Provider != "fake" || s.Sandbox != box.ID || s.Spec.Env != nil || s.Size == 0 || s.CreatedAt.IsZero() {
 		t.Errorf("made %+v", s)
 	}
-	_, err := r.Snapshot(ctx, box.ID, "first")
+	_, err := r.Snapshots().Create(ctx, box.ID, "first")
 	wantCode(t, err, sandpit.AlreadyExists)
 	for _, name := range []string{"../x", string(sandpit.NewSnapshotID())} {
-		_, err = r.Snapshot(ctx, box.ID, name)
+		_, err = r.Snapshots().Create(ctx, box.ID, name)
 		wantCode(t, err, sandpit.Invalid)
 	}
-	_, err = r.Snapshot(ctx, sandpit.NewID(), "")
+	_, err = r.Snapshots().Create(ctx, sandpit.NewID(), "")
 	wantCode(t, err, sandpit.NotFound)
 	if err := r.Pause(ctx, box.ID); err != nil {
 		t.Fatal(err)
@@ -133,12 +133,12 @@ func TestSnapshots(t *testing.T) {
 	if err := r.Stop(ctx, box.ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.Snapshot(ctx, box.ID, "third")
+	_, err = r.Snapshots().Create(ctx, box.ID, "third")
 	wantCode(t, err, sandpit.Conflict)
 	if err := r.Start(ctx, box.ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.Snapshot(ctx, box.ID, "third")
+	_, err = r.Snapshots().Create(ctx, box.ID, "third")
 	wantCode(t, err, sandpit.Exhausted)
 	r.wantSnapshots(t, 2)
 
@@ -152,27 +152,27 @@ func TestSnapshots(t *testing.T) {
 	for owner, name := range map[string]string{"bob": "first", "": "first", "ann": "none", "eve": string(s.ID)} {
 		_, err := r.Create(ctx, from(owner, name))
 		wantCode(t, err, sandpit.NotFound)
-		_, err = r.FindSnapshot(ctx, owner, name)
+		_, err = r.Snapshots().Get(ctx, owner, name)
 		wantCode(t, err, sandpit.NotFound)
-		wantCode(t, r.RemoveSnapshot(ctx, owner, name), sandpit.NotFound)
-		wantCode(t, r.ExportSnapshot(ctx, owner, name, io.Discard), sandpit.NotFound)
-		_, err = r.Diff(ctx, manager.DiffRequest{Owner: owner, To: manager.Side{Snapshot: name}})
+		wantCode(t, r.Snapshots().Delete(ctx, owner, name), sandpit.NotFound)
+		wantCode(t, r.Snapshots().Export(ctx, owner, name, io.Discard), sandpit.NotFound)
+		_, err = r.Snapshots().Diff(ctx, manager.DiffRequest{Owner: owner, To: manager.Side{Snapshot: name}})
 		wantCode(t, err, sandpit.NotFound)
 	}
 	if err := r.Delete(ctx, box.ID); err != nil {
 		t.Fatal(err)
 	}
-	list, err := r.Snapshots(ctx, store.SnapshotFilter{Owner: "ann"})
+	list, err := r.Snapshots().List(ctx, store.SnapshotFilter{Owner: "ann"})
 	if err != nil || len(list) != 2 { // they survive their sandbox
 		t.Errorf("there are %+v, %v", list, err)
 	}
 	r.create(t, from("ann", "first"))
 	for _, name := range []string{"first", string(second.ID)} {
-		if err := r.RemoveSnapshot(ctx, "ann", name); err != nil {
+		if err := r.Snapshots().Delete(ctx, "ann", name); err != nil {
 			t.Error(err)
 		}
 	}
-	wantCode(t, r.RemoveSnapshot(ctx, "ann", "first"), sandpit.NotFound)
+	wantCode(t, r.Snapshots().Delete(ctx, "ann", "first"), sandpit.NotFound)
 	_, err = r.Create(ctx, from("ann", "first"))
 	wantCode(t, err, sandpit.NotFound)
 	r.wantSnapshots(t, 0)
@@ -193,7 +193,7 @@ func TestSnapshotFixes(t *testing.T) {
 	})
 	r := newRig(t, manager.Options{Provider: "one", Providers: map[string]sandpit.Provider{"one": other.NewProvider(), "two": other.NewProvider()}})
 	ctx := t.Context()
-	if _, err := r.CreateVolume(ctx, manager.VolumeRequest{Owner: "ann", Name: "data"}); err != nil {
+	if _, err := r.Volumes().Create(ctx, manager.VolumeRequest{Owner: "ann", Name: "data"}); err != nil {
 		t.Fatal(err)
 	}
 	req := having("ann", "data")
@@ -219,13 +219,13 @@ func TestSnapshotFixes(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Tidy(ctx)
-	if seen, err := r.FindSnapshot(ctx, "ann", "first"); err != nil || seen.Unloadable != "of another engine" {
+	if seen, err := r.Snapshots().Get(ctx, "ann", "first"); err != nil || seen.Unloadable != "of another engine" {
 		t.Errorf("the snapshot is %+v, %v", seen, err)
 	}
 	_, err := r.Create(ctx, from("ann", "first"))
 	wantCode(t, err, sandpit.Unsupported)
 	wantText(t, err, "of another engine")
-	if d, err := r.Diff(ctx, manager.DiffRequest{Owner: "ann", To: manager.Side{Snapshot: "first"}}); err != nil || len(d.Changes) == 0 {
+	if d, err := r.Snapshots().Diff(ctx, manager.DiffRequest{Owner: "ann", To: manager.Side{Snapshot: "first"}}); err != nil || len(d.Changes) == 0 {
 		t.Errorf("compare what cannot be loaded: %+v, %v", d, err)
 	}
 }
@@ -238,14 +238,14 @@ func TestSnapshotsFail(t *testing.T) {
 	box := r.create(t, owned())
 	for _, after := range []bool{false, true} {
 		r.world.Inject(fake.Fault{Op: fake.OpSnapshot, Err: errOrdered, After: after})
-		_, err := r.Snapshot(ctx, box.ID, "first")
+		_, err := r.Snapshots().Create(ctx, box.ID, "first")
 		wantCode(t, err, sandpit.Unavailable)
 		r.wantSnapshots(t, 0)
 	}
 	stop := r.world.Inject(fake.Fault{Op: fake.OpRemoveSnapshot, Err: errOrdered, Times: -1})
 	r.snapshot(t, box.ID, "first")
-	wantCode(t, r.RemoveSnapshot(ctx, "ann", "first"), sandpit.Unavailable)
-	_, err := r.FindSnapshot(ctx, "ann", "first") // it is as good as gone
+	wantCode(t, r.Snapshots().Delete(ctx, "ann", "first"), sandpit.Unavailable)
+	_, err := r.Snapshots().Get(ctx, "ann", "first") // it is as good as gone
 	wantCode(t, err, sandpit.NotFound)
 	r.Tidy(ctx)
 	r.wantSnapshots(t, 1)
@@ -257,7 +257,7 @@ func TestSnapshotsFail(t *testing.T) {
 	small := newRig(t, manager.Options{MaxSnapshotBytes: 100})
 	box = small.create(t, owned())
 	small.put(t, box.ID, "a", strings.Repeat("x", 10_000))
-	_, err = small.Snapshot(ctx, box.ID, "large")
+	_, err = small.Snapshots().Create(ctx, box.ID, "large")
 	wantCode(t, err, sandpit.Exhausted)
 	small.wantSnapshots(t, 0)
 }
@@ -273,7 +273,7 @@ func TestSnapshotsCrash(t *testing.T) {
 			box := r.create(t, owned())
 			r.snapshot(t, box.ID, "kept")
 			var file bytes.Buffer
-			if err := r.ExportSnapshot(ctx, "ann", "kept", &file); err != nil {
+			if err := r.Snapshots().Export(ctx, "ann", "kept", &file); err != nil {
 				t.Fatal(err)
 			}
 			if op == fake.OpRemoveSnapshot {
@@ -285,13 +285,13 @@ func TestSnapshotsCrash(t *testing.T) {
 				var err error
 				switch op {
 				case fake.OpRemoveSnapshot:
-					err = r.RemoveSnapshot(ctx, "ann", "data")
+					err = r.Snapshots().Delete(ctx, "ann", "data")
 				case fake.OpCreate:
-					_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID})
+					_, err = r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: box.ID})
 				case fake.OpImportSnapshot:
-					_, err = r.ImportSnapshot(ctx, manager.ImportRequest{Owner: "ann", Name: "data"}, &file)
+					_, err = r.Snapshots().Import(ctx, manager.ImportRequest{Owner: "ann", Name: "data"}, &file)
 				default:
-					_, err = r.Snapshot(ctx, box.ID, "data")
+					_, err = r.Snapshots().Create(ctx, box.ID, "data")
 				}
 				ended <- err
 			}()
@@ -346,12 +346,12 @@ func TestStraySnapshots(t *testing.T) {
 	if left := r.world.Snapshots(); !slices.Equal(left, []sandpit.SnapshotID{others}) {
 		t.Errorf("there are %q, want %s, which is nobody's here", left, others)
 	}
-	if seen, err := r.FindSnapshot(ctx, "ann", "lost"); err != nil || !strings.Contains(seen.Unloadable, "gone") {
+	if seen, err := r.Snapshots().Get(ctx, "ann", "lost"); err != nil || !strings.Contains(seen.Unloadable, "gone") {
 		t.Errorf("a snapshot that is gone: %+v, %v", seen, err)
 	}
 	_, err = r.Create(ctx, from("ann", "lost"))
 	wantCode(t, err, sandpit.Unsupported)
-	if err := r.RemoveSnapshot(ctx, "ann", "lost"); err != nil {
+	if err := r.Snapshots().Delete(ctx, "ann", "lost"); err != nil {
 		t.Error(err)
 	}
 }
@@ -369,7 +369,7 @@ func TestSnapshotsAreHeld(t *testing.T) {
 		var made sandpit.Sandbox
 		var createErr, removeErr error
 		group.Go(func() { made, createErr = r.Create(ctx, from("ann", "data")) })
-		group.Go(func() { removeErr = r.RemoveSnapshot(ctx, "ann", "data") })
+		group.Go(func() { removeErr = r.Snapshots().Delete(ctx, "ann", "data") })
 		group.Wait()
 		switch sandpit.CodeOf(createErr) {
 		case "":
@@ -383,7 +383,7 @@ func TestSnapshotsAreHeld(t *testing.T) {
 		}
 		if removeErr != nil {
 			wantCode(t, removeErr, sandpit.Conflict)
-			if err := r.RemoveSnapshot(ctx, "ann", "data"); err != nil {
+			if err := r.Snapshots().Delete(ctx, "ann", "data"); err != nil {
 				t.Error(err)
 			}
 		}
@@ -403,7 +403,7 @@ func TestFork(t *testing.T) {
 	req.Policy.IdleTimeout = -1
 	box := r.create(t, req)
 	r.put(t, box.ID, "a", "one")
-	made, err := r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 3, Labels: map[string]string{"copy": "yes"}, Env: map[string]string{"N": "1"}})
+	made, err := r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 3, Labels: map[string]string{"copy": "yes"}, Env: map[string]string{"N": "1"}})
 	if err != nil || len(made) != 3 {
 		t.Fatal(made, err)
 	}
@@ -431,26 +431,26 @@ func TestFork(t *testing.T) {
 	r.wantFile(t, made[1].ID, "a", "one")
 	r.wantFile(t, box.ID, "a", "one")
 	r.wantSnapshots(t, 0)
-	grandchildren, err := r.Fork(ctx, manager.ForkRequest{Sandbox: made[0].ID})
+	grandchildren, err := r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: made[0].ID})
 	if err != nil || len(grandchildren) != 1 {
 		t.Fatal(grandchildren, err)
 	}
 	r.wantFile(t, grandchildren[0].ID, "a", "two")
-	d, err := r.Diff(ctx, manager.DiffRequest{From: manager.Side{Sandbox: box.ID}, To: manager.Side{Sandbox: grandchildren[0].ID}, Patch: true})
+	d, err := r.Snapshots().Diff(ctx, manager.DiffRequest{From: manager.Side{Sandbox: box.ID}, To: manager.Side{Sandbox: grandchildren[0].ID}, Patch: true})
 	if err != nil || len(d.Changes) != 1 || d.Changes[0].Path != "/a" || !strings.Contains(d.Changes[0].Patch, "+two") {
 		t.Errorf("compare: %+v, %v", d, err)
 	}
-	_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: manager.MaxForks + 1})
+	_, err = r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: manager.MaxForks + 1})
 	wantCode(t, err, sandpit.Invalid)
 	req.Spec.Name = "asleep"
 	req.Lease.Deadline, req.Lease.Action = time.Now().Add(2*time.Second), sandpit.ActionPause
 	asleep := r.create(t, req)
 	eventually(t, "it is paused at its deadline", func() bool { s, err := r.Get(asleep.ID); return err == nil && s.State == sandpit.StatePaused })
-	late, err := r.Fork(ctx, manager.ForkRequest{Sandbox: asleep.ID})
+	late, err := r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: asleep.ID})
 	if err != nil || len(late) != 1 || !late[0].Lease.Deadline.After(asleep.Lease.Deadline) {
 		t.Errorf("copies after its deadline: %+v, %v", late, err)
 	}
-	_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: sandpit.NewID()})
+	_, err = r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: sandpit.NewID()})
 	wantCode(t, err, sandpit.NotFound)
 }
 
@@ -467,23 +467,23 @@ func TestForkFails(t *testing.T) {
 		r.wantState(t, box.ID, sandpit.StateRunning)
 	}
 	r.world.Inject(fake.Fault{Op: fake.OpSnapshot, Err: errOrdered})
-	_, err := r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 3})
+	_, err := r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 3})
 	wantCode(t, err, sandpit.Unavailable)
 	none()
-	_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 6})
+	_, err = r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 6})
 	wantCode(t, err, sandpit.Exhausted)
 	none()
 	r.world.Inject(fake.Fault{Op: fake.OpCreate, Err: errOrdered, After: true})
-	_, err = r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 3})
+	_, err = r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 3})
 	wantCode(t, err, sandpit.Unavailable)
 	none()
 
 	stop := r.world.Inject(fake.Fault{Op: fake.OpRemoveSnapshot, Err: errOrdered, Times: -1})
-	if _, err = r.Fork(ctx, manager.ForkRequest{Sandbox: box.ID}); err != nil {
+	if _, err = r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: box.ID}); err != nil {
 		t.Errorf("a snapshot that cannot be removed now fails the fork: %v", err)
 	}
 	r.wantSnapshots(t, 1)
-	if list, err := r.Snapshots(ctx, store.SnapshotFilter{All: true}); err != nil || len(list) != 0 {
+	if list, err := r.Snapshots().List(ctx, store.SnapshotFilter{All: true}); err != nil || len(list) != 0 {
 		t.Errorf("somebody sees %+v, %v", list, err)
 	}
 	stop()
@@ -493,7 +493,7 @@ func TestForkFails(t *testing.T) {
 	gone, cancel := context.WithCancel(ctx)
 	r.cable.hang(fake.OpCreate)
 	ended := make(chan error, 1)
-	go func() { _, err := r.Fork(gone, manager.ForkRequest{Sandbox: box.ID}); ended <- err }()
+	go func() { _, err := r.Snapshots().Fork(gone, manager.ForkRequest{Sandbox: box.ID}); ended <- err }()
 	eventually(t, "a copy is being made", func() bool { return r.cable.holding() == 1 })
 	cancel()
 	wantCode(t, <-ended, sandpit.Canceled)
@@ -510,7 +510,7 @@ func TestForkEach(t *testing.T) {
 	ctx := t.Context()
 	box := r.create(t, owned())
 	end := time.Now().Add(time.Hour).Truncate(time.Second)
-	all, err := r.ForkEach(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 5, Lease: sandpit.Lease{Deadline: end, Action: sandpit.ActionStop}})
+	all, err := r.Snapshots().ForkEach(ctx, manager.ForkRequest{Sandbox: box.ID, Count: 5, Lease: sandpit.Lease{Deadline: end, Action: sandpit.ActionStop}})
 	if err != nil || len(all) != 5 {
 		t.Fatal(all, err)
 	}
@@ -529,7 +529,7 @@ func TestForkEach(t *testing.T) {
 		t.Errorf("%d copies, want 3", made)
 	}
 	r.wantSnapshots(t, 0)
-	all, err = r.ForkEach(ctx, manager.ForkRequest{Sandbox: sandpit.NewID()})
+	all, err = r.Snapshots().ForkEach(ctx, manager.ForkRequest{Sandbox: sandpit.NewID()})
 	if wantCode(t, err, sandpit.NotFound); len(all) != 0 {
 		t.Errorf("copies of nothing: %+v", all)
 	}
@@ -549,7 +549,7 @@ func TestRollback(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Release()
-	if err := r.Rollback(ctx, box.ID, "before"); err != nil {
+	if err := r.Snapshots().RollBack(ctx, box.ID, "before"); err != nil {
 		t.Fatal(err)
 	}
 	r.wantFile(t, box.ID, "a", "one")
@@ -573,29 +573,29 @@ func TestRollback(t *testing.T) {
 	}
 	for op, after := range map[fake.Op]bool{fake.OpRollback: false} {
 		r.world.Inject(fake.Fault{Op: op, Err: errOrdered, After: after})
-		wantCode(t, r.Rollback(ctx, box.ID, "before"), sandpit.Unavailable)
+		wantCode(t, r.Snapshots().RollBack(ctx, box.ID, "before"), sandpit.Unavailable)
 		r.wantState(t, box.ID, sandpit.StatePaused)
 	}
-	if err := r.Rollback(ctx, box.ID, "before"); err != nil {
+	if err := r.Snapshots().RollBack(ctx, box.ID, "before"); err != nil {
 		t.Fatal(err)
 	}
 	r.wantFile(t, box.ID, "a", "one")
 	r.wantState(t, box.ID, sandpit.StateRunning)
 	r.world.Inject(fake.Fault{Op: fake.OpRollback, Err: errOrdered})
-	wantCode(t, r.Rollback(ctx, box.ID, "before"), sandpit.Unavailable)
+	wantCode(t, r.Snapshots().RollBack(ctx, box.ID, "before"), sandpit.Unavailable)
 	r.wantState(t, box.ID, sandpit.StateRunning)
 
 	request := owned()
 	request.Spec.Name = "other"
 	other := r.create(t, request)
-	wantCode(t, r.Rollback(ctx, other.ID, "before"), sandpit.Invalid)
+	wantCode(t, r.Snapshots().RollBack(ctx, other.ID, "before"), sandpit.Invalid)
 	bobs := r.create(t, manager.CreateRequest{Owner: "bob"})
-	wantCode(t, r.Rollback(ctx, bobs.ID, "before"), sandpit.NotFound)
-	wantCode(t, r.Rollback(ctx, box.ID, "none"), sandpit.NotFound)
+	wantCode(t, r.Snapshots().RollBack(ctx, bobs.ID, "before"), sandpit.NotFound)
+	wantCode(t, r.Snapshots().RollBack(ctx, box.ID, "none"), sandpit.NotFound)
 	if err := r.Stop(ctx, box.ID); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, r.Rollback(ctx, box.ID, "before"), sandpit.Conflict)
+	wantCode(t, r.Snapshots().RollBack(ctx, box.ID, "before"), sandpit.Conflict)
 }
 
 // TestRollbackCrash ends the manager while a sandbox is rolled back.
@@ -613,7 +613,7 @@ func TestRollbackCrash(t *testing.T) {
 		}
 		r.cable.hang(fake.OpRollback)
 		ended := make(chan error, 1)
-		go func() { ended <- r.Rollback(ctx, box.ID, "before") }()
+		go func() { ended <- r.Snapshots().RollBack(ctx, box.ID, "before") }()
 		eventually(t, "the call hangs", func() bool { return r.cable.holding() == 1 })
 		r.crash(t)
 		if err := <-ended; err == nil {
@@ -621,7 +621,7 @@ func TestRollbackCrash(t *testing.T) {
 		}
 		r.open(t)
 		eventually(t, "it runs", func() bool { return r.state(box.ID) == sandpit.StateRunning })
-		if err := r.Rollback(ctx, box.ID, "before"); err != nil {
+		if err := r.Snapshots().RollBack(ctx, box.ID, "before"); err != nil {
 			t.Error(err)
 		}
 	}
@@ -661,22 +661,22 @@ func TestDiff(t *testing.T) {
 		"written /a, written /c":              {Owner: "ann", To: now},
 		"written /a, written /b":              {Owner: "ann", To: manager.Side{Snapshot: "before"}},
 	} {
-		d, err := r.Diff(ctx, req)
+		d, err := r.Snapshots().Diff(ctx, req)
 		if got := told(req, d, err); got != want {
 			t.Errorf("%+v: %s, want %s", req, got, want)
 		}
 	}
-	_, err := r.Diff(ctx, manager.DiffRequest{Owner: "ann"})
+	_, err := r.Snapshots().Diff(ctx, manager.DiffRequest{Owner: "ann"})
 	wantCode(t, err, sandpit.Invalid)
-	_, err = r.Diff(ctx, manager.DiffRequest{Owner: "bob", From: then, To: now})
+	_, err = r.Snapshots().Diff(ctx, manager.DiffRequest{Owner: "bob", From: then, To: now})
 	wantCode(t, err, sandpit.NotFound)
 	r.world.Inject(fake.Fault{Op: fake.OpReadLayer, Err: errOrdered})
-	_, err = r.Diff(ctx, manager.DiffRequest{Owner: "ann", To: now})
+	_, err = r.Snapshots().Diff(ctx, manager.DiffRequest{Owner: "ann", To: now})
 	wantCode(t, err, sandpit.Unavailable)
 	if err := r.Stop(ctx, box.ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err = r.Diff(ctx, manager.DiffRequest{Owner: "ann", To: now})
+	_, err = r.Snapshots().Diff(ctx, manager.DiffRequest{Owner: "ann", To: now})
 	wantCode(t, err, sandpit.Conflict)
 }
 
@@ -689,31 +689,31 @@ func TestExport(t *testing.T) {
 	r.put(t, box.ID, "a", "one")
 	r.snapshot(t, box.ID, "data")
 	var file bytes.Buffer
-	if err := r.ExportSnapshot(ctx, "ann", "data", &file); err != nil {
+	if err := r.Snapshots().Export(ctx, "ann", "data", &file); err != nil {
 		t.Fatal(err)
 	}
-	s, err := away.ImportSnapshot(ctx, manager.ImportRequest{Owner: "bob", Name: "theirs"}, bytes.NewReader(file.Bytes()))
+	s, err := away.Snapshots().Import(ctx, manager.ImportRequest{Owner: "bob", Name: "theirs"}, bytes.NewReader(file.Bytes()))
 	if err != nil || s.Owner != "bob" || s.Name != "theirs" || s.Size == 0 {
 		t.Fatalf("imported %+v, %v", s, err)
 	}
 	away.wantFile(t, away.create(t, from("bob", "theirs")).ID, "a", "one")
-	_, err = away.ImportSnapshot(ctx, manager.ImportRequest{Owner: "bob", Name: "theirs"}, bytes.NewReader(file.Bytes()))
+	_, err = away.Snapshots().Import(ctx, manager.ImportRequest{Owner: "bob", Name: "theirs"}, bytes.NewReader(file.Bytes()))
 	wantCode(t, err, sandpit.AlreadyExists)
-	_, err = away.ImportSnapshot(ctx, manager.ImportRequest{Owner: "bob", Name: "../x"}, bytes.NewReader(file.Bytes()))
+	_, err = away.Snapshots().Import(ctx, manager.ImportRequest{Owner: "bob", Name: "../x"}, bytes.NewReader(file.Bytes()))
 	wantCode(t, err, sandpit.Invalid)
-	_, err = away.ImportSnapshot(ctx, manager.ImportRequest{Owner: "bob", Provider: "none"}, bytes.NewReader(file.Bytes()))
+	_, err = away.Snapshots().Import(ctx, manager.ImportRequest{Owner: "bob", Provider: "none"}, bytes.NewReader(file.Bytes()))
 	wantCode(t, err, sandpit.Unsupported)
-	_, err = away.ImportSnapshot(ctx, manager.ImportRequest{Owner: "bob"}, bytes.NewReader(file.Bytes()[:1500]))
+	_, err = away.Snapshots().Import(ctx, manager.ImportRequest{Owner: "bob"}, bytes.NewReader(file.Bytes()[:1500]))
 	wantCode(t, err, sandpit.Invalid)
-	_, err = away.ImportSnapshot(ctx, manager.ImportRequest{Owner: "bob"}, strings.NewReader("no snapshot"))
+	_, err = away.Snapshots().Import(ctx, manager.ImportRequest{Owner: "bob"}, strings.NewReader("no snapshot"))
 	wantCode(t, err, sandpit.Invalid)
 	r.put(t, box.ID, "large", strings.Repeat("x", 2<<20))
 	r.snapshot(t, box.ID, "large")
 	file.Reset()
-	if err := r.ExportSnapshot(ctx, "ann", "large", &file); err != nil {
+	if err := r.Snapshots().Export(ctx, "ann", "large", &file); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = away.ImportSnapshot(ctx, manager.ImportRequest{Owner: "bob"}, &file); err == nil {
+	if _, err = away.Snapshots().Import(ctx, manager.ImportRequest{Owner: "bob"}, &file); err == nil {
 		t.Error("more was imported than the owner may have")
 	}
 	away.wantSnapshots(t, 1)
@@ -721,15 +721,15 @@ func TestExport(t *testing.T) {
 	r.volume(t, "v")
 	r.snapshot(t, r.create(t, having("ann", "v")).ID, "mounted")
 	file.Reset()
-	if err := r.ExportSnapshot(ctx, "ann", "mounted", &file); err != nil {
+	if err := r.Snapshots().Export(ctx, "ann", "mounted", &file); err != nil {
 		t.Fatal(err)
 	}
-	_, err = away.ImportSnapshot(ctx, manager.ImportRequest{Owner: "bob"}, &file)
+	_, err = away.Snapshots().Import(ctx, manager.ImportRequest{Owner: "bob"}, &file)
 	wantCode(t, err, sandpit.Invalid)
 	wantText(t, err, "volumes")
 	away.wantSnapshots(t, 1)
-	wantCode(t, r.ExportSnapshot(ctx, "ann", "data", &broken{}), sandpit.Unavailable)
-	if err := r.RemoveSnapshot(ctx, "ann", "data"); err != nil { // nobody holds it any more
+	wantCode(t, r.Snapshots().Export(ctx, "ann", "data", &broken{}), sandpit.Unavailable)
+	if err := r.Snapshots().Delete(ctx, "ann", "data"); err != nil { // nobody holds it any more
 		t.Error(err)
 	}
 }

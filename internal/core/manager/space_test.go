@@ -314,10 +314,10 @@ func TestSnapshotsAreReserved(t *testing.T) {
 	ctx := t.Context()
 	b := r.create(t, manager.CreateRequest{Owner: "ann"})
 	inside(t, r, b.ID, "head -c 3000000 /dev/zero > large")
-	if _, err := r.Fork(ctx, manager.ForkRequest{Sandbox: b.ID}); err != nil {
+	if _, err := r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: b.ID}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Snapshot(ctx, b.ID, ""); err != nil {
+	if _, err := r.Snapshots().Create(ctx, b.ID, ""); err != nil {
 		t.Fatal(err)
 	}
 	if n := saved(r); n != 0 {
@@ -325,9 +325,9 @@ func TestSnapshotsAreReserved(t *testing.T) {
 	}
 	inside(t, r, b.ID, "head -c 3000000 /dev/zero > more")
 	before := len(r.worldSnapshots(t))
-	_, err := r.Fork(ctx, manager.ForkRequest{Sandbox: b.ID})
+	_, err := r.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: b.ID})
 	wantCode(t, err, sandpit.Exhausted)
-	_, err = r.Snapshot(ctx, b.ID, "")
+	_, err = r.Snapshots().Create(ctx, b.ID, "")
 	wantCode(t, err, sandpit.Exhausted)
 	if n := len(r.worldSnapshots(t)); n != before {
 		t.Errorf("%d snapshots, want %d", n, before)

@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 
@@ -9,12 +8,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// Stats say what a manager is busy with. As JSON, durations are in seconds.
+// Stats are counts of what a manager manages. In JSON, durations are in seconds.
 type Stats struct {
-	// TotalSandboxes are those that exist, stopped ones included, and those that
-	// wait in pools left out.
+	// TotalSandboxes counts existing sandboxes, also stopped ones, but no spares.
 	TotalSandboxes int
-	// ActiveOperations are the handles that are held and the operations under way.
+	// ActiveOperations counts handles and running operations.
 	ActiveOperations int
 	MaxSandboxes     int
 	IdleTimeout      time.Duration
@@ -37,14 +35,14 @@ func (s Stats) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// Stats counts the sandboxes of all owners and what is done to them.
+// Stats counts the sandboxes and operations of all owners.
 func (m *Manager) Stats() Stats {
 	s := m.countStats(func(store.Row) bool { return true })
-	s.ActiveOperations += m.ops.count()
+	s.ActiveOperations += m.core.ops.count()
 	return s
 }
 
-// StatsOf is Stats for an owner: only its own sandboxes and their use count.
+// StatsOf is Stats for one owner's sandboxes and their use.
 func (m *Manager) StatsOf(owner string) Stats {
 	return m.countStats(func(r store.Row) bool { return r.Lease.Owner == owner })
 }
@@ -52,46 +50,30 @@ func (m *Manager) StatsOf(owner string) Stats {
 func (m *Manager) countStats(counts func(store.Row) bool) Stats {
 	s := Stats{
 		MaxSandboxes: m.o.MaxSandboxes,
-		IdleTimeout:  m.o.IdleTimeout, CleanupInterval: m.o.Sweep, IsShuttingDown: m.closing.Load(),
+		IdleTimeout:  m.o.IdleTimeout, CleanupInterval: m.o.Sweep, IsShuttingDown: m.core.closing.Load(),
 	}
-	for _, b := range m.boxes.all() {
-		b.mu.Lock()
-		if counts(b.row) {
-			if b.row.State != sandpit.StateDeleted && b.row.Pool == "" {
+	for _, rec := range m.sandboxes.all() {
+		rec.mu.Lock()
+		if counts(rec.row) {
+			if rec.row.State != sandpit.StateDeleted && rec.row.Pool == "" {
 				s.TotalSandboxes++
 			}
-			s.ActiveOperations += len(b.handles)
+			s.ActiveOperations += len(rec.handles)
 		}
-		b.mu.Unlock()
+		rec.mu.Unlock()
 	}
 	return s
 }
 
-// Measure says what a sandbox uses. It is no use of the sandbox, which may be idle
-// all the while.
-//
-// NotFound: no such sandbox. Gone: it was deleted. Conflict: it neither runs nor is
-// paused. Unsupported: its provider cannot tell. Unavailable: it cannot be reached.
-func (m *Manager) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
-	b, err := m.boxes.known(id)
-	if err != nil {
-		return sandpit.Stats{}, err
+// CountStates counts sandboxes by their state, without spares and deleted ones.
+func (m *Manager) CountStates() map[sandpit.State]int {
+	counts := make(map[sandpit.State]int)
+	for _, rec := range m.sandboxes.all() {
+		rec.mu.Lock()
+		if rec.row.State != sandpit.StateDeleted && rec.row.Pool == "" {
+			counts[rec.row.State]++
+		}
+		rec.mu.Unlock()
 	}
-	row := b.look()
-	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
-		return sandpit.Stats{}, stateError(row)
-	}
-	i := b.placed()
-	if i == nil {
-		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not reached yet", id)
-	}
-	s, ok := as[sandpit.Statser](i)
-	if !ok {
-		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unsupported, "measure sandbox %s: its provider %q cannot do that", id, row.Provider)
-	}
-	stats, err := call(ctx, m.loops, m.remote("measure sandbox "+string(id)), s.Stats, nil)
-	if row := b.look(); err != nil && row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
-		err = stateError(row) // what became of it meanwhile says more
-	}
-	return stats, err
+	return counts
 }

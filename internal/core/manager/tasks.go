@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// tasks owns goroutines. The zero value is not ready; see newTasks.
+// tasks owns goroutines. Use newTasks; the zero value is not ready.
 type tasks struct {
 	ctx    context.Context //nolint:containedctx // the life of the tasks, which is no caller's
 	cancel context.CancelCauseFunc
@@ -21,14 +21,13 @@ type tasks struct {
 	empty  chan struct{} // closed when the last one ends after close
 }
 
-// newTasks returns tasks whose contexts have the values of ctx and not its end.
+// newTasks returns tasks whose contexts have the values of ctx, but do not end with it.
 func newTasks(ctx context.Context) *tasks {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	return &tasks{ctx: ctx, cancel: cancel, empty: make(chan struct{})}
 }
 
-// begin counts a task that the caller performs and ends. It reports false after
-// close.
+// begin counts a task that the caller runs and ends. It reports false after close.
 func (t *tasks) begin() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,8 +38,8 @@ func (t *tasks) begin() bool {
 	return true
 }
 
-// more counts one more task for who performs one already.
-func (t *tasks) more() {
+// addOne counts one more task, for a caller that runs one already.
+func (t *tasks) addOne() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n++
@@ -55,7 +54,7 @@ func (t *tasks) end() {
 	}
 }
 
-// start runs f in a goroutine. It reports false, and does not, after close.
+// start runs f in a goroutine. After close it does not, and reports false.
 func (t *tasks) start(f func(ctx context.Context)) bool {
 	if !t.begin() {
 		return false
@@ -80,7 +79,7 @@ func (t *tasks) close() {
 	}
 }
 
-// wait returns when all tasks have ended after close, or ctx has.
+// wait returns when all tasks have ended after close, or when ctx ends.
 func (t *tasks) wait(ctx context.Context) error {
 	select {
 	case <-t.empty:
@@ -101,43 +100,41 @@ func (t *tasks) count() int {
 	return t.n
 }
 
-// detach returns a context with the values of ctx that ends with the tasks and
-// not with the caller.
+// detach returns a context with the values of ctx that ends with the tasks and not with ctx.
 func (t *tasks) detach(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// join returns a context that ends with ctx and with the tasks.
+// join returns a context that ends with ctx or with the tasks.
 func (t *tasks) join(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(t.ctx, func() { cancel(context.Cause(t.ctx)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// patience is how long a call whose context has ended may take to return: by then
-// those that heed their context have told what they know.
-const patience = time.Second
+// returnGrace is how long a call may take to return after its context has ended. A call that heeds
+// its context has returned by then.
+const returnGrace = time.Second
 
-// remote is a call of something that may ignore its context.
-type remote struct {
+// providerCall is a call of something that may ignore its context.
+type providerCall struct {
 	what  string
 	limit time.Duration // 0: none but the context's
 }
 
-// call runs f in a goroutine of t and returns when it does, or soon after the
-// context or the limit has ended, with Timeout in the latter case, whether f
-// heeds its context or not. A result that comes later goes to late, if there is
-// one.
-func call[T any](ctx context.Context, t *tasks, r remote, f func(context.Context) (T, error), late func(T, error)) (T, error) {
-	ctx, cancel := limited(ctx, r)
+// callProvider runs f in a goroutine of t. It returns when f does, or soon after the context or the
+// limit ends, whether f heeds its context or not; at the limit the error is Timeout. A result that
+// comes later is passed to late, unless that is nil.
+func callProvider[T any](ctx context.Context, t *tasks, r providerCall, f func(context.Context) (T, error), late func(T, error)) (T, error) {
+	ctx, cancel := withLimit(ctx, r)
 	type answer struct {
 		value T
 		err   error
 	}
 	var zero T
-	var given atomic.Bool // somebody has decided whether the result is late
+	var given atomic.Bool // set when it is decided whether the result is late
 	answered := make(chan answer, 1)
 	started := t.start(func(context.Context) {
 		defer cancel()
@@ -157,21 +154,21 @@ func call[T any](ctx context.Context, t *tasks, r remote, f func(context.Context
 		return a.value, a.err
 	case <-ctx.Done():
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(returnGrace)
 	defer timer.Stop()
 	select {
 	case a := <-answered:
-		return a.value, because(ctx, a.err)
+		return a.value, causeOf(ctx, a.err)
 	case <-timer.C:
 	}
 	if given.CompareAndSwap(false, true) {
-		return zero, because(ctx, ctx.Err())
+		return zero, causeOf(ctx, ctx.Err())
 	}
 	a := <-answered
-	return a.value, because(ctx, a.err)
+	return a.value, causeOf(ctx, a.err)
 }
 
-func limited(ctx context.Context, r remote) (context.Context, context.CancelFunc) {
+func withLimit(ctx context.Context, r providerCall) (context.Context, context.CancelFunc) {
 	if r.limit == 0 {
 		return context.WithCancel(ctx)
 	}
@@ -179,16 +176,16 @@ func limited(ctx context.Context, r remote) (context.Context, context.CancelFunc
 		sandpit.Errorf(sandpit.Timeout, "%s timed out after %v seconds", r.what, r.limit.Seconds()))
 }
 
-// because returns err, or why the context ended if that is all it tells.
-func because(ctx context.Context, err error) error {
+// causeOf returns err, or the cause of the context's end if err only says that it ended.
+func causeOf(ctx context.Context, err error) error {
 	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// none makes a call without a result one with an empty result.
-func none(f func(context.Context) error) func(context.Context) (struct{}, error) {
+// withoutResult adapts a function without a result for callProvider.
+func withoutResult(f func(context.Context) error) func(context.Context) (struct{}, error) {
 	return func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) }
 }
 

@@ -12,33 +12,33 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/tempdir"
 )
 
-// The path of a temporary directory is in its sandbox's row before it is made, and the
-// row stays until it is removed: so no crash leaves one that nobody knows.
+// The path of a temporary directory is in its sandbox's row before the directory is created, and
+// until it is removed, so that no crash leaves an unknown directory.
 
-// checkTempDirs refuses temporary directories that cannot be made. A request does not
-// say where they are.
-func (m *Manager) checkTempDirs(mounts []sandpit.Mount) error {
+// checkTempDirs refuses temporary directories that cannot be created. A request must not name their
+// location.
+func (cr *creator) checkTempDirs(mounts []sandpit.Mount) error {
 	for _, mount := range mounts {
 		switch {
 		case !mount.Temporary:
 		case mount.Source != "":
-			return sandpit.Errorf(sandpit.Invalid, "mount on %.200q: a temporary directory has no source that can be named", mount.Target)
-		case m.o.TempDir == "":
-			return sandpit.Errorf(sandpit.Unsupported, "mount on %.200q: there is no place for temporary directories", mount.Target)
+			return sandpit.Errorf(sandpit.Invalid, "mount on %.200q: a temporary directory has no source", mount.Target)
+		case cr.o.TempDir == "":
+			return sandpit.Errorf(sandpit.Unsupported, "mount on %.200q: no directory for temporary directories is configured", mount.Target)
 		}
 	}
 	return nil
 }
 
-// withTempDirs returns a spec that says where its temporary directories will be.
-func (m *Manager) withTempDirs(s sandpit.Spec) sandpit.Spec {
+// withTempDirs returns a spec with the location of its temporary directories.
+func (cr *creator) withTempDirs(s sandpit.Spec) sandpit.Spec {
 	if !hasTempDir(s) {
 		return s
 	}
 	s = s.Clone()
 	for i, mount := range s.Mounts {
 		if mount.Temporary {
-			s.Mounts[i].Source = tempdir.Name(m.o.TempDir, mount.Target)
+			s.Mounts[i].Source = tempdir.Name(cr.o.TempDir, mount.Target)
 		}
 	}
 	return s
@@ -48,8 +48,8 @@ func hasTempDir(s sandpit.Spec) bool {
 	return slices.ContainsFunc(s.Mounts, func(mount sandpit.Mount) bool { return mount.Temporary })
 }
 
-// makeTempDirs makes the temporary directories of a sandbox. Of one that is made again
-// they are there already, with their files.
+// makeTempDirs creates the temporary directories of a sandbox. A recreated sandbox has them
+// already, with their files.
 func makeTempDirs(s sandpit.Spec) error {
 	for _, mount := range s.Mounts {
 		if !mount.Temporary {
@@ -62,22 +62,22 @@ func makeTempDirs(s sandpit.Spec) error {
 	return nil
 }
 
-// removeTempDirs removes the temporary directories of a sandbox that is gone, but those
-// that are to be kept. What this process may not remove would never be: that is told, and
-// does not keep the sandbox.
-func (m *Manager) removeTempDirs(ctx context.Context, b *box) error {
-	for _, mount := range b.look().Spec.Mounts {
+// removeTempDirs removes the temporary directories of a deleted sandbox, except those to be kept. A
+// directory that this process has no permission to remove is reported and left, so that it does not
+// prevent the deletion.
+func (rm *remover) removeTempDirs(ctx context.Context, rec *sandboxRecord) error {
+	for _, mount := range rec.currentRow().Spec.Mounts {
 		if !mount.Temporary || mount.Keep {
 			continue
 		}
 		remove := func(ctx context.Context) error { return tempdir.Remove(ctx, mount.Source) }
-		_, err := call(ctx, m.loops, m.remote("remove the temporary directory of sandbox "+string(b.id)), none(remove), nil)
+		_, err := callProvider(ctx, rm.core.loops, rm.core.newCall("remove the temporary directory of sandbox "+string(rec.id)), withoutResult(remove), nil)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, sandpit.PermissionDenied) {
-			m.o.Log.WarnContext(ctx, "a temporary directory is left", slog.String("sandbox", string(b.id)),
+			rm.log.WarnContext(ctx, "manager: temporary directory not removed", slog.String("sandbox", string(rec.id)),
 				slog.String("path", mount.Source), slog.Any("error", err))
-			m.record(Report{
-				Actor: actorManager, Action: "remove temporary directory", Sandbox: b.id,
-				Args: map[string]string{"path": cut(mount.Source, store.MaxName)}, Err: err,
+			rm.events.Record(Report{
+				Actor: actorManager, Action: "remove temporary directory", Sandbox: rec.id,
+				Args: map[string]string{"path": cutText(mount.Source, store.MaxName)}, Err: err,
 			})
 			continue
 		}

@@ -55,9 +55,9 @@ func TestTempDir(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(path, "link")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := r.Snapshot(t.Context(), s.ID, "")
+	_, err := r.Snapshots().Create(t.Context(), s.ID, "")
 	wantCode(t, err, sandpit.Unsupported)
-	_, err = r.Fork(t.Context(), manager.ForkRequest{Sandbox: s.ID})
+	_, err = r.Snapshots().Fork(t.Context(), manager.ForkRequest{Sandbox: s.ID})
 	wantCode(t, err, sandpit.Unsupported)
 	if err := r.Delete(t.Context(), s.ID); err != nil {
 		t.Fatal(err)

@@ -84,11 +84,11 @@ func templateRig(tb testing.TB, s *shop, o manager.Options) *rig {
 // begin makes a template and starts a build of it.
 func (r *rig) begin(tb testing.TB, owner, name string, recipe sandpit.Recipe, tags ...string) (sandpit.Template, sandpit.BuildID) {
 	tb.Helper()
-	t, b, err := r.CreateTemplate(tb.Context(), manager.TemplateRequest{Owner: owner, Name: name, Tags: tags})
+	t, b, err := r.Templates().Create(tb.Context(), manager.TemplateRequest{Owner: owner, Name: name, Tags: tags})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	err = r.StartBuild(tb.Context(), manager.BuildRequest{
+	err = r.Builds().Start(tb.Context(), manager.BuildRequest{
 		Owner: owner, Build: b.ID, Recipe: recipe, Secrets: map[string]string{"TOKEN": "xyzzy-plugh"},
 	})
 	if err != nil {
@@ -112,7 +112,7 @@ func (r *rig) ended(tb testing.TB, owner string, id sandpit.BuildID) (b sandpit.
 	tb.Helper()
 	eventually(tb, "a build ended", func() bool {
 		var err error
-		if b, err = r.Build(tb.Context(), owner, id); err != nil {
+		if b, err = r.Builds().Get(tb.Context(), owner, id); err != nil {
 			tb.Fatal(err)
 		}
 		return b.Status.Ended()
@@ -140,7 +140,7 @@ func TestTemplateLife(t *testing.T) {
 		{Name: "KEY", Required: true}, {Name: "MODE", Default: "test"},
 	}}
 	tpl, b := r.built(t, "ann", "tools", recipe, "v1", "v1")
-	log, err := r.BuildLog(ctx, "ann", b.ID, 0, 100)
+	log, err := r.Builds().Log(ctx, "ann", b.ID, 0, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,16 +151,16 @@ func TestTemplateLife(t *testing.T) {
 	if want := []string{"[1/1] run it", "with ***", "no end"}; !slices.Equal(lines, want) {
 		t.Errorf("the log is %q, want %q", lines, want)
 	}
-	if _, err := r.Build(ctx, "bob", b.ID); sandpit.CodeOf(err) != sandpit.NotFound {
+	if _, err := r.Builds().Get(ctx, "bob", b.ID); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("another's build: %v", err)
 	}
-	wantCode(t, r.StartBuild(ctx, manager.BuildRequest{Owner: "ann", Build: b.ID, Recipe: recipe}), sandpit.Conflict)
+	wantCode(t, r.Builds().Start(ctx, manager.BuildRequest{Owner: "ann", Build: b.ID, Recipe: recipe}), sandpit.Conflict)
 
 	of := func(owner, ref string, env map[string]string) (sandpit.Sandbox, error) {
 		return r.Create(ctx, manager.CreateRequest{Owner: owner, Spec: sandpit.Spec{Image: sandpit.Image("template:" + ref), Env: env}})
 	}
 	_, err = of("ann", "tools:v1", nil)
-	wantText(t, err, "needs the variable KEY")
+	wantText(t, err, "requires variable KEY")
 	_, err = of("ann", "tools", map[string]string{"KEY": "k"})
 	wantText(t, err, "no tag default")
 	made, err := of("ann", "tools:v1", map[string]string{"KEY": "k"})
@@ -171,24 +171,24 @@ func TestTemplateLife(t *testing.T) {
 		t.Errorf("made of it: %+v", got)
 	}
 
-	_, err = r.FindTemplate(ctx, "bob", "tools")
+	_, err = r.Templates().Get(ctx, "bob", "tools")
 	wantCode(t, err, sandpit.NotFound)
 	for _, ref := range []string{string(tpl.ID), string(b.ID), "ann/tools:v1"} {
 		_, err = of("bob", ref, map[string]string{"KEY": "k"})
 		wantCode(t, err, sandpit.NotFound)
 	}
-	wantCode(t, r.RemoveTemplate(ctx, "bob", "tools"), sandpit.NotFound)
-	wantCode(t, r.RemoveTemplate(ctx, "bob", "ann/tools"), sandpit.NotFound)
-	if _, err = r.SetTemplatePublic(ctx, "ann", "tools", true, false); err != nil {
+	wantCode(t, r.Templates().Delete(ctx, "bob", "tools"), sandpit.NotFound)
+	wantCode(t, r.Templates().Delete(ctx, "bob", "ann/tools"), sandpit.NotFound)
+	if _, err = r.Templates().SetPublic(ctx, "ann", "tools", true, false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err = of("bob", "ann/tools:v1", map[string]string{"KEY": "k"}); err != nil {
 		t.Error(err)
 	}
-	wantCode(t, r.RemoveTemplate(ctx, "bob", "ann/tools"), sandpit.PermissionDenied)
-	_, err = r.TagTemplate(ctx, "bob", "ann/tools:v1", []string{"mine"})
+	wantCode(t, r.Templates().Delete(ctx, "bob", "ann/tools"), sandpit.PermissionDenied)
+	_, err = r.Templates().Tag(ctx, "bob", "ann/tools:v1", []string{"mine"})
 	wantCode(t, err, sandpit.PermissionDenied)
-	got, err := r.TagTemplate(ctx, "ann", "tools:v1", []string{"default"})
+	got, err := r.Templates().Tag(ctx, "ann", "tools:v1", []string{"default"})
 	if err != nil || got.Tags["default"] != b.ID || got.Spawned != 2 {
 		t.Errorf("tagged: %+v, %v", got, err)
 	}
@@ -197,11 +197,11 @@ func TestTemplateLife(t *testing.T) {
 	if s.jobs[1].Recipe.From != b.Image {
 		t.Errorf("based on %s, want %s", s.jobs[1].Recipe.From, b.Image)
 	}
-	_, _, err = r.CreateTemplate(ctx, manager.TemplateRequest{Owner: "ann", Name: "third"})
+	_, _, err = r.Templates().Create(ctx, manager.TemplateRequest{Owner: "ann", Name: "third"})
 	wantCode(t, err, sandpit.Exhausted)
 
 	// Its build stays while a sandbox needs it.
-	if err := r.RemoveTemplate(ctx, "ann", "tools"); err != nil {
+	if err := r.Templates().Delete(ctx, "ann", "tools"); err != nil {
 		t.Fatal(err)
 	}
 	if s.count() != 2 {
@@ -232,7 +232,7 @@ func TestTemplateFails(t *testing.T) {
 	if b.Status != sandpit.BuildFailed || b.Reason != (sandpit.BuildReason{Message: "it says ***", Step: "run it"}) {
 		t.Errorf("failed: %+v", b)
 	}
-	log, err := r.BuildLog(ctx, "ann", id, 0, 100)
+	log, err := r.Builds().Log(ctx, "ann", id, 0, 100)
 	if last := log[len(log)-1]; err != nil || !last.Error || last.Text != "it says ***" {
 		t.Errorf("the log ends with %+v, %v", last, err)
 	}
@@ -249,16 +249,16 @@ func TestTemplateFails(t *testing.T) {
 		t.Errorf("the sandbox of a build is listed: %+v", list)
 	}
 	_, second := r.begin(t, "ann", "two", sandpit.Recipe{From: "host"})
-	if err := r.RemoveTemplate(ctx, "ann", "two"); err != nil {
+	if err := r.Templates().Delete(ctx, "ann", "two"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Build(ctx, "ann", second); sandpit.CodeOf(err) != sandpit.NotFound {
+	if _, err := r.Builds().Get(ctx, "ann", second); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("a build whose template was removed: %v", err)
 	}
-	if b, err := r.Build(ctx, "ann", first); err != nil || b.Status != sandpit.BuildBuilding {
+	if b, err := r.Builds().Get(ctx, "ann", first); err != nil || b.Status != sandpit.BuildBuilding {
 		t.Errorf("the other one: %+v, %v", b, err)
 	}
-	_, waiting, err := r.CreateTemplate(ctx, manager.TemplateRequest{Owner: "ann", Name: "later"})
+	_, waiting, err := r.Templates().Create(ctx, manager.TemplateRequest{Owner: "ann", Name: "later"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,11 +273,11 @@ func TestTemplateFails(t *testing.T) {
 	if b.Status != sandpit.BuildFailed || b.Reason.Message != "interrupted by a restart of the server" {
 		t.Errorf("interrupted: %+v", b)
 	}
-	if log, err := r.BuildLog(ctx, "ann", first, 0, 10); err != nil || len(log) != 3 || !strings.HasPrefix(log[1].Text, "with ") ||
+	if log, err := r.Builds().Log(ctx, "ann", first, 0, 10); err != nil || len(log) != 3 || !strings.HasPrefix(log[1].Text, "with ") ||
 		!log[2].Error || log[2].Seq != 3 || log[2].Text != b.Reason.Message {
 		t.Errorf("its log: %+v, %v", log, err)
 	}
-	if b, err := r.Build(ctx, "ann", waiting.ID); err != nil || b.Status != sandpit.BuildWaiting {
+	if b, err := r.Builds().Get(ctx, "ann", waiting.ID); err != nil || b.Status != sandpit.BuildWaiting {
 		t.Errorf("one that nobody had started: %+v, %v", b, err)
 	}
 	eventually(t, "the sandbox of the build is gone", func() bool { return len(r.placed(t)) == 0 })
@@ -301,7 +301,7 @@ func TestTemplateTidy(t *testing.T) {
 	_, b := r.built(t, "ann", "tools", sandpit.Recipe{From: "host"})
 	time.Sleep(2 * time.Millisecond)
 	r.Tidy(t.Context())
-	list, err := r.Builds(t.Context(), "ann", "tools", 0)
+	list, err := r.Builds().List(t.Context(), "ann", "tools", 0)
 	if err != nil || len(list) != 1 || list[0].ID != b.ID || s.count() != 1 {
 		t.Errorf("builds %+v, %v, with %d images; want %s and not %s", list, err, s.count(), b.ID, old.ID)
 	}

@@ -284,7 +284,7 @@ func TestSuspicion(t *testing.T) {
 		denied := sandpit.Errorf(sandpit.PermissionDenied, "no")
 		refuse := func(actor string, n int, err error, restricted bool) {
 			for range n {
-				r.Report(manager.Report{Actor: actor, Action: "read file", Err: err, Restricted: restricted})
+				r.Events().Record(manager.Report{Actor: actor, Action: "read file", Err: err, Restricted: restricted})
 			}
 		}
 		refuse("clumsy", 100, sandpit.Errorf(sandpit.Invalid, "no"), false)
@@ -313,13 +313,13 @@ func TestFloodOfEvents(t *testing.T) {
 		r, _ := onStage(t, manager.Options{Suspicion: manager.Suspicion{Refusals: 1 << 30}})
 		denied := sandpit.Errorf(sandpit.PermissionDenied, "no")
 		for range 1000 {
-			r.Report(manager.Report{Actor: "mallory", Action: "read file", Err: denied})
+			r.Events().Record(manager.Report{Actor: "mallory", Action: "read file", Err: denied})
 		}
 		for range 2000 {
-			r.Report(manager.Report{Actor: "busy", Action: "run"})
+			r.Events().Record(manager.Report{Actor: "busy", Action: "run"})
 		}
 		for range 50 {
-			r.Report(manager.Report{Actor: "anna", Action: "run", Err: denied})
+			r.Events().Record(manager.Report{Actor: "anna", Action: "run", Err: denied})
 		}
 		time.Sleep(3 * time.Minute)
 		if err := r.Flush(t.Context()); err != nil {
@@ -367,8 +367,8 @@ func TestOwnersSeeTheirEvents(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Report(manager.Report{Actor: "root", Action: "look", Sandbox: s.ID})
-		r.Report(manager.Report{Actor: "mallory", Action: "peek", Sandbox: s.ID, Err: sandpit.Errorf(sandpit.NotFound, "no")})
+		r.Events().Record(manager.Report{Actor: "root", Action: "look", Sandbox: s.ID})
+		r.Events().Record(manager.Report{Actor: "mallory", Action: "peek", Sandbox: s.ID, Err: sandpit.Errorf(sandpit.NotFound, "no")})
 		if err := r.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -12,129 +12,168 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/usage"
 )
 
-// busyMeasurements is how often in a row processors must be busy: programs that compute
-// use all they get.
+// UsageMeter measures what sandboxes use. All methods may be called concurrently.
+type UsageMeter struct {
+	core      *core
+	events    *Events
+	lifecycle *lifecycle
+	log       *slog.Logger
+	o         *Options
+	remover   *remover
+	sandboxes *recordIndex
+}
+
+// busyMeasurements is how many consecutive measurements must show busy processors: programs that
+// compute use all processor time for a while.
 const busyMeasurements = 3
 
-// watched is a sandbox whose use is watched.
-type watched struct {
+// watchedSandbox is a sandbox whose use is measured.
+type watchedSandbox struct {
 	instance sandpit.Instance
 	judge    *usage.Judge
-	asked    atomic.Bool // somebody measures it, or waits for an answer that nobody expects any more
+	pending  atomic.Bool // a measurement has not returned yet
 }
 
-// usageLoop measures the sandboxes that run.
-func (m *Manager) usageLoop(ctx context.Context) {
-	if m.o.Usage.Every == 0 {
+// runLoop measures running sandboxes every Usage.Every.
+func (us *UsageMeter) runLoop(ctx context.Context) {
+	if us.o.Usage.Every == 0 {
 		return
 	}
-	all := make(map[sandpit.ID]*watched)
-	for sleep(ctx, m.o.Usage.Every) == nil {
-		all = m.measureAll(ctx, all)
+	all := make(map[sandpit.ID]*watchedSandbox)
+	for sleep(ctx, us.o.Usage.Every) == nil {
+		all = us.measureAll(ctx, all)
 	}
 }
 
-// measureAll measures all sandboxes once, a few at the same time, and returns those that
-// are to be measured again.
-func (m *Manager) measureAll(ctx context.Context, before map[sandpit.ID]*watched) map[sandpit.ID]*watched {
-	all := make(map[sandpit.ID]*watched, len(before))
-	var boxes []*box
-	for _, b := range m.boxes.all() {
-		i := b.placed()
-		if row := b.look(); i == nil || row.State != sandpit.StateRunning || row.Pool != "" {
+// measureAll measures all sandboxes once, some at the same time, and returns those to measure
+// again.
+func (us *UsageMeter) measureAll(ctx context.Context, before map[sandpit.ID]*watchedSandbox) map[sandpit.ID]*watchedSandbox {
+	all := make(map[sandpit.ID]*watchedSandbox, len(before))
+	var boxes []*sandboxRecord
+	for _, rec := range us.sandboxes.all() {
+		i := rec.currentInstance()
+		if row := rec.currentRow(); i == nil || row.State != sandpit.StateRunning || row.Pool != "" {
 			continue
 		}
 		if _, ok := as[sandpit.Statser](i); !ok {
 			continue
 		}
-		w := before[b.id]
+		w := before[rec.id]
 		if w == nil || w.instance != i {
-			w = &watched{instance: i, judge: usage.NewJudge(m.o.Usage.High, busyMeasurements)}
+			w = &watchedSandbox{instance: i, judge: usage.NewJudge(us.o.Usage.High, busyMeasurements)}
 		}
-		all[b.id] = w
-		boxes = append(boxes, b)
+		all[rec.id] = w
+		boxes = append(boxes, rec)
 	}
-	each(m.o.Parallel, boxes, func(b *box) {
+	forEach(us.o.Parallel, boxes, func(rec *sandboxRecord) {
 		if ctx.Err() == nil {
-			m.judge(ctx, b, all[b.id])
+			us.judgeSandbox(ctx, rec, all[rec.id])
 		}
 	})
 	return all
 }
 
-// judge measures one sandbox and does what follows. One that does not answer is no reason
-// to ask it again before it has.
-func (m *Manager) judge(ctx context.Context, b *box, w *watched) {
+// judgeSandbox measures one sandbox, warns about high use and ends it if that lasts. A sandbox that
+// has not answered the last measurement is skipped.
+func (us *UsageMeter) judgeSandbox(ctx context.Context, rec *sandboxRecord, w *watchedSandbox) {
 	statser, _ := as[sandpit.Statser](w.instance)
-	if !w.asked.CompareAndSwap(false, true) {
+	if !w.pending.CompareAndSwap(false, true) {
 		return
 	}
 	measure := func(ctx context.Context) (sandpit.Stats, error) {
-		defer w.asked.Store(false)
+		defer w.pending.Store(false)
 		return statser.Stats(ctx)
 	}
-	limit := m.remote("measure sandbox " + string(b.id))
-	stats, err := call(ctx, m.loops, limit, measure, nil)
-	if err != nil { // what has ended, or is out of reach, is told elsewhere
-		m.o.Log.DebugContext(ctx, "a sandbox cannot be measured", slog.String("sandbox", string(b.id)), slog.Any("error", err))
+	limit := us.core.newCall("measure sandbox " + string(rec.id))
+	stats, err := callProvider(ctx, us.core.loops, limit, measure, nil)
+	if err != nil { // the end of a sandbox is reported elsewhere
+		us.log.DebugContext(ctx, "manager: sandbox not measured", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		return
 	}
-	b.measured(w.instance, stats)
+	rec.setStats(w.instance, stats)
 	for _, warning := range w.judge.Look(stats) {
-		m.o.Log.WarnContext(ctx, "a sandbox comes close to a limit", slog.String("sandbox", string(b.id)), slog.String("warning", warning.String()))
-		m.record(Report{Actor: actorManager, Action: "usage warning", Sandbox: b.id, Args: map[string]string{
+		us.log.WarnContext(ctx, "manager: sandbox close to a limit", slog.String("sandbox", string(rec.id)), slog.String("warning", warning.String()))
+		us.events.Record(Report{Actor: actorManager, Action: "usage warning", Sandbox: rec.id, Args: map[string]string{
 			"kind": string(warning.Kind), "percent": strconv.Itoa(int(100 * warning.Share)),
 		}})
 	}
-	if m.o.Usage.Kill == 0 {
+	if us.o.Usage.Kill == 0 {
 		return
 	}
-	if warning, ok := w.judge.Sustained(m.o.Usage.Kill); ok {
-		m.complain(ctx, b.id, m.runIfFree(ctx, b, m.endOver(w.instance, warning)))
+	if warning, ok := w.judge.Sustained(us.o.Usage.Kill); ok {
+		us.core.logMismatch(ctx, rec.id, us.core.runIfUnlocked(ctx, rec, us.newUsageStop(w.instance, warning)))
 	}
 }
 
-// endOver is the step that ends a sandbox that has used too much for too long.
-func (m *Manager) endOver(i sandpit.Instance, w usage.Warning) step {
-	return func(ctx context.Context, b *box) error {
-		if b.placed() != i || b.state() != sandpit.StateRunning {
-			return errNothing // what was measured is over
+// newUsageStop returns the operation that ends a sandbox that has used too much for too long.
+func (us *UsageMeter) newUsageStop(i sandpit.Instance, w usage.Warning) operation {
+	return func(ctx context.Context, rec *sandboxRecord) error {
+		if rec.currentInstance() != i || rec.state() != sandpit.StateRunning {
+			return errNothingToDo // the measured instance has ended
 		}
-		reason := fmt.Sprintf("used too much: %s at %.0f %% of the limit for %v", w.Kind, 100*w.Share, m.o.Usage.Kill.Round(time.Second))
-		end := m.stoppingNow(reason)
-		if able(i, sandpit.ActionStop) != nil {
-			end = m.removing(reason)
+		reason := fmt.Sprintf("used too much: %s at %.0f %% of the limit for %v", w.Kind, 100*w.Share, us.o.Usage.Kill.Round(time.Second))
+		end := us.lifecycle.newStop(reason)
+		if checkAbility(i, sandpit.ActionStop) != nil {
+			end = us.remover.newRemoval(reason)
 		}
-		return m.logged("usage kill", map[string]string{"reason": reason}, end)(ctx, b)
+		return us.core.withEvent("usage kill", map[string]string{"reason": reason}, end)(ctx, rec)
 	}
 }
 
-// Measurement is what a sandbox used when it was measured last.
+// Measurement is the last measurement of a sandbox.
 type Measurement struct {
 	ID              sandpit.ID
 	Owner, Provider string
 	Stats           sandpit.Stats
 }
 
-// measured keeps the last measurement of an instance.
-func (b *box) measured(i sandpit.Instance, s sandpit.Stats) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.instance == i {
-		b.stats = s
+// setStats sets the last measurement of an instance.
+func (rec *sandboxRecord) setStats(i sandpit.Instance, s sandpit.Stats) {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.instance == i {
+		rec.stats = s
 	}
 }
 
-// Measurements returns what running sandboxes used when they were measured last: each
-// Options.Usage.Every. Those that wait in pools are left out.
-func (m *Manager) Measurements() []Measurement {
+// Latest returns the last measurements of running sandboxes, without spares; see
+// Options.Usage.Every.
+func (us *UsageMeter) Latest() []Measurement {
 	var list []Measurement
-	for _, b := range m.boxes.all() {
-		b.mu.Lock()
-		if b.row.State == sandpit.StateRunning && b.row.Pool == "" && !b.stats.At.IsZero() {
-			list = append(list, Measurement{ID: b.id, Owner: b.row.Lease.Owner, Provider: b.row.Provider, Stats: b.stats})
+	for _, rec := range us.sandboxes.all() {
+		rec.mu.Lock()
+		if rec.row.State == sandpit.StateRunning && rec.row.Pool == "" && !rec.stats.At.IsZero() {
+			list = append(list, Measurement{ID: rec.id, Owner: rec.row.Lease.Owner, Provider: rec.row.Provider, Stats: rec.stats})
 		}
-		b.mu.Unlock()
+		rec.mu.Unlock()
 	}
 	return list
+}
+
+// Measure returns what a sandbox uses now. It does not count as activity.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Conflict: it is neither running nor paused.
+// Unsupported: its provider cannot measure it. Unavailable: it cannot be reached.
+func (us *UsageMeter) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
+	rec, err := us.sandboxes.findVisible(id)
+	if err != nil {
+		return sandpit.Stats{}, err
+	}
+	row := rec.currentRow()
+	if row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
+		return sandpit.Stats{}, stateError(row)
+	}
+	i := rec.currentInstance()
+	if i == nil {
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not attached yet", id)
+	}
+	s, ok := as[sandpit.Statser](i)
+	if !ok {
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unsupported, "measure sandbox %s: its provider %q cannot do that", id, row.Provider)
+	}
+	stats, err := callProvider(ctx, us.core.loops, us.core.newCall("measure sandbox "+string(id)), s.Stats, nil)
+	if row := rec.currentRow(); err != nil && row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
+		err = stateError(row) // its new state explains the error better
+	}
+	return stats, err
 }

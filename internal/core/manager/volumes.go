@@ -9,18 +9,30 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// volumes orders what happens to volumes: the decision to delete one, and that of a
-// sandbox to have it.
-type volumes struct {
-	mu   sync.Mutex
-	busy map[sandpit.ID]bool // those that somebody makes or deletes
+// Volumes are the volumes of all owners. All methods may be called concurrently.
+type Volumes struct {
+	clock     clock.Clock
+	core      *core
+	events    *Events
+	locks     volumeLocks
+	log       *slog.Logger
+	o         *Options
+	sandboxes *recordIndex
+	store     *store.Store
 }
 
-// begin marks a volume, unless it is marked; who marks it calls end.
-func (v *volumes) begin(id sandpit.ID) bool {
+// volumeLocks orders the deletion of a volume and the creation of sandboxes that mount it.
+type volumeLocks struct {
+	mu   sync.Mutex
+	busy map[sandpit.ID]bool // volumes that are being created or deleted
+}
+
+// lockVolume locks a volume and reports whether it was unlocked. The caller calls unlockVolume.
+func (v *volumeLocks) lockVolume(id sandpit.ID) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.busy[id] {
@@ -33,7 +45,7 @@ func (v *volumes) begin(id sandpit.ID) bool {
 	return true
 }
 
-func (v *volumes) end(id sandpit.ID) {
+func (v *volumeLocks) unlockVolume(id sandpit.ID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.busy, id)
@@ -42,213 +54,211 @@ func (v *volumes) end(id sandpit.ID) {
 // VolumeRequest asks for a volume.
 type VolumeRequest struct {
 	Owner string
-	// Name is one that the owner has not given yet.
+	// Name must be unused by the owner.
 	Name string
 	// Provider keeps it. Default: Options.Provider.
 	Provider string
 }
 
-// CreateVolume makes a volume, which stays until it is deleted. It goes on when the
-// caller gives up.
+// Create creates a volume, which exists until it is deleted. It continues if the caller's context
+// ends.
 //
-// Invalid: the name. AlreadyExists: the owner has one of that name. Exhausted: the
-// owner has as many as there may be. Unsupported: no such provider, or it keeps no
-// volumes.
-func (m *Manager) CreateVolume(ctx context.Context, r VolumeRequest) (sandpit.Volume, error) {
+// Invalid: the name. AlreadyExists: the owner has a volume of that name. Exhausted: the owner's
+// limit is reached. Unsupported: no such provider, or it has no volumes.
+func (vs *Volumes) Create(ctx context.Context, r VolumeRequest) (sandpit.Volume, error) {
 	var made sandpit.Volume
-	err := m.withVolume(ctx, "create volume", r, func(ctx context.Context) error {
-		v, err := m.createVolume(ctx, r)
-		made = told(v)
+	err := vs.withEvent(ctx, "create volume", r, func(ctx context.Context) error {
+		v, err := vs.createVolume(ctx, r)
+		made = toVolume(v)
 		return err
 	})
 	return made, err
 }
 
-// withVolume does something for a caller, as one event.
-func (m *Manager) withVolume(ctx context.Context, action string, r VolumeRequest, do func(context.Context) error) error {
+// withEvent runs an operation for a caller and records it as one event.
+func (vs *Volumes) withEvent(ctx context.Context, action string, r VolumeRequest, do func(context.Context) error) error {
 	begin := time.Now()
-	if m.closing.Load() || !m.ops.begin() {
+	if vs.core.closing.Load() || !vs.core.ops.begin() {
 		return errClosed
 	}
-	defer m.ops.end()
+	defer vs.core.ops.end()
 	actor := actorOf(ctx, r.Owner)
-	detached, cancel := m.ops.detach(ctx)
+	detached, cancel := vs.core.ops.detach(ctx)
 	defer cancel()
 	err := do(detached)
-	m.record(Report{
+	vs.events.Record(Report{
 		Actor: actor, Action: action, Args: map[string]string{"volume": r.Name, "owner": r.Owner}, Err: err, Took: time.Since(begin),
 	})
 	return err
 }
 
-func (m *Manager) createVolume(ctx context.Context, r VolumeRequest) (store.Volume, error) {
+func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Volume, error) {
 	if err := sandpit.CheckVolumeName(r.Name); err != nil {
 		return store.Volume{}, err
 	}
 	if r.Provider == "" {
-		r.Provider = m.o.Provider
+		r.Provider = vs.o.Provider
 	}
-	keeper, err := m.keeper(r.Provider)
+	keeper, err := vs.findKeeper(r.Provider)
 	if err != nil {
 		return store.Volume{}, err
 	}
 	v := store.Volume{
 		ID: sandpit.NewID(), Owner: r.Owner, Name: r.Name, Provider: r.Provider,
-		State: store.VolumeCreating, CreatedAt: m.o.Clock.Now(),
+		State: store.VolumeCreating, CreatedAt: vs.clock.Now(),
 	}
-	m.volumes.begin(v.ID)
-	defer m.volumes.end(v.ID)
-	if v, err = m.o.Store.InsertVolume(ctx, v, max(0, m.o.MaxVolumes)); err != nil {
+	vs.locks.lockVolume(v.ID)
+	defer vs.locks.unlockVolume(v.ID)
+	if v, err = vs.store.InsertVolume(ctx, v, max(0, vs.o.MaxVolumes)); err != nil {
 		return v, err
 	}
 	make := func(ctx context.Context) error { return keeper.CreateVolume(ctx, string(v.ID)) }
-	_, err = call(ctx, m.loops, m.remote("create volume "+v.Name), none(make), nil)
+	_, err = callProvider(ctx, vs.core.loops, vs.core.newCall("create volume "+v.Name), withoutResult(make), nil)
 	if err == nil {
 		v.State = store.VolumeReady
-		err = m.o.Store.SetVolumeState(ctx, v.ID, v.State)
+		err = vs.store.SetVolumeState(ctx, v.ID, v.State)
 	}
-	if err != nil { // what cannot be taken back now is tried again by tidyVolumes
-		return v, errors.Join(err, m.dropVolume(ctx, v))
+	if err != nil { // removeUnfinished retries what cannot be removed now
+		return v, errors.Join(err, vs.dropVolume(ctx, v))
 	}
 	return v, nil
 }
 
-// keeper returns the provider of a name that keeps volumes.
-func (m *Manager) keeper(provider string) (sandpit.VolumeKeeper, error) {
-	p := m.o.Providers[provider]
+// findKeeper returns the named provider's ability to keep volumes.
+func (vs *Volumes) findKeeper(provider string) (sandpit.VolumeKeeper, error) {
+	p := vs.o.Providers[provider]
 	if p == nil {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", provider)
 	}
 	keeper, ok := sandpit.As[sandpit.VolumeKeeper](p)
 	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s keeps no volumes", provider)
+		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s has no volumes", provider)
 	}
 	return keeper, nil
 }
 
-// dropVolume removes a volume and then its row. Who calls has marked it.
-func (m *Manager) dropVolume(ctx context.Context, v store.Volume) error {
-	keeper, err := m.keeper(v.Provider)
+// dropVolume removes a volume and then its row. The caller has locked the volume.
+func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
+	keeper, err := vs.findKeeper(v.Provider)
 	if err != nil {
 		return err
 	}
 	remove := func(ctx context.Context) error { return keeper.RemoveVolume(ctx, string(v.ID)) }
-	if _, err := call(ctx, m.loops, m.remote("remove volume "+v.Name), none(remove), nil); err != nil {
+	if _, err := callProvider(ctx, vs.core.loops, vs.core.newCall("remove volume "+v.Name), withoutResult(remove), nil); err != nil {
 		return err
 	}
-	err = m.o.Store.DeleteVolume(ctx, v.ID)
+	err = vs.store.DeleteVolume(ctx, v.ID)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
 	return err
 }
 
-// Volume returns an owner's volume, with its size if that is known, and who has it.
-// NotFound.
-func (m *Manager) Volume(ctx context.Context, owner, name string) (sandpit.Volume, error) {
-	v, err := m.o.Store.Volume(ctx, owner, name)
+// Get returns an owner's volume with its sandboxes, and with its size if that is known. NotFound.
+func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume, error) {
+	v, err := vs.store.Volume(ctx, owner, name)
 	if err != nil {
 		return sandpit.Volume{}, err
 	}
-	seen := told(v)
-	seen.Sandboxes = m.haveVolume(owner, name)
-	keeper, err := m.keeper(v.Provider)
+	seen := toVolume(v)
+	seen.Sandboxes = vs.findUsers(owner, name)
+	keeper, err := vs.findKeeper(v.Provider)
 	if err != nil || v.State != store.VolumeReady {
-		return seen, nil //nolint:nilerr // a provider that is not there now has it all the same
+		return seen, nil //nolint:nilerr // the volume exists although its provider is not configured
 	}
 	count := func(ctx context.Context) (int64, error) { return keeper.VolumeSize(ctx, string(v.ID)) }
-	size, err := call(ctx, m.loops, m.remote("count the bytes of volume "+name), count, nil)
+	size, err := callProvider(ctx, vs.core.loops, vs.core.newCall("count the bytes of volume "+name), count, nil)
 	switch {
 	case err == nil:
 		seen.Size = &size
 	case errors.Is(err, sandpit.NotFound):
-		return seen, sandpit.Errorf(sandpit.Gone, "volume %s is gone: the provider has it no more", name)
+		return seen, sandpit.Errorf(sandpit.Gone, "volume %s is gone: the provider no longer has it", name)
 	case ctx.Err() != nil:
 		return seen, context.Cause(ctx)
 	default:
-		m.o.Log.DebugContext(ctx, "the size of a volume is not known", slog.String("volume", name), slog.Any("error", err))
+		vs.log.DebugContext(ctx, "manager: volume size unknown", slog.String("volume", name), slog.Any("error", err))
 	}
 	return seen, nil
 }
 
-// Volumes returns volumes in the order of their IDs, and the ID of each.
-func (m *Manager) Volumes(ctx context.Context, f store.VolumeFilter) ([]sandpit.Volume, []sandpit.ID, error) {
-	rows, err := m.o.Store.Volumes(ctx, f)
+// List returns volumes in the order of their IDs, and the ID of each.
+func (vs *Volumes) List(ctx context.Context, f store.VolumeFilter) ([]sandpit.Volume, []sandpit.ID, error) {
+	rows, err := vs.store.Volumes(ctx, f)
 	if err != nil {
 		return nil, nil, err
 	}
 	list, ids := make([]sandpit.Volume, len(rows)), make([]sandpit.ID, len(rows))
 	for i, v := range rows {
-		list[i], ids[i] = told(v), v.ID
+		list[i], ids[i] = toVolume(v), v.ID
 	}
 	return list, ids, nil
 }
 
-func told(v store.Volume) sandpit.Volume {
+func toVolume(v store.Volume) sandpit.Volume {
 	return sandpit.Volume{Name: v.Name, Owner: v.Owner, Provider: v.Provider, CreatedAt: v.CreatedAt}
 }
 
-// DeleteVolume removes a volume with all of its files. It goes on when the caller
-// gives up. What cannot be removed is tried again later; who calls again tries at once.
+// Delete removes a volume with all of its files. It continues if the caller's context ends. What
+// cannot be removed is retried later; another call retries at once.
 //
-// NotFound: there is none. Conflict: a sandbox has it, or somebody is about it already.
-func (m *Manager) DeleteVolume(ctx context.Context, owner, name string) error {
-	return m.withVolume(ctx, "delete volume", VolumeRequest{Owner: owner, Name: name}, func(ctx context.Context) error {
-		v, err := m.o.Store.Volume(ctx, owner, name)
+// NotFound: there is no such volume. Conflict: a sandbox mounts it, or it is being created or
+// deleted.
+func (vs *Volumes) Delete(ctx context.Context, owner, name string) error {
+	return vs.withEvent(ctx, "delete volume", VolumeRequest{Owner: owner, Name: name}, func(ctx context.Context) error {
+		v, err := vs.store.Volume(ctx, owner, name)
 		if err != nil {
 			return err
 		}
-		if !m.volumes.begin(v.ID) {
-			return sandpit.Errorf(sandpit.Conflict, "volume %s is being made or deleted", name)
+		if !vs.locks.lockVolume(v.ID) {
+			return sandpit.Errorf(sandpit.Conflict, "volume %s is being created or deleted", name)
 		}
-		defer m.volumes.end(v.ID)
-		if err := m.condemnVolume(ctx, v); err != nil {
+		defer vs.locks.unlockVolume(v.ID)
+		if err := vs.markDeleting(ctx, v); err != nil {
 			return err
 		}
-		return m.dropVolume(ctx, v)
+		return vs.dropVolume(ctx, v)
 	})
 }
 
-// condemnVolume decides that a volume is to be deleted: from now on no sandbox gets it.
-func (m *Manager) condemnVolume(ctx context.Context, v store.Volume) error {
-	m.volumes.mu.Lock()
-	defer m.volumes.mu.Unlock()
-	if users := m.haveVolume(v.Owner, v.Name); len(users) > 0 {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "volume %s: sandbox %s has it", v.Name, users[0]),
+// markDeleting writes that a volume is being deleted; no new sandbox can mount it then.
+func (vs *Volumes) markDeleting(ctx context.Context, v store.Volume) error {
+	vs.locks.mu.Lock()
+	defer vs.locks.mu.Unlock()
+	if users := vs.findUsers(v.Owner, v.Name); len(users) > 0 {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "volume %s is mounted in sandbox %s", v.Name, users[0]),
 			"delete its sandboxes first")
 	}
-	return m.o.Store.SetVolumeState(ctx, v.ID, store.VolumeDeleting)
+	return vs.store.SetVolumeState(ctx, v.ID, store.VolumeDeleting)
 }
 
-// haveVolume returns the sandboxes that have a volume, or may get it yet.
-func (m *Manager) haveVolume(owner, name string) []sandpit.ID {
+// findUsers returns the sandboxes that mount a volume, or may still mount it.
+func (vs *Volumes) findUsers(owner, name string) []sandpit.ID {
 	var ids []sandpit.ID
-	for _, b := range m.boxes.all() {
-		row := b.look()
+	for _, rec := range vs.sandboxes.all() {
+		row := rec.currentRow()
 		if row.Lease.Owner != owner || row.State == sandpit.StateDeleted {
 			continue
 		}
 		if slices.ContainsFunc(row.Spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
-			ids = append(ids, b.id)
+			ids = append(ids, rec.id)
 		}
 	}
 	return ids
 }
 
-// admitVolumes sees that a sandbox, which is in the index by now, may have its volumes.
-// From then on they stay.
+// checkVolumes checks that a sandbox, which is in the index already, may mount its volumes. From
+// then on they cannot be deleted.
 //
 // NotFound: there is no such volume. Invalid: another provider keeps it.
-func (m *Manager) admitVolumes(ctx context.Context, r store.Row) error {
-	m.volumes.mu.Lock()
-	defer m.volumes.mu.Unlock()
-	_, err := m.bound(ctx, r)
+func (vs *Volumes) checkVolumes(ctx context.Context, r store.Row) error {
+	vs.locks.mu.Lock()
+	defer vs.locks.mu.Unlock()
+	_, err := vs.resolveMounts(ctx, r, r.Spec.Clone())
 	return err
 }
 
-// bound returns the spec of a sandbox with the volumes as the provider calls them.
-func (m *Manager) bound(ctx context.Context, r store.Row) (sandpit.Spec, error) {
-	spec := m.specFor(r)
+// resolveMounts replaces the names of volumes in a spec by those that the provider knows.
+func (vs *Volumes) resolveMounts(ctx context.Context, r store.Row, spec sandpit.Spec) (sandpit.Spec, error) {
 	for i, mount := range spec.Mounts {
 		if err := mount.CheckSource(); err != nil {
 			return spec, err
@@ -256,15 +266,15 @@ func (m *Manager) bound(ctx context.Context, r store.Row) (sandpit.Spec, error) 
 		if mount.Volume == "" {
 			continue
 		}
-		v, err := m.o.Store.Volume(ctx, r.Lease.Owner, mount.Volume)
+		v, err := vs.store.Volume(ctx, r.Lease.Owner, mount.Volume)
 		switch {
 		case errors.Is(err, sandpit.NotFound), err == nil && v.State != store.VolumeReady:
-			return spec, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no volume %s", mount.Volume),
-				"make it first: sandpit volume create "+mount.Volume)
+			return spec, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "volume %s not found", mount.Volume),
+				"create it first: sandpit volume create "+mount.Volume)
 		case err != nil:
 			return spec, err
 		case v.Provider != r.Provider:
-			return spec, sandpit.Errorf(sandpit.Invalid, "volume %s is kept by provider %s, and the sandbox is to be made by %s",
+			return spec, sandpit.Errorf(sandpit.Invalid, "volume %s is kept by provider %s, but the sandbox uses provider %s",
 				mount.Volume, v.Provider, r.Provider)
 		}
 		spec.Mounts[i].Volume = string(v.ID)
@@ -272,39 +282,39 @@ func (m *Manager) bound(ctx context.Context, r store.Row) (sandpit.Spec, error) 
 	return spec, nil
 }
 
-// tidyVolume removes a volume, unless somebody has come to the end with it since it was
-// listed. Who calls has marked it.
-func (m *Manager) tidyVolume(ctx context.Context, v store.Volume) error {
-	now, err := m.o.Store.Volume(ctx, v.Owner, v.Name)
+// removeIfUnfinished removes a volume, unless its creation or deletion was finished since it was
+// listed. The caller has locked the volume.
+func (vs *Volumes) removeIfUnfinished(ctx context.Context, v store.Volume) error {
+	now, err := vs.store.Volume(ctx, v.Owner, v.Name)
 	if errors.Is(err, sandpit.NotFound) || err == nil && (now.ID != v.ID || now.State == store.VolumeReady) {
-		return errNothing
+		return errNothingToDo
 	}
 	if err != nil {
 		return err
 	}
-	return m.dropVolume(ctx, v)
+	return vs.dropVolume(ctx, v)
 }
 
-// tidyVolumes removes volumes that were half made or half deleted when the server
-// ended, or whose provider did not answer.
-func (m *Manager) tidyVolumes(ctx context.Context) {
-	rows, err := m.o.Store.Volumes(ctx, store.VolumeFilter{All: true, Unfinished: true})
+// removeUnfinished removes volumes whose creation or deletion was interrupted, by the end of the
+// server or an error of the provider.
+func (vs *Volumes) removeUnfinished(ctx context.Context) {
+	rows, err := vs.store.Volumes(ctx, store.VolumeFilter{All: true, Unfinished: true})
 	if err != nil {
 		if ctx.Err() == nil {
-			m.o.Log.WarnContext(ctx, "the volumes cannot be looked through", slog.Any("error", err))
+			vs.log.WarnContext(ctx, "manager: volumes not listed", slog.Any("error", err))
 		}
 		return
 	}
 	for _, v := range rows {
-		if ctx.Err() != nil || !m.volumes.begin(v.ID) {
+		if ctx.Err() != nil || !vs.locks.lockVolume(v.ID) {
 			continue
 		}
-		err := m.tidyVolume(ctx, v)
-		m.volumes.end(v.ID)
-		if errors.Is(err, errNothing) {
+		err := vs.removeIfUnfinished(ctx, v)
+		vs.locks.unlockVolume(v.ID)
+		if errors.Is(err, errNothingToDo) {
 			continue
 		}
-		m.record(Report{
+		vs.events.Record(Report{
 			Actor: actorManager, Action: "remove volume", Args: map[string]string{"volume": v.Name, "owner": v.Owner}, Err: err,
 		})
 	}

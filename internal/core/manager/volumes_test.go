@@ -33,7 +33,7 @@ func (c *cable) RemoveVolume(ctx context.Context, name string) error {
 // volume makes ann's volume.
 func (r *rig) volume(tb testing.TB, name string) {
 	tb.Helper()
-	v, err := r.CreateVolume(tb.Context(), manager.VolumeRequest{Owner: "ann", Name: name})
+	v, err := r.Volumes().Create(tb.Context(), manager.VolumeRequest{Owner: "ann", Name: name})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -65,19 +65,19 @@ func TestVolumes(t *testing.T) {
 	r := newRig(t, manager.Options{MaxVolumes: 2})
 	ctx := t.Context()
 	r.volume(t, "data")
-	_, err := r.CreateVolume(ctx, manager.VolumeRequest{Owner: "ann", Name: "data"})
+	_, err := r.Volumes().Create(ctx, manager.VolumeRequest{Owner: "ann", Name: "data"})
 	wantCode(t, err, sandpit.AlreadyExists)
-	if _, err := r.CreateVolume(ctx, manager.VolumeRequest{Owner: "bob", Name: "data"}); err != nil {
+	if _, err := r.Volumes().Create(ctx, manager.VolumeRequest{Owner: "bob", Name: "data"}); err != nil {
 		t.Errorf("a name that is another owner's: %v", err)
 	}
 	for _, bad := range []manager.VolumeRequest{{Name: "../x"}, {Name: ""}} {
-		_, err = r.CreateVolume(ctx, bad)
+		_, err = r.Volumes().Create(ctx, bad)
 		wantCode(t, err, sandpit.Invalid)
 	}
-	_, err = r.CreateVolume(ctx, manager.VolumeRequest{Owner: "ann", Name: "x", Provider: "none"})
+	_, err = r.Volumes().Create(ctx, manager.VolumeRequest{Owner: "ann", Name: "x", Provider: "none"})
 	wantCode(t, err, sandpit.Unsupported)
 	r.volume(t, "more")
-	_, err = r.CreateVolume(ctx, manager.VolumeRequest{Owner: "ann", Name: "too-many"})
+	_, err = r.Volumes().Create(ctx, manager.VolumeRequest{Owner: "ann", Name: "too-many"})
 	wantCode(t, err, sandpit.Exhausted)
 	r.wantVolumes(t, 3, 3)
 
@@ -90,30 +90,30 @@ func TestVolumes(t *testing.T) {
 		_, err := r.Create(ctx, having(owner, name))
 		wantCode(t, err, sandpit.NotFound)
 	}
-	seen, err := r.Volume(ctx, "ann", "data")
+	seen, err := r.Volumes().Get(ctx, "ann", "data")
 	slices.Sort(seen.Sandboxes)
 	if want := []sandpit.ID{min(a.ID, b.ID), max(a.ID, b.ID)}; err != nil || !slices.Equal(seen.Sandboxes, want) || seen.Size == nil {
 		t.Errorf("the volume is %+v, %v; want the sandboxes %v", seen, err, want)
 	}
-	_, err = r.Volume(ctx, "eve", "data")
+	_, err = r.Volumes().Get(ctx, "eve", "data")
 	wantCode(t, err, sandpit.NotFound)
-	wantCode(t, r.DeleteVolume(ctx, "ann", "data"), sandpit.Conflict)
-	wantCode(t, r.DeleteVolume(ctx, "eve", "data"), sandpit.NotFound)
+	wantCode(t, r.Volumes().Delete(ctx, "ann", "data"), sandpit.Conflict)
+	wantCode(t, r.Volumes().Delete(ctx, "eve", "data"), sandpit.NotFound)
 	if err := r.Stop(ctx, a.ID); err != nil {
 		t.Error(err)
 	}
 	if err := r.Delete(ctx, b.ID); err != nil {
 		t.Error(err)
 	}
-	wantCode(t, r.DeleteVolume(ctx, "ann", "data"), sandpit.Conflict) // one that is stopped has it
+	wantCode(t, r.Volumes().Delete(ctx, "ann", "data"), sandpit.Conflict) // one that is stopped has it
 	if err := r.Delete(ctx, a.ID); err != nil {
 		t.Error(err)
 	}
 	r.wantVolumes(t, 3, 3) // they survive their sandboxes
-	if err := r.DeleteVolume(ctx, "ann", "data"); err != nil {
+	if err := r.Volumes().Delete(ctx, "ann", "data"); err != nil {
 		t.Error(err)
 	}
-	wantCode(t, r.DeleteVolume(ctx, "ann", "data"), sandpit.NotFound)
+	wantCode(t, r.Volumes().Delete(ctx, "ann", "data"), sandpit.NotFound)
 	_, err = r.Create(ctx, having("ann", "data"))
 	wantCode(t, err, sandpit.NotFound)
 	r.wantVolumes(t, 2, 2)
@@ -123,7 +123,7 @@ func TestVolumes(t *testing.T) {
 func TestVolumesForbidden(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{MaxVolumes: -1})
-	_, err := r.CreateVolume(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "data"})
+	_, err := r.Volumes().Create(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "data"})
 	wantCode(t, err, sandpit.Exhausted)
 	r.wantVolumes(t, 0, 0)
 }
@@ -143,15 +143,15 @@ func TestVolumesOfAnotherProvider(t *testing.T) {
 	r := newRig(t, manager.Options{Provider: "one", Providers: map[string]sandpit.Provider{
 		"one": one.NewProvider(), "two": two.NewProvider(), "none": struct{ sandpit.Provider }{one.NewProvider()},
 	}})
-	if _, err := r.CreateVolume(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "data", Provider: "two"}); err != nil {
+	if _, err := r.Volumes().Create(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "data", Provider: "two"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := r.Create(t.Context(), having("ann", "data"))
 	wantCode(t, err, sandpit.Invalid)
 	wantText(t, err, "kept by provider two")
-	_, err = r.CreateVolume(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "other", Provider: "none"})
+	_, err = r.Volumes().Create(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "other", Provider: "none"})
 	wantCode(t, err, sandpit.Unsupported)
-	wantText(t, err, "keeps no volumes")
+	wantText(t, err, "has no volumes")
 }
 
 // TestVolumesFail has the provider fail: nothing half made stays, and what could not be
@@ -162,13 +162,13 @@ func TestVolumesFail(t *testing.T) {
 	ctx := t.Context()
 	for _, after := range []bool{false, true} {
 		r.world.Inject(fake.Fault{Op: fake.OpCreateVolume, Err: errOrdered, After: after})
-		_, err := r.CreateVolume(ctx, manager.VolumeRequest{Owner: "ann", Name: "data"})
+		_, err := r.Volumes().Create(ctx, manager.VolumeRequest{Owner: "ann", Name: "data"})
 		wantCode(t, err, sandpit.Unavailable)
 		r.wantVolumes(t, 0, 0)
 	}
 	stop := r.world.Inject(fake.Fault{Op: fake.OpRemoveVolume, Err: errOrdered, Times: -1})
 	r.volume(t, "data")
-	wantCode(t, r.DeleteVolume(ctx, "ann", "data"), sandpit.Unavailable)
+	wantCode(t, r.Volumes().Delete(ctx, "ann", "data"), sandpit.Unavailable)
 	_, err := r.Create(ctx, having("ann", "data")) // it is as good as gone
 	wantCode(t, err, sandpit.NotFound)
 	r.wantVolumes(t, 1, 1)
@@ -197,10 +197,10 @@ func TestVolumesCrash(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() {
 				if op == fake.OpRemoveVolume {
-					ended <- r.DeleteVolume(ctx, "ann", "data")
+					ended <- r.Volumes().Delete(ctx, "ann", "data")
 					return
 				}
-				_, err := r.CreateVolume(ctx, manager.VolumeRequest{Owner: "ann", Name: "data"})
+				_, err := r.Volumes().Create(ctx, manager.VolumeRequest{Owner: "ann", Name: "data"})
 				ended <- err
 			}()
 			eventually(t, "the call hangs", func() bool { return r.cable.holding() == 1 })
@@ -210,7 +210,7 @@ func TestVolumesCrash(t *testing.T) {
 			}
 			r.open(t)
 			eventually(t, "what was half done is gone", func() bool {
-				_, err := r.Volume(ctx, "ann", "data")
+				_, err := r.Volumes().Get(ctx, "ann", "data")
 				return sandpit.CodeOf(err) == sandpit.NotFound
 			})
 			r.wantVolumes(t, 1, 1)
@@ -231,19 +231,19 @@ func TestVolumesAreHeld(t *testing.T) {
 		var made sandpit.Sandbox
 		var createErr, deleteErr error
 		group.Go(func() { made, createErr = r.Create(ctx, having("ann", "data")) })
-		group.Go(func() { deleteErr = r.DeleteVolume(ctx, "ann", "data") })
+		group.Go(func() { deleteErr = r.Volumes().Delete(ctx, "ann", "data") })
 		group.Wait()
 		switch got := fmt.Sprint(sandpit.CodeOf(createErr), "+", sandpit.CodeOf(deleteErr)); got {
 		case string("+" + sandpit.Conflict):
 			if err := r.Delete(ctx, made.ID); err != nil {
 				t.Error(err)
 			}
-			if err := r.DeleteVolume(ctx, "ann", "data"); err != nil {
+			if err := r.Volumes().Delete(ctx, "ann", "data"); err != nil {
 				t.Error(err)
 			}
 		case string(sandpit.NotFound + "+"):
 		case string(sandpit.NotFound + "+" + sandpit.Conflict): // it asked while the other was being refused
-			if err := r.DeleteVolume(ctx, "ann", "data"); err != nil {
+			if err := r.Volumes().Delete(ctx, "ann", "data"); err != nil {
 				t.Error(err)
 			}
 		default:

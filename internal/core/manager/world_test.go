@@ -271,7 +271,7 @@ func TestHangs(t *testing.T) {
 		r.open(t)
 		r.wantState(t, s.ID, sandpit.StateRunning) // silence means nothing
 		quick(t, "use", func() error { _, err := r.Use(t.Context(), s.ID); return err })
-		if !strings.Contains(r.log.String(), "a provider cannot be reached") {
+		if !strings.Contains(r.log.String(), "manager: provider unreachable") {
 			t.Error("it was not reported")
 		}
 		stuck.release()

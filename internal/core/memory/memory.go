@@ -1,10 +1,9 @@
 // Package memory bounds the bytes that a server keeps in memory for its clients: bodies
 // of requests, the output of commands, and answers that wait until they are read.
 //
-// A Budget divides them between owners. What needs memory has an Account, usually that of
-// a request, which it finds in its context (AccountOf), and reserves bytes before it
-// keeps them. Without an account there is no limit, so that the same code runs in the
-// command line.
+// A Budget divides them between owners. Code that needs memory takes the Account of its
+// context (AccountOf), usually that of a request, and reserves bytes before it keeps them.
+// Without an account there is no limit, so the command line can run the same code.
 package memory
 
 import (
@@ -39,8 +38,8 @@ func DefaultTotal(limit int64) int64 { return min(max(limit/4, MinTotal), maxDef
 // Budget is the memory of a server for its clients. All methods may be called
 // concurrently.
 type Budget struct {
-	// What outlives a request has a pool of its own: otherwise an owner's sessions would
-	// leave nothing for its requests.
+	// Sessions outlive requests and have a pool of their own: otherwise an owner's sessions
+	// would leave nothing for its requests.
 	requests, sessions *fairshare.Pool
 }
 
@@ -123,8 +122,8 @@ func (a *Account) Reserve(bytes int64) error {
 	}
 	if missing := a.used + bytes - units; missing > 0 {
 		rounded := (missing + chunk - 1) / chunk * chunk
-		if a.grow(rounded) != nil {
-			if err := a.grow(missing); err != nil {
+		if a.growReservation(rounded) != nil {
+			if err := a.growReservation(missing); err != nil {
 				return err
 			}
 		}
@@ -133,8 +132,8 @@ func (a *Account) Reserve(bytes int64) error {
 	return nil
 }
 
-// grow takes bytes from the pool. The lock is held.
-func (a *Account) grow(bytes int64) (err error) {
+// growReservation takes bytes from the pool. The lock is held.
+func (a *Account) growReservation(bytes int64) (err error) {
 	if a.grant == nil {
 		a.grant, err = a.pool.TryAcquire(a.owner, bytes)
 		return err
@@ -188,7 +187,7 @@ func WithAccount(ctx context.Context, a *Account) context.Context {
 	return context.WithValue(ctx, accountKey{}, a)
 }
 
-// AccountOf returns the account of a context; nil, which has no limit, if there is none.
+// AccountOf returns the account of a context, or nil, which has no limit.
 func AccountOf(ctx context.Context) *Account {
 	a, _ := ctx.Value(accountKey{}).(*Account)
 	return a

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// ReadAll is io.ReadAll of up to most bytes within the account of ctx, which it takes cost
-// bytes of for each byte that it makes room for. What is longer is cut: the caller tells it
-// by an error of r, or asks for one byte more.
+// ReadAll is io.ReadAll of up to most bytes. It reserves cost bytes of the account of ctx
+// for each byte of its buffer. Longer content is cut: to detect that, the caller has r return
+// an error or asks for one more byte.
 //
 // Exhausted: the account is used up.
 func ReadAll(ctx context.Context, r io.Reader, most, cost int64) ([]byte, error) {

@@ -18,8 +18,8 @@ type pages struct {
 	size int
 }
 
-// append adds as much of p as the account allows, and returns how much that was.
-func (t *pages) append(account *Account, cost int64, p []byte) (n int) {
+// appendBytes adds as much of p as the account allows, and returns how much that was.
+func (t *pages) appendBytes(account *Account, cost int64, p []byte) (n int) {
 	for len(p) > 0 {
 		if t.size%pageSize == 0 && t.size == len(t.list)*pageSize {
 			t.list = append(t.list, nil)
@@ -35,8 +35,8 @@ func (t *pages) append(account *Account, cost int64, p []byte) (n int) {
 	return n
 }
 
-// growPage makes room for up to more bytes in a page, and reports false if the account
-// does not allow it.
+// growPage grows a page by up to more bytes, and returns false if the account does not
+// allow it.
 func growPage(account *Account, cost int64, page *[]byte, more int) bool {
 	size := min(max(2*cap(*page), len(*page)+more, firstPage), pageSize)
 	if account.Reserve(int64(size-cap(*page))*cost) != nil {
@@ -48,16 +48,16 @@ func growPage(account *Account, cost int64, page *[]byte, more int) bool {
 	return true
 }
 
-// overwrite replaces what is at an offset.
-func (t *pages) overwrite(offset int, p []byte) {
+// overwriteAt replaces what is at an offset.
+func (t *pages) overwriteAt(offset int, p []byte) {
 	for len(p) > 0 {
 		n := copy(t.list[offset/pageSize][offset%pageSize:], p)
 		offset, p = offset+n, p[n:]
 	}
 }
 
-// each calls f with the parts from one offset to another.
-func (t *pages) each(from, to int, f func([]byte) error) error {
+// eachPart calls f with the parts from one offset to another.
+func (t *pages) eachPart(from, to int, f func([]byte) error) error {
 	for from < to {
 		page := t.list[from/pageSize]
 		end := min(len(page), from%pageSize+to-from)
@@ -95,7 +95,7 @@ func (w *Window) Write(p []byte) (int, error) {
 	written := len(p)
 	w.size += int64(written)
 	if room := min(w.half-w.head.size, len(p)); room > 0 {
-		n := w.head.append(w.account, w.cost, p[:room])
+		n := w.head.appendBytes(w.account, w.cost, p[:room])
 		p = p[n:]
 		if n < room {
 			w.half, w.tailCap = w.head.size, 0
@@ -108,7 +108,7 @@ func (w *Window) Write(p []byte) (int, error) {
 func (w *Window) writeTail(p []byte) {
 	p = p[max(0, len(p)-w.tailCap):]
 	if room := min(w.tailCap-w.tail.size, len(p)); room > 0 {
-		n := w.tail.append(w.account, w.cost, p[:room])
+		n := w.tail.appendBytes(w.account, w.cost, p[:room])
 		p = p[n:]
 		if n < room {
 			w.tailCap = w.tail.size
@@ -117,7 +117,7 @@ func (w *Window) writeTail(p []byte) {
 	}
 	for len(p) > 0 {
 		n := min(len(p), w.tailCap-w.next)
-		w.tail.overwrite(w.next, p[:n])
+		w.tail.overwriteAt(w.next, p[:n])
 		w.next = (w.next + n) % w.tailCap
 		p = p[n:]
 	}
@@ -129,10 +129,10 @@ func (w *Window) Size() int64 { return w.size }
 // Omitted returns how many bytes were left out.
 func (w *Window) Omitted() int64 { return w.size - int64(w.head.size+w.tail.size) }
 
-// Each calls f with what was kept, in parts that are valid until the next Write. A line
-// in the place of what was left out says so.
+// Each calls f with the kept text, in parts that are valid until the next Write. A line
+// takes the place of the omitted part.
 func (w *Window) Each(f func([]byte) error) error {
-	if err := w.head.each(0, w.head.size, f); err != nil {
+	if err := w.head.eachPart(0, w.head.size, f); err != nil {
 		return err
 	}
 	if omitted := w.Omitted(); omitted > 0 {
@@ -140,10 +140,10 @@ func (w *Window) Each(f func([]byte) error) error {
 			return err
 		}
 	}
-	if err := w.tail.each(w.next, w.tail.size, f); err != nil {
+	if err := w.tail.eachPart(w.next, w.tail.size, f); err != nil {
 		return err
 	}
-	return w.tail.each(0, w.next, f)
+	return w.tail.eachPart(0, w.next, f)
 }
 
 // WriteTo implements io.WriterTo with what Each returns.

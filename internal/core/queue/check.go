@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 var (
@@ -19,7 +20,7 @@ var (
 	kindPattern  = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`)
 )
 
-// The functions below are for those who write a queue: all of them check alike.
+// The functions below are for implementations of a queue, so that all of them check alike.
 
 // Prepare checks a message that is to be scheduled, and returns it as a queue
 // keeps it: with an ID, without attempts, its times in UTC and to the
@@ -41,11 +42,11 @@ func (m Message) Validate() error {
 	if err := CheckTime(m.Due); err != nil {
 		return err
 	}
-	return m.check()
+	return m.validate()
 }
 
-// check leaves the time aside, which a shift may move anywhere.
-func (m Message) check() error {
+// validate leaves the time aside, which a shift may move anywhere.
+func (m Message) validate() error {
 	if err := CheckTopics(m.Topic); err != nil {
 		return err
 	}
@@ -157,15 +158,7 @@ func (f Filter) Holds(m Message) bool {
 
 // Cause returns the text of an error as a queue keeps it: in bounds, valid UTF-8.
 func Cause(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= MaxError {
-		return text
-	}
-	text = text[:MaxError]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text
+	return textlen.Cut(strings.ToValidUTF8(text, "\uFFFD"), MaxError)
 }
 
 // Millis returns t in UTC, rounded down to the millisecond.
@@ -189,7 +182,7 @@ func newID(now time.Time) string {
 	return hex.EncodeToString(raw)
 }
 
-// Lost is the answer to a claim that is no longer the caller's.
+// Lost returns the error for a claim that the caller no longer holds.
 func Lost(what string, c Claim) error {
 	return sandpit.Errorf(sandpit.Conflict, "%s %s of %s: the claim is no longer held", what, c.Kind, c.Sandbox)
 }
@@ -199,7 +192,7 @@ func NoLetter(id string) error {
 	return sandpit.Errorf(sandpit.NotFound, "dead letter %.40q not found", id)
 }
 
-// Taken is the answer to Revive while another message has its place.
+// Taken returns the error of Revive while another message takes its place.
 func Taken(id string) error {
 	return sandpit.Errorf(sandpit.Conflict, "revive %.40q: another operation of its kind is scheduled for its sandbox", id)
 }
@@ -211,11 +204,11 @@ func checkSlot(sandbox sandpit.ID, kinds ...Kind) error {
 	return CheckKinds(kinds...)
 }
 
-// fail counts a failed attempt.
-func (m *Message) fail(cause string) { m.Attempts, m.LastError = m.Attempts+1, Cause(cause) }
+// recordFailure counts a failed attempt.
+func (m *Message) recordFailure(cause string) { m.Attempts, m.LastError = m.Attempts+1, Cause(cause) }
 
-// clone returns a copy that shares nothing with m.
-func (m Message) clone() Message {
+// cloneMessage returns a copy that shares nothing with m.
+func (m Message) cloneMessage() Message {
 	m.Metadata = maps.Clone(m.Metadata)
 	return m
 }

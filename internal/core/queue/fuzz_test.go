@@ -22,7 +22,7 @@ func FuzzReadMessage(f *testing.F) {
 			}
 			return
 		}
-		if err := m.check(); err != nil {
+		if err := m.validate(); err != nil {
 			t.Errorf("a message that is none: %v", err)
 		}
 		if m.Attempts < 0 || len(m.LastError) > MaxError || !utf8.ValidString(m.LastError) {
@@ -34,7 +34,7 @@ func FuzzReadMessage(f *testing.F) {
 func TestMessagesOddReplies(t *testing.T) {
 	t.Parallel()
 	for _, reply := range []any{nil, "x", int64(1), []any{"x"}, []any{[]any{"only", "two"}}, []any{[]any{"a", "b", "c", "d", int64(5)}}} {
-		if _, err := messages(reply); !errors.Is(err, sandpit.Internal) {
+		if _, err := parseMessages(reply); !errors.Is(err, sandpit.Internal) {
 			t.Errorf("%#v: error %v, want Internal", reply, err)
 		}
 	}

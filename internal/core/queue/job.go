@@ -19,15 +19,15 @@ type job struct {
 	claim  Claim
 }
 
-// held returns the claim as it is now.
-func (j *job) held() Claim {
+// currentClaim returns the claim as it is now.
+func (j *job) currentClaim() Claim {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.claim
 }
 
-// hold takes a newer claim on the same message.
-func (j *job) hold(c Claim) {
+// setClaim takes a newer claim on the same message.
+func (j *job) setClaim(c Claim) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.claim = c
@@ -36,16 +36,16 @@ func (j *job) hold(c Claim) {
 // run calls the handler and answers the claim.
 func (j *job) run(ctx context.Context) {
 	if ctx.Err() != nil {
-		j.answer(ctx, context.Cause(ctx))
+		j.settleClaim(ctx, context.Cause(ctx))
 		return
 	}
 	result := make(chan error, 1)
-	go j.call(ctx, result)
-	j.answer(ctx, j.wait(ctx, result))
+	go j.callHandler(ctx, result)
+	j.settleClaim(ctx, j.waitForResult(ctx, result))
 }
 
-// call calls the handler and survives it.
-func (j *job) call(ctx context.Context, result chan<- error) {
+// callHandler calls the handler and survives it.
+func (j *job) callHandler(ctx context.Context, result chan<- error) {
 	err := sandpit.Errorf(sandpit.Internal, "the handler ended without an answer")
 	defer func() {
 		if p := recover(); p != nil {
@@ -54,12 +54,12 @@ func (j *job) call(ctx context.Context, result chan<- error) {
 		}
 		result <- err
 	}()
-	err = j.worker.options.Handler(ctx, j.held().Message)
+	err = j.worker.options.Handler(ctx, j.currentClaim().Message)
 }
 
-// wait extends the claim until the handler has returned, however long that is: a
-// message is nobody else's while this program works on it.
-func (j *job) wait(ctx context.Context, result <-chan error) error {
+// waitForResult extends the claim until the handler returns, however long that takes: no
+// other worker gets a message while this program works on it.
+func (j *job) waitForResult(ctx context.Context, result <-chan error) error {
 	every := j.worker.options.Visibility / 3
 	timer := j.worker.options.Clock.NewTimer(every)
 	defer timer.Stop()
@@ -68,23 +68,23 @@ func (j *job) wait(ctx context.Context, result <-chan error) error {
 		case err := <-result:
 			return err
 		case <-timer.C:
-			j.extend(ctx)
+			j.extendClaim(ctx)
 			timer.Reset(every)
 		}
 	}
 }
 
-// extend keeps the claim. When the claim is lost the handler goes on all the
-// same: it may be the handler itself that cancelled the message.
-func (j *job) extend(ctx context.Context) {
+// extendClaim extends the claim. When the claim is lost the handler continues: it may
+// itself have canceled the message.
+func (j *job) extendClaim(ctx context.Context) {
 	call, end := context.WithTimeout(context.WithoutCancel(ctx), min(callLimit, j.worker.options.Visibility/3))
 	defer end()
-	old := j.held()
+	old := j.currentClaim()
 	c, err := j.worker.options.Queue.Extend(call, old, j.worker.options.Clock.Now().Add(j.worker.options.Visibility))
 	if errors.Is(err, sandpit.Conflict) {
 		return
 	}
-	if j.worker.health.report(ctx, err); err != nil {
+	if j.worker.health.reportHealth(ctx, err); err != nil {
 		return // the next one may work
 	}
 	j.mu.Lock()
@@ -94,33 +94,33 @@ func (j *job) extend(ctx context.Context) {
 	}
 }
 
-// answer tells the queue how it went. While the queue cannot be reached it
-// tries again, since what was done would be done once more otherwise; when the
-// worker's time is over it tries once more.
-func (j *job) answer(ctx context.Context, result error) {
-	reply := j.reply(ctx, result)
+// settleClaim reports the result to the queue. While the queue is unreachable it retries,
+// because otherwise the operation would run again; once the worker must stop it tries one
+// last time.
+func (j *job) settleClaim(ctx context.Context, result error) {
+	reply := j.chooseReply(ctx, result)
 	pause := firstPause
 	for last := false; ; pause = min(2*pause, lastPause) {
 		call, end := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
-		err := reply(call, j.held())
+		err := reply(call, j.currentClaim())
 		end()
 		if errors.Is(err, sandpit.Conflict) {
-			return // cancelled, replaced, or somebody else's by now
+			return // canceled, replaced, or claimed by another worker
 		}
-		j.worker.health.report(ctx, err)
+		j.worker.health.reportHealth(ctx, err)
 		if err == nil {
 			return
 		}
-		if last || !passing(err) {
-			j.log().ErrorContext(ctx, "the outcome of an operation is lost, and it will be done again", slog.Any("error", err))
+		if last || !isTransient(err) {
+			j.logger().ErrorContext(ctx, "the outcome of an operation is lost, and it will be done again", slog.Any("error", err))
 			return
 		}
-		last = !j.pause(ctx, pause)
+		last = !j.waitFor(ctx, pause)
 	}
 }
 
-// pause waits for d, and reports false if the worker's time is over.
-func (j *job) pause(ctx context.Context, d time.Duration) bool {
+// waitFor waits for d, and reports false if the worker's time is over.
+func (j *job) waitFor(ctx context.Context, d time.Duration) bool {
 	timer := j.worker.options.Clock.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -131,17 +131,17 @@ func (j *job) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (j *job) log() *slog.Logger {
-	c := j.held()
+func (j *job) logger() *slog.Logger {
+	c := j.currentClaim()
 	return j.worker.options.Log.With(slog.String("kind", string(c.Kind)), slog.String("sandbox", string(c.Sandbox)))
 }
 
-// reply chooses the answer to a claim by the handler's result, and logs a
+// chooseReply chooses the answer to a claim by the handler's result, and logs a
 // failure.
-func (j *job) reply(ctx context.Context, result error) func(context.Context, Claim) error {
-	w, c := j.worker, j.held()
-	tell := j.log().With(slog.Any("error", result), slog.Int("attempts", c.Attempts+1))
-	switch v := judge(result); {
+func (j *job) chooseReply(ctx context.Context, result error) func(context.Context, Claim) error {
+	w, c := j.worker, j.currentClaim()
+	tell := j.logger().With(slog.Any("error", result), slog.Int("attempts", c.Attempts+1))
+	switch v := classifyResult(result); {
 	case v == done:
 		if result != nil {
 			tell.InfoContext(ctx, "nothing is left to be done")
@@ -157,15 +157,15 @@ func (j *job) reply(ctx context.Context, result error) func(context.Context, Cla
 		tell.ErrorContext(ctx, "an operation failed for good")
 		return func(ctx context.Context, c Claim) error { return w.options.Queue.Bury(ctx, c, result.Error()) }
 	default:
-		delay := w.backoff(c.Attempts)
+		delay := w.backoffAfter(c.Attempts)
 		tell.WarnContext(ctx, "an operation failed and will be tried again", slog.Duration("in", delay))
 		due := w.options.Clock.Now().Add(delay)
 		return func(ctx context.Context, c Claim) error { return w.options.Queue.Retry(ctx, c, due, result.Error()) }
 	}
 }
 
-// backoff returns how long a message waits that had failed so often before.
-func (w *Worker) backoff(attempts int) time.Duration {
+// backoffAfter returns how long a message waits that had failed so often before.
+func (w *Worker) backoffAfter(attempts int) time.Duration {
 	delay := w.options.Backoff
 	for range attempts {
 		if delay >= w.options.MaxBackoff {
@@ -186,10 +186,10 @@ const (
 	hopeless
 )
 
-// judge goes by codes that somebody chose. A file that is missing somewhere is
-// no sandbox that is gone, so the codes that sandpit.CodeOf derives from errors
-// of the standard library do not count.
-func judge(result error) verdict {
+// classifyResult uses only codes that were set explicitly. A missing file does not mean that
+// a sandbox is gone, so the codes that sandpit.CodeOf derives from errors of the standard
+// library do not count.
+func classifyResult(result error) verdict {
 	if result == nil {
 		return done
 	}
@@ -209,8 +209,8 @@ func judge(result error) verdict {
 	}
 }
 
-// passing reports whether a failure of the queue may be over soon.
-func passing(err error) bool {
+// isTransient reports whether a failure of the queue may be over soon.
+func isTransient(err error) bool {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Unavailable, sandpit.Timeout, sandpit.Exhausted:
 		return true

@@ -52,9 +52,9 @@ func (q *Memory) Schedule(ctx context.Context, m Message) (Message, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.remove(q.slots[slotOf(m)].pending)
-	q.add(&entry{Message: m})
-	return m.clone(), nil
+	q.removeEntry(q.slots[slotOf(m)].pending)
+	q.addEntry(&entry{Message: m})
+	return m.cloneMessage(), nil
 }
 
 // Reschedule moves the pending message; see Producer.
@@ -91,7 +91,7 @@ func (q *Memory) Cancel(ctx context.Context, sandbox sandpit.ID, kinds ...Kind) 
 	n := 0
 	for _, e := range q.live {
 		if e.Sandbox == sandbox && (len(kinds) == 0 || slices.Contains(kinds, e.Kind)) {
-			q.remove(e)
+			q.removeEntry(e)
 			n++
 		}
 	}
@@ -111,7 +111,7 @@ func (q *Memory) Claim(ctx context.Context, now time.Time, topics []string, n in
 	defer q.mu.Unlock()
 	var due []*entry
 	for _, e := range q.live {
-		if slices.Contains(topics, e.Topic) && q.claimable(e, now) {
+		if slices.Contains(topics, e.Topic) && q.isClaimable(e, now) {
 			due = append(due, e)
 		}
 	}
@@ -121,19 +121,19 @@ func (q *Memory) Claim(ctx context.Context, now time.Time, topics []string, n in
 	claims := make([]Claim, 0, min(n, len(due)))
 	for _, e := range due[:min(n, len(due))] {
 		e.token, e.until = NewToken(), Millis(now.Add(visibility))
-		q.put(e)
-		claims = append(claims, Claim{Message: e.clone(), Token: e.token, Until: e.until})
+		q.putEntry(e)
+		claims = append(claims, Claim{Message: e.cloneMessage(), Token: e.token, Until: e.until})
 	}
 	return claims, nil
 }
 
-// claimable reports whether e may be claimed at now. It drops claims that ran
+// isClaimable reports whether e may be claimed at now. It drops claims that ran
 // out and were replaced.
-func (q *Memory) claimable(e *entry, now time.Time) bool {
+func (q *Memory) isClaimable(e *entry, now time.Time) bool {
 	both := q.slots[slotOf(e.Message)]
 	lapsed := both.claimed != nil && !both.claimed.until.After(now)
 	if lapsed && both.pending != nil {
-		q.remove(both.claimed)
+		q.removeEntry(both.claimed)
 		both.claimed = nil
 	}
 	if e.token != "" {
@@ -173,7 +173,7 @@ func (q *Memory) Extend(ctx context.Context, c Claim, until time.Time) (Claim, e
 	if err := CheckTime(until); err != nil {
 		return Claim{}, err
 	}
-	err := q.answer(ctx, "extend", c, func(e *entry) { e.until = Millis(until) })
+	err := q.updateClaimed(ctx, "extend", c, func(e *entry) { e.until = Millis(until) })
 	if err != nil {
 		return Claim{}, err
 	}
@@ -183,7 +183,7 @@ func (q *Memory) Extend(ctx context.Context, c Claim, until time.Time) (Claim, e
 
 // Complete removes a message that was done; see Holder.
 func (q *Memory) Complete(ctx context.Context, c Claim) error {
-	return q.answer(ctx, "complete", c, q.remove)
+	return q.updateClaimed(ctx, "complete", c, q.removeEntry)
 }
 
 // Retry makes a message pending again; see Holder.
@@ -191,31 +191,31 @@ func (q *Memory) Retry(ctx context.Context, c Claim, due time.Time, cause string
 	if err := CheckTime(due); err != nil {
 		return err
 	}
-	return q.answer(ctx, "retry", c, func(e *entry) {
-		q.remove(e)
+	return q.updateClaimed(ctx, "retry", c, func(e *entry) {
+		q.removeEntry(e)
 		if q.slots[slotOf(e.Message)].pending != nil {
 			return
 		}
-		e.fail(cause)
+		e.recordFailure(cause)
 		e.Due, e.token = Millis(due), ""
-		q.add(e)
+		q.addEntry(e)
 	})
 }
 
 // Bury makes a message a dead letter; see Holder.
 func (q *Memory) Bury(ctx context.Context, c Claim, cause string) error {
-	return q.answer(ctx, "bury", c, func(e *entry) {
-		q.remove(e)
-		e.fail(cause)
+	return q.updateClaimed(ctx, "bury", c, func(e *entry) {
+		q.removeEntry(e)
+		e.recordFailure(cause)
 		q.dead[e.ID] = e.Message
-		if old := q.letters(Filter{Topic: e.Topic}); len(old) > MaxDead {
+		if old := q.listDeadLetters(Filter{Topic: e.Topic}); len(old) > MaxDead {
 			delete(q.dead, old[0].ID)
 		}
 	})
 }
 
-// answer does something to the message of a claim if the caller still holds it.
-func (q *Memory) answer(ctx context.Context, what string, c Claim, do func(*entry)) error {
+// updateClaimed does something to the message of a claim if the caller still holds it.
+func (q *Memory) updateClaimed(ctx context.Context, what string, c Claim, do func(*entry)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (q *Memory) Revive(ctx context.Context, id string, due time.Time) error {
 	}
 	delete(q.dead, id)
 	m.Due, m.Attempts = Millis(due), 0
-	q.add(&entry{Message: m})
+	q.addEntry(&entry{Message: m})
 	return nil
 }
 
@@ -277,9 +277,9 @@ func (q *Memory) List(ctx context.Context, f Filter) ([]Message, error) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	list := q.letters(f)
+	list := q.listDeadLetters(f)
 	if !f.Dead {
-		list = q.messages(f)
+		list = q.listMessages(f)
 	}
 	first, found := slices.BinarySearchFunc(list, f.After, func(m Message, id string) int { return cmp.Compare(m.ID, id) })
 	if found {
@@ -288,13 +288,13 @@ func (q *Memory) List(ctx context.Context, f Filter) ([]Message, error) {
 	list = list[first:]
 	list = list[:min(f.Limit, len(list))]
 	for i, m := range list {
-		list[i] = m.clone()
+		list[i] = m.cloneMessage()
 	}
 	return list, nil
 }
 
-// messages returns what is pending or claimed, in the order of their IDs.
-func (q *Memory) messages(f Filter) []Message {
+// listMessages returns what is pending or claimed, in the order of their IDs.
+func (q *Memory) listMessages(f Filter) []Message {
 	var list []Message
 	for _, e := range q.live {
 		if f.Holds(e.Message) {
@@ -305,8 +305,8 @@ func (q *Memory) messages(f Filter) []Message {
 	return list
 }
 
-// letters returns dead letters in the order of their IDs.
-func (q *Memory) letters(f Filter) []Message {
+// listDeadLetters returns dead letters in the order of their IDs.
+func (q *Memory) listDeadLetters(f Filter) []Message {
 	var list []Message
 	for _, m := range q.dead {
 		if f.Holds(m) {
@@ -362,13 +362,13 @@ func (q *Memory) Shift(ctx context.Context, topics []string, by time.Duration) e
 // Close has nothing to give back.
 func (q *Memory) Close() error { return nil }
 
-// add makes e the pending or claimed message of its slot.
-func (q *Memory) add(e *entry) {
+// addEntry makes e the pending or claimed message of its slot.
+func (q *Memory) addEntry(e *entry) {
 	q.live[e.ID] = e
-	q.put(e)
+	q.putEntry(e)
 }
 
-func (q *Memory) put(e *entry) {
+func (q *Memory) putEntry(e *entry) {
 	both := q.slots[slotOf(e.Message)]
 	if both.pending == e {
 		both.pending = nil
@@ -381,8 +381,8 @@ func (q *Memory) put(e *entry) {
 	q.slots[slotOf(e.Message)] = both
 }
 
-// remove takes e out of the queue. It may be nil.
-func (q *Memory) remove(e *entry) {
+// removeEntry takes e out of the queue. It may be nil.
+func (q *Memory) removeEntry(e *entry) {
 	if e == nil {
 		return
 	}

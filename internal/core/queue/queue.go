@@ -7,8 +7,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Kind says what is to be done: "deadline", "idle", "archive" and the like. The
-// queue does not know the meaning. It has 1 to 64 lower-case letters, digits,
+// Kind is the kind of operation: "deadline", "idle", "archive" and so on. The queue does
+// not interpret it. It has 1 to 64 lower-case letters, digits,
 // "-" and "_", and starts with a letter.
 type Kind string
 
@@ -22,7 +22,7 @@ type Message struct {
 	// ID is given by the queue: 32 hexadecimal digits. IDs sort by the time they
 	// were made, as far as clocks agree.
 	ID string `json:"id"`
-	// Topic says who may do it: the identity of a server. It has 1 to 128 letters,
+	// Topic is the identity of the server that may perform it. It has 1 to 128 letters,
 	// digits, "-", "_" and ".".
 	Topic string `json:"topic"`
 	// Sandbox is what it is to be done to.
@@ -41,14 +41,14 @@ type Message struct {
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// Claim is a message that one worker has until Until. Then it is anybody's again:
-// Claim may give it to another worker, with another token.
+// Claim is a message that one worker holds until Until. After that, Claim may give it to
+// another worker with another token.
 type Claim struct {
 	Message
-	// Token makes late answers harmless: it is worthless once somebody else has
+	// Token makes late answers harmless: it becomes invalid when another worker claims
 	// the message.
 	Token string
-	// Until is when the message becomes anybody's, to the millisecond.
+	// Until is when the claim expires, in milliseconds.
 	Until time.Time
 }
 
@@ -93,8 +93,8 @@ type Producer interface {
 	// It reports false if none is pending; a claimed one is not.
 	Reschedule(ctx context.Context, sandbox sandpit.ID, kind Kind, due time.Time) (bool, error)
 	// Cancel removes pending and claimed messages of these kinds, or of all kinds
-	// if none is named, and returns how many. A worker that has claimed one goes on,
-	// but its answer will be a Conflict. Dead letters stay.
+	// if none is named, and returns how many. A worker that has claimed one continues,
+	// but its answer fails with Conflict. Dead letters stay.
 	Cancel(ctx context.Context, sandbox sandpit.ID, kinds ...Kind) (int, error)
 }
 
@@ -102,8 +102,8 @@ type Producer interface {
 type Consumer interface {
 	// Claim takes up to n messages of the topics whose Due is not after now,
 	// pending ones and those whose claim has run out (Until not after now), the
-	// oldest Due first. They are the caller's until now + visibility: nobody else
-	// gets them before. A pending message waits while another of the same Sandbox
+	// oldest Due first. The caller holds them until now + visibility: no other
+	// worker gets them before. A pending message waits while another of the same Sandbox
 	// and Kind is claimed and that claim has not run out; a claim that ran out
 	// while a newer message is pending is dropped, since it was replaced. n is 1 or
 	// more, visibility 1 ms to MaxVisibility. No due message is no error.
@@ -113,13 +113,13 @@ type Consumer interface {
 	// Until of the claims that others wait for, and Until of the topics' other
 	// claims. It reports false if there is none of these. It may be in the past. A
 	// time that is not after now means that Claim at now has something to give or to
-	// drop, so that a caller who alternates both never spins.
+	// drop, so a caller that alternates both never spins.
 	Next(ctx context.Context, topics []string) (time.Time, bool, error)
 }
 
-// Holder answers claims. A claim that is no longer the caller's is a Conflict:
-// it was answered, cancelled, or ran out and was taken by somebody or dropped. Time alone takes
-// nothing away: until somebody else claims the message, a late answer counts.
+// Holder answers claims. A claim that the caller no longer holds is a Conflict: it was
+// answered, canceled, or it expired and another worker took or dropped it. Expiry alone does
+// not end a claim: until another worker claims the message, a late answer counts.
 type Holder interface {
 	// Extend moves the end of the claim, and returns the claim with it. An end that
 	// is not after now gives the message back, with everything as it was.
@@ -141,7 +141,7 @@ type DeadLetters interface {
 	// LastError kept. It is NotFound if there is no such dead letter, and a
 	// Conflict while another message of the same Sandbox and Kind is pending or claimed.
 	Revive(ctx context.Context, id string, due time.Time) error
-	// Drop removes a dead letter. It is NotFound if there is none.
+	// Drop removes a dead letter. NotFound.
 	Drop(ctx context.Context, id string) error
 }
 
@@ -150,7 +150,7 @@ type Keeper interface {
 	// List returns messages in the order of their IDs. Messages that come and go
 	// meanwhile may be missing.
 	List(ctx context.Context, f Filter) ([]Message, error)
-	// Stats counts what is there, in all topics.
+	// Stats counts the messages of all topics.
 	Stats(ctx context.Context) (Stats, error)
 	// Shift moves Due of the pending and claimed messages of these topics, and
 	// Until of the claims, because the clock was set by so much. Dead letters keep

@@ -65,9 +65,8 @@ var prefixPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 // to standard error. What it says there comes back as errors too.
 var quiet sync.Once
 
-// NewRedis returns a queue that connects when it is used; Check tells whether it
-// can. Errors: Invalid for options that cannot work, and what reading CAFile
-// says.
+// NewRedis returns a queue that connects on first use; Check reports whether it can.
+// Errors: Invalid for options that cannot work, and those of reading CAFile.
 func NewRedis(o RedisOptions) (*Redis, error) {
 	if orDefault(&o.Prefix, "sandpit"); !prefixPattern.MatchString(o.Prefix) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "redis prefix %.70q: want 1 to 64 letters, digits, '.', '-' and '_'", o.Prefix)
@@ -76,7 +75,7 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := trust(opt, o.CAFile); err != nil {
+	if err := trustCertificates(opt, o.CAFile); err != nil {
 		return nil, err
 	}
 	quiet.Do(func() { redis.SetLogger(&logging.VoidLogger{}) })
@@ -122,8 +121,8 @@ func badURL(why string) error {
 		"Write redis://[user:password@]host[:port][/database], with rediss:// for TLS. Special characters of a password are written as %XX.")
 }
 
-// trust makes the certificates in a file the only ones that are trusted.
-func trust(opt *redis.Options, file string) error {
+// trustCertificates makes the certificates in a file the only ones that are trusted.
+func trustCertificates(opt *redis.Options, file string) error {
 	if file == "" {
 		return nil
 	}
@@ -145,13 +144,13 @@ func trust(opt *redis.Options, file string) error {
 // Check reports whether the server can be used: it answers, and it does not
 // throw messages away when its memory is full.
 func (q *Redis) Check(ctx context.Context) error {
-	if _, err := q.run(ctx, "stats"); err != nil {
+	if _, err := q.runCommand(ctx, "stats"); err != nil {
 		return err
 	}
 	info, err := q.client.InfoMap(ctx, "memory").Result()
 	if err != nil {
-		// Some providers do not tell; then nothing is known against the server.
-		return ignoreDenied(q.fail(ctx, "info", err))
+		// Some providers do not report it; then the server is assumed to be fine.
+		return ignoreDenied(q.wrapError(ctx, "info", err))
 	}
 	memory := info["Memory"]
 	if policy := memory["maxmemory_policy"]; memory["maxmemory"] != "0" && strings.HasPrefix(policy, "allkeys-") {
@@ -171,21 +170,21 @@ func ignoreDenied(err error) error {
 // Close closes the connections.
 func (q *Redis) Close() error {
 	if err := q.client.Close(); err != nil && !errors.Is(err, redis.ErrClosed) {
-		return sandpit.Errorf(sandpit.Internal, "redis: close: %s", q.clean(err))
+		return sandpit.Errorf(sandpit.Internal, "redis: close: %s", q.redactError(err))
 	}
 	return nil
 }
 
-// run runs a command of the script. While the server cannot be reached it tries
+// runCommand runs a command of the script. While the server cannot be reached it tries
 // again, after 0.5 s, 1 s and 2 s.
-func (q *Redis) run(ctx context.Context, command string, args ...any) (any, error) {
+func (q *Redis) runCommand(ctx context.Context, command string, args ...any) (any, error) {
 	pause := firstPause
 	for sent := 0; ; sent++ {
 		reply, err := q.script.Run(ctx, q.client, []string{q.root}, append([]any{command, sent}, args...)...).Result()
 		if err == nil {
 			return reply, nil
 		}
-		err = q.fail(ctx, command, err)
+		err = q.wrapError(ctx, command, err)
 		if sent == resends || !errors.Is(err, sandpit.Unavailable) {
 			return nil, err
 		}
@@ -200,9 +199,9 @@ func (q *Redis) run(ctx context.Context, command string, args ...any) (any, erro
 	}
 }
 
-// fail gives an error of the client a code. The text is cleaned, so the error
+// wrapError gives an error of the client a code. The text is cleaned, so the error
 // itself cannot be passed on.
-func (q *Redis) fail(ctx context.Context, command string, err error) error {
+func (q *Redis) wrapError(ctx context.Context, command string, err error) error {
 	if ctx.Err() != nil {
 		return sandpit.Errorf(sandpit.CodeOf(ctx.Err()), "redis: %s: %w", command, ctx.Err())
 	}
@@ -219,7 +218,7 @@ func (q *Redis) fail(ctx context.Context, command string, err error) error {
 	case answered && !passingAnswer(answer):
 		code = sandpit.Internal
 	}
-	return sandpit.Errorf(code, "redis: %s: %s", command, q.clean(err))
+	return sandpit.Errorf(code, "redis: %s: %s", command, q.redactError(err))
 }
 
 // passingAnswer reports whether the server will answer otherwise soon.
@@ -236,9 +235,9 @@ func passingAnswer(err redis.Error) bool {
 	return false
 }
 
-// clean returns an error's text, bounded and without the password: a server may
+// redactError returns an error's text, bounded and without the password: a server may
 // repeat what it was sent.
-func (q *Redis) clean(err error) string {
+func (q *Redis) redactError(err error) string {
 	text := err.Error()
 	if q.secret != "" {
 		text = strings.ReplaceAll(text, q.secret, "[password]")

@@ -17,7 +17,7 @@ local root = KEYS[1]
 local resent = tonumber(ARGV[2]) > 0
 local args = {unpack(ARGV, 3)}
 
-local function key(../...) return root ../.. ':' ../.. table.concat({../...}, ':') end
+local function key(...) return root .. ':' .. table.concat({...}, ':') end
 local function number(n) return string.format('%.0f', n) end
 
 -- find returns a message, or nil if there is none.
@@ -36,14 +36,14 @@ local function slot(m, place)
   return nil
 end
 
-local function pending(m) return slot(m, 'p:' ../.. m.kind) end
-local function claimed(m) return slot(m, 'c:' ../.. m.kind) end
+local function pending(m) return slot(m, 'p:' .. m.kind) end
+local function claimed(m) return slot(m, 'c:' .. m.kind) end
 
 -- enqueue makes m pending; it waits if another is claimed.
 local function enqueue(m)
   local list = claimed(m) and 'parked' or 'pending'
   redis.call('HSET', key('m', m.id), 'due', m.due)
-  redis.call('HSET', m.slots, 'p:' ../.. m.kind, m.id)
+  redis.call('HSET', m.slots, 'p:' .. m.kind, m.id)
   redis.call('ZADD', key(list, m.topic), m.due, m.id)
   redis.call('ZADD', key('live'), 0, m.id)
   redis.call('SADD', key('topics'), m.topic)
@@ -53,13 +53,13 @@ end
 local function dequeue(m)
   redis.call('ZREM', key('pending', m.topic), m.id)
   redis.call('ZREM', key('parked', m.topic), m.id)
-  redis.call('HDEL', m.slots, 'p:' ../.. m.kind)
+  redis.call('HDEL', m.slots, 'p:' .. m.kind)
 end
 
 -- release ends the claim on m, and lets go who waited for it.
 local function release(m)
   redis.call('ZREM', key('claimed', m.topic), m.id)
-  redis.call('HDEL', m.slots, 'c:' ../.. m.kind)
+  redis.call('HDEL', m.slots, 'c:' .. m.kind)
   redis.call('HDEL', key('m', m.id), 'token')
   local next = pending(m)
   local n = next and find(next)
@@ -119,7 +119,7 @@ local function supersede(topics, now)
           release(holder)
           forget(c)
         else
-          redis.call('HDEL', m.slots, 'c:' ../.. m.kind)
+          redis.call('HDEL', m.slots, 'c:' .. m.kind)
           redis.call('ZREM', key('parked', topic), id)
           redis.call('ZADD', key('pending', topic), m.due, id)
         end
@@ -202,7 +202,7 @@ function commands.schedule(id, topic, sandbox, kind, at, body)
 end
 
 function commands.reschedule(sandbox, kind, at)
-  local id = redis.call('HGET', key('slots', sandbox), 'p:' ../.. kind)
+  local id = redis.call('HGET', key('slots', sandbox), 'p:' .. kind)
   local m = id and find(id)
   if not m then return 'none' end
   dequeue(m)
@@ -211,9 +211,9 @@ function commands.reschedule(sandbox, kind, at)
   return 'ok'
 end
 
-function commands.cancel(sandbox, ../...)
-  local wanted, all = {}, select('#', ../...) == 0
-  for _, kind in ipairs({../...}) do wanted[kind] = true end
+function commands.cancel(sandbox, ...)
+  local wanted, all = {}, select('#', ...) == 0
+  for _, kind in ipairs({...}) do wanted[kind] = true end
   local slots = redis.call('HGETALL', key('slots', sandbox))
   local count = 0
   for _, take in ipairs({'p', 'c'}) do -- the pending ones first, so that none is let go
@@ -245,7 +245,7 @@ function commands.claim(now, n, until_, token)
   for i = 1, math.min(tonumber(n), #found) do
     local m = found[i]
     if pending(m) == m.id then dequeue(m) end
-    redis.call('HSET', m.slots, 'c:' ../.. m.kind, m.id)
+    redis.call('HSET', m.slots, 'c:' .. m.kind, m.id)
     redis.call('ZADD', key('claimed', m.topic), until_, m.id)
     redis.call('HSET', key('m', m.id), 'token', token)
     rows[#rows + 1] = row(m.id)
@@ -337,7 +337,7 @@ end
 -- list looks at so many messages at most, and returns the ID to go on after, or
 -- '' at the end.
 function commands.list(set, after, limit, scan, topic, sandbox, kind)
-  local from = after == '' and '-' or '(' ../.. after
+  local from = after == '' and '-' or '(' .. after
   local ids = redis.call('ZRANGEBYLEX', key(set), from, '+', 'LIMIT', 0, scan)
   local rows = {''}
   for _, id in ipairs(ids) do

@@ -29,7 +29,7 @@ func (q *Redis) Schedule(ctx context.Context, m Message) (Message, error) {
 	if err != nil {
 		return Message{}, sandpit.Errorf(sandpit.Invalid, "schedule %s of %s: %w", m.Kind, m.Sandbox, err)
 	}
-	_, err = q.run(ctx, "schedule", m.ID, m.Topic, string(m.Sandbox), string(m.Kind), m.Due.UnixMilli(), text)
+	_, err = q.runCommand(ctx, "schedule", m.ID, m.Topic, string(m.Sandbox), string(m.Kind), m.Due.UnixMilli(), text)
 	if err != nil {
 		return Message{}, err
 	}
@@ -44,7 +44,7 @@ func (q *Redis) Reschedule(ctx context.Context, sandbox sandpit.ID, kind Kind, d
 	if err := CheckTime(due); err != nil {
 		return false, err
 	}
-	reply, err := q.run(ctx, "reschedule", string(sandbox), string(kind), due.UnixMilli())
+	reply, err := q.runCommand(ctx, "reschedule", string(sandbox), string(kind), due.UnixMilli())
 	return reply == "ok", err
 }
 
@@ -57,7 +57,7 @@ func (q *Redis) Cancel(ctx context.Context, sandbox sandpit.ID, kinds ...Kind) (
 	for _, k := range kinds {
 		args = append(args, string(k))
 	}
-	reply, err := q.run(ctx, "cancel", args...)
+	reply, err := q.runCommand(ctx, "cancel", args...)
 	n, _ := reply.(int64) // nothing if there was an error
 	return int(n), err
 }
@@ -69,11 +69,11 @@ func (q *Redis) Claim(ctx context.Context, now time.Time, topics []string, n int
 		return nil, err
 	}
 	until, token := Millis(now.Add(visibility)), NewToken()
-	reply, err := q.run(ctx, "claim", with(topics, now.UnixMilli(), n, until.UnixMilli(), token)...)
+	reply, err := q.runCommand(ctx, "claim", appendTopics(topics, now.UnixMilli(), n, until.UnixMilli(), token)...)
 	if err != nil {
 		return nil, err
 	}
-	list, err := messages(reply)
+	list, err := parseMessages(reply)
 	claims := make([]Claim, 0, len(list))
 	for _, m := range list {
 		claims = append(claims, Claim{Message: m, Token: token, Until: until})
@@ -86,11 +86,11 @@ func (q *Redis) Next(ctx context.Context, topics []string) (time.Time, bool, err
 	if err := CheckTopics(topics...); err != nil {
 		return time.Time{}, false, err
 	}
-	reply, err := q.run(ctx, "next", with(topics)...)
+	reply, err := q.runCommand(ctx, "next", appendTopics(topics)...)
 	if err != nil || reply == "" {
 		return time.Time{}, false, err
 	}
-	at, err := millis(reply)
+	at, err := parseMillis(reply)
 	return at, err == nil, err
 }
 
@@ -99,7 +99,7 @@ func (q *Redis) Extend(ctx context.Context, c Claim, until time.Time) (Claim, er
 	if err := CheckTime(until); err != nil {
 		return Claim{}, err
 	}
-	if err := q.answer(ctx, "extend", c, until.UnixMilli()); err != nil {
+	if err := q.updateClaimed(ctx, "extend", c, until.UnixMilli()); err != nil {
 		return Claim{}, err
 	}
 	c.Until = Millis(until)
@@ -107,23 +107,25 @@ func (q *Redis) Extend(ctx context.Context, c Claim, until time.Time) (Claim, er
 }
 
 // Complete removes a message that was done; see Holder.
-func (q *Redis) Complete(ctx context.Context, c Claim) error { return q.answer(ctx, "complete", c) }
+func (q *Redis) Complete(ctx context.Context, c Claim) error {
+	return q.updateClaimed(ctx, "complete", c)
+}
 
 // Retry makes a message pending again; see Holder.
 func (q *Redis) Retry(ctx context.Context, c Claim, due time.Time, cause string) error {
 	if err := CheckTime(due); err != nil {
 		return err
 	}
-	return q.answer(ctx, "retry", c, due.UnixMilli(), Cause(cause))
+	return q.updateClaimed(ctx, "retry", c, due.UnixMilli(), Cause(cause))
 }
 
 // Bury makes a message a dead letter; see Holder.
 func (q *Redis) Bury(ctx context.Context, c Claim, cause string) error {
-	return q.answer(ctx, "bury", c, Cause(cause), MaxDead)
+	return q.updateClaimed(ctx, "bury", c, Cause(cause), MaxDead)
 }
 
-func (q *Redis) answer(ctx context.Context, what string, c Claim, args ...any) error {
-	reply, err := q.run(ctx, what, append([]any{c.ID, c.Token}, args...)...)
+func (q *Redis) updateClaimed(ctx context.Context, what string, c Claim, args ...any) error {
+	reply, err := q.runCommand(ctx, what, append([]any{c.ID, c.Token}, args...)...)
 	if err == nil && reply != "ok" {
 		return Lost(what, c)
 	}
@@ -135,7 +137,7 @@ func (q *Redis) Revive(ctx context.Context, id string, due time.Time) error {
 	if err := CheckTime(due); err != nil {
 		return err
 	}
-	switch reply, err := q.run(ctx, "revive", id, due.UnixMilli()); {
+	switch reply, err := q.runCommand(ctx, "revive", id, due.UnixMilli()); {
 	case err != nil:
 		return err
 	case reply == "taken":
@@ -148,7 +150,7 @@ func (q *Redis) Revive(ctx context.Context, id string, due time.Time) error {
 
 // Drop removes a dead letter; see DeadLetters.
 func (q *Redis) Drop(ctx context.Context, id string) error {
-	reply, err := q.run(ctx, "drop", id)
+	reply, err := q.runCommand(ctx, "drop", id)
 	if err == nil && reply != "ok" {
 		return NoLetter(id)
 	}
@@ -171,15 +173,15 @@ func (q *Redis) List(ctx context.Context, f Filter) ([]Message, error) {
 	}
 	var list []Message
 	for {
-		reply, err := q.run(ctx, "list", set, after, f.Limit-len(list), scanned, f.Topic, string(f.Sandbox), string(f.Kind))
+		reply, err := q.runCommand(ctx, "list", set, after, f.Limit-len(list), scanned, f.Topic, string(f.Sandbox), string(f.Kind))
 		if err != nil {
 			return nil, err
 		}
 		rows, ok := reply.([]any)
 		if !ok || len(rows) == 0 {
-			return nil, odd(reply)
+			return nil, unexpectedReply(reply)
 		}
-		more, err := messages(rows[1:])
+		more, err := parseMessages(rows[1:])
 		list = append(list, more...)
 		after, ok = rows[0].(string)
 		if err != nil || !ok || after == "" || len(list) >= f.Limit {
@@ -190,22 +192,22 @@ func (q *Redis) List(ctx context.Context, f Filter) ([]Message, error) {
 
 // Stats counts messages; see Keeper.
 func (q *Redis) Stats(ctx context.Context) (Stats, error) {
-	reply, err := q.run(ctx, "stats")
+	reply, err := q.runCommand(ctx, "stats")
 	if err != nil {
 		return Stats{}, err
 	}
-	fields, ok := texts(reply, 4)
+	fields, ok := parseTexts(reply, 4)
 	if !ok {
-		return Stats{}, odd(reply)
+		return Stats{}, unexpectedReply(reply)
 	}
 	var s Stats
 	for i, n := range []*int{&s.Pending, &s.Claimed, &s.Dead} {
 		if *n, err = strconv.Atoi(fields[i]); err != nil {
-			return Stats{}, odd(reply)
+			return Stats{}, unexpectedReply(reply)
 		}
 	}
 	if fields[3] != "" {
-		s.OldestDue, err = millis(fields[3])
+		s.OldestDue, err = parseMillis(fields[3])
 	}
 	return s, err
 }
@@ -215,12 +217,12 @@ func (q *Redis) Shift(ctx context.Context, topics []string, by time.Duration) er
 	if err := CheckTopics(topics...); err != nil {
 		return err
 	}
-	_, err := q.run(ctx, "shift", with(topics, by.Milliseconds(), NewToken())...)
+	_, err := q.runCommand(ctx, "shift", appendTopics(topics, by.Milliseconds(), NewToken())...)
 	return err
 }
 
-// with returns arguments followed by topics.
-func with(topics []string, args ...any) []any {
+// appendTopics returns arguments followed by topics.
+func appendTopics(topics []string, args ...any) []any {
 	args = slices.Clip(args)
 	for _, t := range topics {
 		args = append(args, t)
@@ -228,19 +230,19 @@ func with(topics []string, args ...any) []any {
 	return args
 }
 
-// messages reads what the script tells of messages. Those that cannot be read
-// are left out, and the error names the first of them.
-func messages(reply any) ([]Message, error) {
+// parseMessages parses the messages in a reply of the script. It omits those that it cannot
+// parse, and the error names the first of them.
+func parseMessages(reply any) ([]Message, error) {
 	rows, ok := reply.([]any)
 	if !ok {
-		return nil, odd(reply)
+		return nil, unexpectedReply(reply)
 	}
 	var bad error
 	list := make([]Message, 0, len(rows))
 	for _, r := range rows {
-		fields, ok := texts(r, 5)
+		fields, ok := parseTexts(r, 5)
 		if !ok {
-			return list, odd(r)
+			return list, unexpectedReply(r)
 		}
 		m, err := readMessage(fields)
 		if err == nil {
@@ -263,7 +265,7 @@ func readMessage(fields []string) (Message, error) {
 	if err := json.Unmarshal([]byte(fields[1]), &b); err != nil {
 		return Message{}, sandpit.Errorf(sandpit.Internal, "redis: message %.40q: %w", id, err)
 	}
-	due, err := millis(fields[2])
+	due, err := parseMillis(fields[2])
 	if err != nil {
 		return Message{}, err
 	}
@@ -275,23 +277,23 @@ func readMessage(fields []string) (Message, error) {
 		ID: id, Topic: b.Topic, Sandbox: b.Sandbox, Kind: b.Kind, Metadata: b.Metadata, Due: due,
 		Attempts: attempts, LastError: Cause(fields[4]), CreatedAt: time.UnixMilli(b.CreatedAt).UTC(),
 	}
-	if err := m.check(); err != nil {
+	if err := m.validate(); err != nil {
 		return Message{}, sandpit.Errorf(sandpit.Internal, "redis: message %.40q: %w", id, err)
 	}
 	return m, nil
 }
 
-func millis(v any) (time.Time, error) {
+func parseMillis(v any) (time.Time, error) {
 	text, _ := v.(string) // "" is no number either
 	ms, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return time.Time{}, odd(v)
+		return time.Time{}, unexpectedReply(v)
 	}
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// texts returns a reply of n texts.
-func texts(reply any, n int) ([]string, bool) {
+// parseTexts returns a reply of n texts.
+func parseTexts(reply any, n int) ([]string, bool) {
 	list, _ := reply.([]any) // none has not the right length
 	if len(list) != n {
 		return nil, false
@@ -307,7 +309,7 @@ func texts(reply any, n int) ([]string, bool) {
 	return out, true
 }
 
-// odd is a reply that the script does not give.
-func odd(reply any) error {
-	return sandpit.Errorf(sandpit.Internal, "redis: strange reply %.100q", reply)
+// unexpectedReply is a reply that the script does not give.
+func unexpectedReply(reply any) error {
+	return sandpit.Errorf(sandpit.Internal, "redis: unexpected reply %.100q", reply)
 }

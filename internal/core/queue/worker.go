@@ -55,14 +55,14 @@ type WorkerOptions struct {
 	// MaxRetries is how often a message that failed is tried again before it
 	// becomes a dead letter. Negative: never. Default: 3.
 	MaxRetries int
-	// Clock tells when messages are due. Default: clock.System.
+	// Clock decides when messages are due. Default: clock.System.
 	Clock clock.Clock
 	// Jumped is called when the clock was set by so much (see clock.Watch), before
 	// anything is claimed by the new time, so that it can Shift what must not
 	// happen early. While it fails nothing is claimed, and it is called again.
 	// Default: nothing is done about it.
 	Jumped func(ctx context.Context, by time.Duration) error
-	// Log hears of failures. Default: nobody does.
+	// Log receives failures. Default: none.
 	Log *slog.Logger
 }
 
@@ -127,9 +127,8 @@ type Worker struct {
 	running map[string]*job // by message ID
 }
 
-// StartWorker starts a worker, which works until Stop. When ctx ends, it stops
-// as if Stop had been called with a context that has ended; Stop must be called
-// all the same.
+// StartWorker starts a worker, which runs until Stop. When ctx ends, it stops as if Stop
+// had been called with a context that has ended; Stop must still be called.
 func StartWorker(ctx context.Context, o WorkerOptions) (*Worker, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -154,7 +153,7 @@ func StartWorker(ctx context.Context, o WorkerOptions) (*Worker, error) {
 	return w, nil
 }
 
-// Wake makes the worker look at the queue at once. Call it after Schedule,
+// Wake has the worker check the queue at once. Call it after Schedule,
 // Reschedule and Shift in the same process.
 func (w *Worker) Wake() {
 	select {
@@ -184,7 +183,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 	case <-w.done:
 		return nil
 	case <-timer.C:
-		return sandpit.Errorf(sandpit.Timeout, "stop the worker: %s", w.left())
+		return sandpit.Errorf(sandpit.Timeout, "stop the worker: %s", w.describeRunning())
 	}
 }
 
@@ -194,34 +193,34 @@ var errStopped = sandpit.Errorf(sandpit.Canceled, "the worker was stopped")
 func (w *Worker) loop(ctx context.Context, jobs *sync.WaitGroup) {
 	jump := jump{watch: clock.NewWatch(w.options.Clock)}
 	pause := time.Duration(0)
-	for !w.stopped(ctx) {
-		sleep, err := w.round(ctx, &jump, jobs)
-		if w.health.report(ctx, err); err != nil {
+	for !w.isStopped(ctx) {
+		sleep, err := w.claimMessages(ctx, &jump, jobs)
+		if w.health.reportHealth(ctx, err); err != nil {
 			pause = min(max(2*pause, firstPause), lastPause)
-			w.rest(ctx, pause)
+			w.waitAfterFailure(ctx, pause)
 			continue
 		}
 		pause = 0
-		w.sleep(ctx, sleep)
+		w.waitForWork(ctx, sleep)
 	}
 }
 
-// round claims once and returns how long the worker may sleep.
-func (w *Worker) round(ctx context.Context, jump *jump, jobs *sync.WaitGroup) (time.Duration, error) {
-	now, err := jump.handle(ctx, w.options.Jumped)
+// claimMessages claims once and returns how long the worker may sleep.
+func (w *Worker) claimMessages(ctx context.Context, jump *jump, jobs *sync.WaitGroup) (time.Duration, error) {
+	now, err := jump.handleJump(ctx, w.options.Jumped)
 	if err != nil {
 		return 0, err
 	}
-	free := w.free()
+	free := w.freeSlots()
 	if free == 0 {
-		return w.options.Poll, nil // the end of a handler wakes
+		return w.options.Poll, nil // the end of a handler wakes the worker
 	}
-	// An answer that nobody waits for would be messages that nobody does.
+	// Without a caller that waits for the answer, the claimed messages would be lost.
 	call, end := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
 	defer end()
 	claims, err := w.options.Queue.Claim(call, now, w.options.Topics, free, w.options.Visibility)
 	for _, c := range claims {
-		w.start(ctx, c, jobs)
+		w.startJob(ctx, c, jobs)
 	}
 	if err != nil || len(claims) == free {
 		return 0, err
@@ -233,14 +232,14 @@ func (w *Worker) round(ctx context.Context, jump *jump, jobs *sync.WaitGroup) (t
 	return min(max(next.Sub(w.options.Clock.Now()), breath), w.options.Poll), nil
 }
 
-// start runs a message.
-func (w *Worker) start(ctx context.Context, c Claim, jobs *sync.WaitGroup) {
+// startJob runs a message.
+func (w *Worker) startJob(ctx context.Context, c Claim, jobs *sync.WaitGroup) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if j, ok := w.running[c.ID]; ok {
 		// Its claim ran out while this very program was busy with it, as when the
 		// machine slept. Now it has a new one.
-		j.hold(c)
+		j.setClaim(c)
 		return
 	}
 	j := &job{worker: w, claim: c}
@@ -254,27 +253,27 @@ func (w *Worker) start(ctx context.Context, c Claim, jobs *sync.WaitGroup) {
 	})
 }
 
-// free returns how many more messages may be claimed now.
-func (w *Worker) free() int {
+// freeSlots returns how many more messages may be claimed now.
+func (w *Worker) freeSlots() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return max(w.options.Concurrency-len(w.running), 0)
 }
 
-// left says what is still running.
-func (w *Worker) left() string {
+// describeRunning says what is still running.
+func (w *Worker) describeRunning() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var list []string
 	for _, j := range w.running {
-		c := j.held()
+		c := j.currentClaim()
 		list = append(list, string(c.Kind)+" of "+string(c.Sandbox))
 	}
 	slices.Sort(list)
 	return "still busy with " + strings.Join(list, ", ")
 }
 
-func (w *Worker) stopped(ctx context.Context) bool {
+func (w *Worker) isStopped(ctx context.Context) bool {
 	select {
 	case <-w.stopping:
 		return true
@@ -285,8 +284,8 @@ func (w *Worker) stopped(ctx context.Context) bool {
 	}
 }
 
-// sleep waits for d, for Wake, or for the worker to be stopped.
-func (w *Worker) sleep(ctx context.Context, d time.Duration) {
+// waitForWork waits for d, for Wake, or for the worker to be stopped.
+func (w *Worker) waitForWork(ctx context.Context, d time.Duration) {
 	timer := w.options.Clock.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -297,8 +296,8 @@ func (w *Worker) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// rest waits for d, whoever calls Wake.
-func (w *Worker) rest(ctx context.Context, d time.Duration) {
+// waitAfterFailure waits for d and ignores Wake.
+func (w *Worker) waitAfterFailure(ctx context.Context, d time.Duration) {
 	timer := w.options.Clock.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -308,14 +307,14 @@ func (w *Worker) rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// jump remembers by how much the clock was set until somebody has dealt with it.
+// jump stores by how much the clock was set, until that is handled.
 type jump struct {
 	watch *clock.Watch
 	by    time.Duration
 }
 
-// handle returns the time of day by which messages may be claimed.
-func (j *jump) handle(ctx context.Context, jumped func(context.Context, time.Duration) error) (time.Time, error) {
+// handleJump returns the time of day by which messages may be claimed.
+func (j *jump) handleJump(ctx context.Context, jumped func(context.Context, time.Duration) error) (time.Time, error) {
 	now, by := j.watch.Look()
 	if j.by += by; j.by == 0 || jumped == nil {
 		j.by = 0
@@ -335,7 +334,7 @@ type health struct {
 	code sandpit.Code // of the last failure; "" while all is well
 }
 
-func (h *health) report(ctx context.Context, err error) {
+func (h *health) reportHealth(ctx context.Context, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	code := sandpit.CodeOf(err)

@@ -1,3 +1,3 @@
-// Package sshkey knows who may reach which sandboxes by SSH: public keys that owners
-// have registered, and tokens that let somebody into one sandbox, once.
+// Package sshkey decides about access to sandboxes by SSH: by public keys that owners
+// registered, and by tokens that admit their holder to one sandbox, once.
 package sshkey

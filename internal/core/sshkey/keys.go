@@ -47,8 +47,7 @@ type Keys struct {
 	lines   *revocation.Lines[string] // by the IDs of public keys
 }
 
-// NewKeys returns the keys of a store. A nil log means that nobody hears of what goes
-// wrong.
+// NewKeys returns the keys of a store. A nil log discards failures.
 func NewKeys(s *store.Store, apiKeys APIKeys, c clock.Clock, log *slog.Logger) *Keys {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -60,17 +59,17 @@ func NewKeys(s *store.Store, apiKeys APIKeys, c clock.Clock, log *slog.Logger) *
 // of OpenSSH; without a name, the comment of the key is its name. The public key ends with
 // the API key of the ID apiKey; "" is none.
 //
-// Invalid: it is no public key, has options, or is too weak. AlreadyExists: the owner has
-// it. Exhausted: the owner has too many. NotFound: the API key.
+// Invalid: not a public key, one with options, or one that is too weak. AlreadyExists: the
+// owner has this key. Exhausted: the owner has too many keys. NotFound: the API key.
 func (k *Keys) Add(ctx context.Context, owner, apiKey, name, text string) (store.SSHKey, error) {
 	key, comment, err := Parse(text)
 	if err != nil {
 		return store.SSHKey{}, err
 	}
 	if name == "" {
-		name = plain(comment)
+		name = sanitizeText(comment)
 	}
-	if len(name) > maxName || name != plain(name) {
+	if len(name) > maxName || name != sanitizeText(name) {
 		return store.SSHKey{}, sandpit.Errorf(sandpit.Invalid, "the name of an SSH key: want at most %d bytes, all of them to be seen", maxName)
 	}
 	var id [8]byte
@@ -80,8 +79,8 @@ func (k *Keys) Add(ctx context.Context, owner, apiKey, name, text string) (store
 	})
 }
 
-// plain leaves out what is not to be seen, and what is too much.
-func plain(text string) string {
+// sanitizeText leaves out what is not to be seen, and what is too much.
+func sanitizeText(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
 			return -1
@@ -96,11 +95,11 @@ func plain(text string) string {
 
 // Parse reads one public key as in a .pub file of OpenSSH.
 //
-// Invalid: it is none, is a private key, has options, or is too weak.
+// Invalid: not a public key, a private key, one with options, or one that is too weak.
 func Parse(text string) (key ssh.PublicKey, comment string, err error) {
 	raw := []byte(text)
 	if bytes.Contains(raw, []byte("PRIVATE KEY")) {
-		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "this is a private key, which is nobody else's business"),
+		return nil, "", sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "this is a private key; want a public key"),
 			"give the public key: the file of the same name that ends in .pub")
 	}
 	if len(raw) > maxText {
@@ -115,11 +114,11 @@ func Parse(text string) (key ssh.PublicKey, comment string, err error) {
 	case len(bytes.TrimSpace(rest)) > 0:
 		return nil, "", notKey("there is more than one")
 	}
-	return key, comment, check(key)
+	return key, comment, checkKey(key)
 }
 
-// check refuses keys that are too weak, or that say more than who somebody is.
-func check(key ssh.PublicKey) error {
+// checkKey refuses keys that are too weak, and certificates.
+func checkKey(key ssh.PublicKey) error {
 	switch key.Type() {
 	case ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256:
 		return nil

@@ -19,14 +19,14 @@ const (
 )
 
 const (
-	// maxTokens is how many tokens there may be that nobody has used.
+	// maxTokens is how many unused tokens there may be.
 	maxTokens = 10_000
 	// maxTokensOf is how many of them one sandbox may have.
 	maxTokensOf = 100
 )
 
-// Tokens let somebody into one sandbox, once. They are forgotten when the server ends.
-// All methods may be called concurrently.
+// Tokens issues tokens that admit their holder to one sandbox, once. They are lost when the
+// server ends. All methods may be called concurrently.
 type Tokens struct {
 	clock  clock.Clock
 	rights Rights
@@ -65,11 +65,10 @@ func NewTokens(c clock.Clock, r Rights) *Tokens {
 	return &Tokens{clock: c, rights: r, all: make(map[[sha256.Size]byte]token), boxes: make(map[sandpit.ID]int)}
 }
 
-// Issue makes a token for a sandbox, which the holder may reach. A ttl of zero means
+// Issue returns a token that admits its holder to a sandbox. A ttl of zero means
 // DefaultTTL.
 //
-// Invalid: the ttl is below zero or beyond MaxTTL. Exhausted: there are too many that
-// nobody has used.
+// Invalid: the ttl is negative or above MaxTTL. Exhausted: too many unused tokens.
 func (t *Tokens) Issue(id sandpit.ID, h Holder, ttl time.Duration) (secret string, expires time.Time, err error) {
 	if ttl < 0 || ttl > MaxTTL {
 		return "", time.Time{}, sandpit.Errorf(sandpit.Invalid, "a token that is good for %v: want at most %v", ttl, MaxTTL)
@@ -81,10 +80,10 @@ func (t *Tokens) Issue(id sandpit.ID, h Holder, ttl time.Duration) (secret strin
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.all) >= maxTokens || t.boxes[id] >= maxTokensOf {
-		t.prune(now)
+		t.pruneExpired(now)
 	}
 	if len(t.all) >= maxTokens || t.boxes[id] >= maxTokensOf {
-		return "", time.Time{}, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are too many tokens for SSH that nobody has used"),
+		return "", time.Time{}, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many unused SSH tokens"),
 			"wait until they have expired")
 	}
 	secret = strings.ToLower(rand.Text()) // 130 bits
@@ -107,7 +106,7 @@ func (t *Tokens) Take(id sandpit.ID, secret string) (Holder, error) {
 	if !ok || found.sandbox != id {
 		return Holder{}, errToken
 	}
-	t.drop(sum)
+	t.dropToken(sum)
 	if !t.clock.Now().Before(found.expires) || found.epoch != t.rights.Epoch(id) {
 		return Holder{}, errToken
 	}
@@ -123,17 +122,17 @@ func (t *Tokens) Attach(ctx context.Context, id sandpit.ID, h Holder) (attached 
 
 var errToken = sandpit.Errorf(sandpit.Unauthenticated, "this token is not valid")
 
-// prune forgets what has expired. The lock is held.
-func (t *Tokens) prune(now time.Time) {
+// pruneExpired forgets what has expired. The lock is held.
+func (t *Tokens) pruneExpired(now time.Time) {
 	for sum, one := range t.all {
 		if !now.Before(one.expires) {
-			t.drop(sum)
+			t.dropToken(sum)
 		}
 	}
 }
 
-// drop forgets a token. The lock is held.
-func (t *Tokens) drop(sum [sha256.Size]byte) {
+// dropToken forgets a token. The lock is held.
+func (t *Tokens) dropToken(sum [sha256.Size]byte) {
 	id := t.all[sum].sandbox
 	delete(t.all, sum)
 	if t.boxes[id]--; t.boxes[id] <= 0 {

@@ -13,13 +13,13 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Backup writes a copy of the state as it is now to path, with permissions 0600,
-// while everything goes on. The file appears when it is complete. To restore it,
-// make it the state.db of a state directory that nobody uses.
+// Backup writes a copy of the current state to path, with permissions 0600, while the store
+// is in use. The file appears when it is complete. To restore it, copy it as state.db into
+// a state directory that is not in use.
 //
-// AlreadyExists: there is something of that name. Exhausted: no room.
+// AlreadyExists: path exists. Exhausted: no space.
 func (s *Store) Backup(ctx context.Context, path string) error {
-	leave, err := s.enter(ctx)
+	leave, err := s.enterStore(ctx)
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 		return sandpit.Errorf(sandpit.Invalid, "name of the backup: %w", err)
 	}
 	if _, err := os.Lstat(path); err == nil {
-		return exists(path)
+		return fileExists(path)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".sandpit-backup-*")
 	if err != nil {
@@ -40,17 +40,17 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 		_ = os.Remove(f.Name()) // it has its real name, or is not wanted
 	}()
 	if err := s.copyTo(ctx, f.Name()); err != nil {
-		return s.fail(err, "write the backup %s", path)
+		return s.wrapError(err, "write the backup %s", path)
 	}
 	if err := f.Sync(); err != nil {
 		return diskError(err, "write the backup")
 	}
-	return publish(f.Name(), path)
+	return linkFile(f.Name(), path)
 }
 
-// copyTo reads by a connection of its own, so that nobody waits.
+// copyTo reads through a connection of its own, so no other caller waits.
 func (s *Store) copyTo(ctx context.Context, path string) error {
-	db, err := sql.Open("sqlite", s.source(""))
+	db, err := sql.Open("sqlite", s.dataSource(""))
 	if err != nil {
 		return err
 	}
@@ -58,14 +58,14 @@ func (s *Store) copyTo(ctx context.Context, path string) error {
 	return errors.Join(err, db.Close())
 }
 
-// publish gives a file its name unless something has it.
-func publish(from, to string) error {
+// linkFile gives a file its name unless something has it.
+func linkFile(from, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
 		err = os.Link(from, to) // for file systems without the former
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return exists(to)
+		return fileExists(to)
 	}
 	if err != nil {
 		return diskError(err, "name the backup")
@@ -82,6 +82,6 @@ func syncDir(dir string) error {
 	return diskError(d.Sync(), "keep the name of the backup")
 }
 
-func exists(path string) error {
+func fileExists(path string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "the backup %s exists already", path), "choose another name")
 }

@@ -27,7 +27,7 @@ type BuildFilter struct {
 // Builds returns builds, the newest first. A row that cannot be read is an error. While it
 // reads, recipes are taken from the account of memory of ctx.
 //
-// Exhausted: there is no memory for them.
+// Exhausted: not enough memory.
 func (s *Store) Builds(ctx context.Context, f BuildFilter) ([]TemplateBuild, error) {
 	where, args := []string{"TRUE"}, []any{}
 	if f.Template != "" {
@@ -46,9 +46,9 @@ func (s *Store) Builds(ctx context.Context, f BuildFilter) ([]TemplateBuild, err
 	if f.Brief {
 		columns = briefBuildColumns
 	}
-	list, err := s.builds(ctx, columns, `WHERE `+strings.Join(where, " AND ")+` ORDER BY created_at DESC, id LIMIT ?`, append(args, cmp.Or(f.Limit, -1))...)
+	list, err := s.queryBuilds(ctx, columns, `WHERE `+strings.Join(where, " AND ")+` ORDER BY created_at DESC, id LIMIT ?`, append(args, cmp.Or(f.Limit, -1))...)
 	if err != nil {
-		return nil, s.fail(err, "list builds")
+		return nil, s.wrapError(err, "list builds")
 	}
 	return list, nil
 }
@@ -64,9 +64,9 @@ func (s *Store) BuildOfSnapshot(ctx context.Context, id sandpit.SnapshotID) (Tem
 }
 
 func (s *Store) oneBuild(ctx context.Context, id sandpit.BuildID, where string, args ...any) (TemplateBuild, error) {
-	list, err := s.builds(ctx, buildColumns, where, args...)
+	list, err := s.queryBuilds(ctx, buildColumns, where, args...)
 	if err != nil {
-		return TemplateBuild{}, s.fail(err, "look for a build")
+		return TemplateBuild{}, s.wrapError(err, "look for a build")
 	}
 	if len(list) == 0 {
 		return TemplateBuild{}, noBuild(id)
@@ -74,13 +74,13 @@ func (s *Store) oneBuild(ctx context.Context, id sandpit.BuildID, where string, 
 	return list[0], nil
 }
 
-func (s *Store) builds(ctx context.Context, columns, where string, args ...any) ([]TemplateBuild, error) {
+func (s *Store) queryBuilds(ctx context.Context, columns, where string, args ...any) ([]TemplateBuild, error) {
 	var list []TemplateBuild
 	var bad error
 	account, reserved := memory.AccountOf(ctx), int64(0)
 	defer func() { account.Return(reserved) }() // the caller reserves what it keeps
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT `+columns+` FROM template_builds `+where, args, func(c *cells) bool {
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT `+columns+` FROM template_builds `+where, args, func(c *cells) bool {
 			b := decodeBuild(c)
 			if c.err != nil {
 				bad = sandpit.Errorf(sandpit.Internal, "build %.40q: %w", string(b.ID), c.err)
@@ -104,37 +104,37 @@ const recipeCost = 2
 
 func decodeBuild(c *cells) TemplateBuild {
 	var b TemplateBuild
-	b.ID, b.Template, b.Owner = sandpit.BuildID(c.text()), sandpit.TemplateID(c.text()), c.text()
-	b.Status = sandpit.BuildStatus(c.text())
-	tags := c.text()
-	b.Reason.Message, b.Reason.Step = c.text(), c.text()
-	recipe := c.text()
-	b.Image, b.Snapshot, b.Size = sandpit.Image(c.text()), sandpit.SnapshotID(c.text()), c.int()
-	resources := c.text()
-	b.CreatedAt, b.StartedAt, b.FinishedAt = c.time(), c.time(), c.time()
+	b.ID, b.Template, b.Owner = sandpit.BuildID(c.nextText()), sandpit.TemplateID(c.nextText()), c.nextText()
+	b.Status = sandpit.BuildStatus(c.nextText())
+	tags := c.nextText()
+	b.Reason.Message, b.Reason.Step = c.nextText(), c.nextText()
+	recipe := c.nextText()
+	b.Image, b.Snapshot, b.Size = sandpit.Image(c.nextText()), sandpit.SnapshotID(c.nextText()), c.nextInt()
+	resources := c.nextText()
+	b.CreatedAt, b.StartedAt, b.FinishedAt = c.nextTime(), c.nextTime(), c.nextTime()
 	for _, part := range []struct {
 		name, text string
 		to         any
 	}{{"tags", tags, &b.Tags}, {"recipe", recipe, &b.Recipe}, {"resources", resources, &b.Resources}} {
 		if c.err == nil && (len(part.text) > MaxSpec || json.Unmarshal([]byte(part.text), part.to) != nil) {
-			c.reject(part.name)
+			c.rejectValue(part.name)
 		}
 	}
-	if problem := b.problem(); c.err == nil && problem != "" {
-		c.reject(problem)
+	if problem := b.describeProblem(); c.err == nil && problem != "" {
+		c.rejectValue(problem)
 	}
 	return b
 }
 
-// BuildLog returns what a build has told that has ended, from behind the entry with the
-// number after, at most limit entries. One that goes on has none here.
+// BuildLog returns the log of a build that has ended, from behind the entry with the number
+// after, at most limit entries. The log of a running build is not stored.
 func (s *Store) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
 	var list []sandpit.BuildLog
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT entries FROM template_logs WHERE build = ?`, []any{string(id)}, func(c *cells) bool {
-			if text := c.text(); c.err == nil && json.Unmarshal([]byte(text), &list) != nil {
-				c.reject("entries")
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT entries FROM template_logs WHERE build = ?`, []any{string(id)}, func(c *cells) bool {
+			if text := c.nextText(); c.err == nil && json.Unmarshal([]byte(text), &list) != nil {
+				c.rejectValue("entries")
 			}
 			if c.err != nil {
 				bad = sandpit.Errorf(sandpit.Internal, "log of build %.40q: %w", string(id), c.err)
@@ -143,24 +143,24 @@ func (s *Store) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, l
 		})
 	})
 	if err = cmp.Or(err, bad); err != nil {
-		return nil, s.fail(err, "read the log of a build")
+		return nil, s.wrapError(err, "read the log of a build")
 	}
 	return Page(list, after, limit), nil
 }
 
-// SaveBuildLog writes what a build has told by now. That of one that is gone is not kept.
+// SaveBuildLog writes the log of a build. The log of a deleted build is discarded.
 func (s *Store) SaveBuildLog(ctx context.Context, id sandpit.BuildID, log []sandpit.BuildLog) error {
 	entries, err := json.Marshal(log)
 	if err != nil {
 		return err
 	}
-	err = s.write(ctx, func(tx *writer) error {
+	err = s.writeTx(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `INSERT OR REPLACE INTO template_logs (build, entries)
 			SELECT id, ?2 FROM template_builds WHERE id = ?1`, string(id), string(entries))
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "keep the log of a build")
+		return s.wrapError(err, "keep the log of a build")
 	}
 	return nil
 }
@@ -173,8 +173,7 @@ func Page(log []sandpit.BuildLog, after int64, limit int) []sandpit.BuildLog {
 	return log[:min(len(log), max(limit, 0))]
 }
 
-// DeleteBuild forgets a build, its log and the tags that mean it. It is no error if it is
-// gone.
+// DeleteBuild deletes a build, its log and its tags. A missing build is not an error.
 func (s *Store) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
 		for _, statement := range []string{
@@ -187,19 +186,19 @@ func (s *Store) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
 		return nil
 	})
 	if err != nil {
-		return s.fail(err, "forget a build")
+		return s.wrapError(err, "forget a build")
 	}
 	return nil
 }
 
-// BuildSnapshot returns a snapshot that belongs to a build, whoever has that. NotFound.
+// BuildSnapshot returns a snapshot that belongs to a build of any owner. NotFound.
 func (s *Store) BuildSnapshot(ctx context.Context, id sandpit.SnapshotID) (Snapshot, error) {
-	list, err := s.snapshots(ctx, `WHERE id = ? AND build <> ''`, string(id))
+	list, err := s.querySnapshots(ctx, `WHERE id = ? AND build <> ''`, string(id))
 	if err != nil {
-		return Snapshot{}, s.fail(err, "look for a snapshot")
+		return Snapshot{}, s.wrapError(err, "look for a snapshot")
 	}
 	if len(list) == 0 {
-		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", string(id))
+		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", string(id))
 	}
 	return list[0], nil
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // cells takes a row of the file apart. The file may have been edited or damaged, so
@@ -21,8 +21,8 @@ type cells struct {
 	err    error
 }
 
-// scan reads the rows of a query one by one until do returns false.
-func scan(ctx context.Context, q querier, query string, args []any, do func(*cells) bool) error {
+// scanRows reads the rows of a query one by one until do returns false.
+func scanRows(ctx context.Context, q querier, query string, args []any, do func(*cells) bool) error {
 	rows, err := q.query(ctx, query, args...)
 	if err != nil {
 		return err
@@ -48,61 +48,61 @@ func scan(ctx context.Context, q querier, query string, args []any, do func(*cel
 	return rows.Err()
 }
 
-// take returns the next value.
-func take[T any](c *cells) (v T) {
+// takeValue returns the next value.
+func takeValue[T any](c *cells) (v T) {
 	v, ok := c.values[c.next].(T)
 	if !ok {
-		c.reject(c.names[c.next])
+		c.rejectValue(c.names[c.next])
 	}
 	c.next++
 	return v
 }
 
-func (c *cells) text() string { return take[string](c) }
-func (c *cells) int() int64   { return take[int64](c) }
+func (c *cells) nextText() string { return takeValue[string](c) }
+func (c *cells) nextInt() int64   { return takeValue[int64](c) }
 
-func (c *cells) duration() time.Duration { return time.Duration(c.int()) }
+func (c *cells) nextDuration() time.Duration { return time.Duration(c.nextInt()) }
 
-// blob returns the next value, nil for NULL.
-func (c *cells) blob() []byte {
+// nextBlob returns the next value, nil for NULL.
+func (c *cells) nextBlob() []byte {
 	if c.values[c.next] == nil {
 		c.next++
 		return nil
 	}
-	return take[[]byte](c)
+	return takeValue[[]byte](c)
 }
 
-// time returns the next value, zero for NULL.
-func (c *cells) time() time.Time {
+// nextTime returns the next value, zero for NULL.
+func (c *cells) nextTime() time.Time {
 	if c.values[c.next] == nil {
 		c.next++
 		return time.Time{}
 	}
 	name := c.names[c.next]
-	t := time.UnixMicro(take[int64](c)).UTC()
+	t := time.UnixMicro(takeValue[int64](c)).UTC()
 	if !inRange(t) {
-		c.reject(name)
+		c.rejectValue(name)
 	}
 	return t
 }
 
-// reject remembers that what is called name is wrong.
-func (c *cells) reject(name string) {
+// rejectValue remembers that what is called name is wrong.
+func (c *cells) rejectValue(name string) {
 	if c.err == nil {
 		c.err = fmt.Errorf("its %s cannot be read", strings.ReplaceAll(name, "_", " "))
 	}
 }
 
-// micros returns a time as the file keeps it, nil for zero.
-func micros(t time.Time) any {
+// toMicros returns a time as the file keeps it, nil for zero.
+func toMicros(t time.Time) any {
 	if t.IsZero() {
 		return nil
 	}
 	return t.UnixMicro()
 }
 
-// round returns a time as it comes back from the file.
-func round(t time.Time) time.Time {
+// roundTime returns a time as it comes back from the file.
+func roundTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Time{}
 	}
@@ -117,8 +117,8 @@ func fromMicros(t sql.Null[int64]) time.Time {
 	return time.UnixMicro(t.V).UTC()
 }
 
-// latest is the last time that the file keeps.
-func latest() time.Time { return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
+// latestTime is the last time that the file keeps.
+func latestTime() time.Time { return time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC) }
 
 // inRange reports whether the file can keep t.
 func inRange(t time.Time) bool {
@@ -129,21 +129,13 @@ func inRange(t time.Time) bool {
 // maxText is how long a text for people is kept: bytes.
 const maxText = 1000
 
-// cut shortens a text to maxText and makes it valid UTF-8.
-func cut(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	if len(text) <= maxText {
-		return text
-	}
-	n := maxText
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return text[:n]
+// shortenText shortens a text to maxText and makes it valid UTF-8.
+func shortenText(text string) string {
+	return textlen.Cut(strings.ToValidUTF8(text, "\uFFFD"), maxText)
 }
 
-// unreadable sums up rows that could not be read, naming the first few.
-func unreadable(what string, bad []error) error {
+// unreadableError sums up rows that could not be read, naming the first few.
+func unreadableError(what string, bad []error) error {
 	if len(bad) == 0 {
 		return nil
 	}

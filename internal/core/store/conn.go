@@ -21,10 +21,10 @@ type querier interface {
 	query(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// source is what the driver is told to open. The name is escaped: it may hold
-// anything.
-func (s *Store) source(options string) string {
-	name := url.URL{Scheme: "file", Path: s.path()}
+// dataSource returns the name for the driver. It escapes the path, which may contain any
+// character.
+func (s *Store) dataSource(options string) string {
+	name := url.URL{Scheme: "file", Path: s.filePath()}
 	return name.String() + "?_busy_timeout=5000&_synchronous=NORMAL&_dqs=0&_defensive=1&_error_rc=1" +
 		"&_pragma=trusted_schema(0)&_pragma=cell_size_check(1)" + options
 }
@@ -35,62 +35,62 @@ func (s *Store) source(options string) string {
 type writer struct {
 	db       *sql.DB
 	conn     *sql.Conn
-	turn     chan struct{} // holds one token while nobody writes
+	turn     chan struct{} // holds one token while no write runs
 	prepared map[string]*sql.Stmt
 }
 
 func (s *Store) openWriter(ctx context.Context) (*writer, error) {
-	db, err := sql.Open("sqlite", s.source("&_journal_mode=WAL&_pragma=journal_size_limit(16777216)"))
+	db, err := sql.Open("sqlite", s.dataSource("&_journal_mode=WAL&_pragma=journal_size_limit(16777216)"))
 	if err != nil {
-		return nil, s.fail(err, "open the state")
+		return nil, s.wrapError(err, "open the state")
 	}
 	db.SetMaxOpenConns(1)
 	conn, err := db.Conn(ctx)
 	if err != nil {
 		_ = db.Close() // the first error matters
-		return nil, s.fail(err, "open the state")
+		return nil, s.wrapError(err, "open the state")
 	}
 	w := &writer{db: db, conn: conn, turn: make(chan struct{}, 1), prepared: make(map[string]*sql.Stmt)}
 	w.turn <- struct{}{}
 	var mode string
-	if err := w.row(ctx, `PRAGMA journal_mode`, nil, &mode); err != nil {
-		_ = w.close() // the first error matters
-		return nil, s.fail(err, "open the state")
+	if err := w.scanRow(ctx, `PRAGMA journal_mode`, nil, &mode); err != nil {
+		_ = w.closeWriter() // the first error matters
+		return nil, s.wrapError(err, "open the state")
 	}
-	if size, _, err := measure(s.dir); err == nil {
+	if size, _, err := measureDisk(s.dir); err == nil {
 		_, pages := journalFor(size)
 		if _, err := conn.ExecContext(ctx, fmt.Sprintf(`PRAGMA wal_autocheckpoint = %d`, pages)); err != nil {
-			_ = w.close() // the first error matters
-			return nil, s.fail(err, "open the state")
+			_ = w.closeWriter() // the first error matters
+			return nil, s.wrapError(err, "open the state")
 		}
 	}
 	if mode != "wal" {
-		_ = w.close() // the first error matters
+		_ = w.closeWriter() // the first error matters
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "state directory %s: the file system cannot share memory", s.dir),
 			"choose a state directory on a local file system")
 	}
 	return w, nil
 }
 
-func (w *writer) close() error {
+func (w *writer) closeWriter() error {
 	for _, stmt := range w.prepared {
-		_ = stmt.Close() // closing the connection tells what matters
+		_ = stmt.Close() // closing the connection returns the errors that matter
 	}
 	return errors.Join(w.conn.Close(), w.db.Close())
 }
 
-// write runs do as one transaction: it happens wholly or not at all. When do has
+// writeTx runs do as one transaction: it happens wholly or not at all. When do has
 // succeeded, the end of ctx does not matter any more.
 //
 // Exhausted: the disk is almost full. What frees space uses writeAnyway.
-func (s *Store) write(ctx context.Context, do func(*writer) error) error {
+func (s *Store) writeTx(ctx context.Context, do func(*writer) error) error {
 	return s.withWriter(ctx, func(w *writer) error {
 		if err := s.CheckRoom(); err != nil {
 			return err
 		}
-		err := w.transact(ctx, do)
+		err := w.runTx(ctx, do)
 		if err == nil {
-			s.reserve.fill(context.WithoutCancel(ctx), w)
+			s.reserve.fillReserve(context.WithoutCancel(ctx), w)
 		}
 		return err
 	})
@@ -99,12 +99,12 @@ func (s *Store) write(ctx context.Context, do func(*writer) error) error {
 // writeAnyway is write for what deletes, or does not make rows longer. It works on a full
 // disk, too.
 func (s *Store) writeAnyway(ctx context.Context, do func(*writer) error) error {
-	return s.withWriter(ctx, func(w *writer) error { return w.transact(ctx, do) })
+	return s.withWriter(ctx, func(w *writer) error { return w.runTx(ctx, do) })
 }
 
 // withWriter waits for the writer's turn.
 func (s *Store) withWriter(ctx context.Context, do func(*writer) error) error {
-	leave, err := s.enter(ctx)
+	leave, err := s.enterStore(ctx)
 	if err != nil {
 		return err
 	}
@@ -119,9 +119,9 @@ func (s *Store) withWriter(ctx context.Context, do func(*writer) error) error {
 	return do(w)
 }
 
-// read runs do, whose single queries each see one moment.
-func (s *Store) read(ctx context.Context, do func(*reader) error) error {
-	leave, err := s.enter(ctx)
+// readTx runs do, whose single queries each see one moment.
+func (s *Store) readTx(ctx context.Context, do func(*reader) error) error {
+	leave, err := s.enterStore(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,22 +129,22 @@ func (s *Store) read(ctx context.Context, do func(*reader) error) error {
 	return do(s.reader)
 }
 
-// enter keeps the store open until leave is called.
-func (s *Store) enter(ctx context.Context) (leave func(), err error) {
+// enterStore keeps the store open until leave is called.
+func (s *Store) enterStore(ctx context.Context) (leave func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	s.gate.RLock()
 	if s.closed {
 		s.gate.RUnlock()
-		return nil, sandpit.Errorf(sandpit.Unavailable, "the state %s is closed", s.path())
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the state %s is closed", s.filePath())
 	}
 	return s.gate.RUnlock, nil
 }
 
-// transact is called by whoever has the turn. Beginning and ending are not
-// cancelled, so that it is always known whether the transaction happened.
-func (w *writer) transact(ctx context.Context, do func(*writer) error) error {
+// runTx runs a transaction; the caller holds the turn. Begin and commit are not
+// canceled, so it is always known whether the transaction happened.
+func (w *writer) runTx(ctx context.Context, do func(*writer) error) error {
 	always := context.WithoutCancel(ctx)
 	if _, err := w.exec(always, `BEGIN IMMEDIATE`); err != nil {
 		return err
@@ -160,8 +160,8 @@ func (w *writer) transact(ctx context.Context, do func(*writer) error) error {
 	return nil
 }
 
-// stmt is called by whoever has the turn.
-func (w *writer) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
+// preparedStmt returns a prepared statement; the caller holds the turn.
+func (w *writer) preparedStmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	if stmt, ok := w.prepared[query]; ok {
 		return stmt, nil
 	}
@@ -173,7 +173,7 @@ func (w *writer) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 }
 
 func (w *writer) exec(ctx context.Context, query string, args ...any) (int64, error) {
-	stmt, err := w.stmt(ctx, query)
+	stmt, err := w.preparedStmt(ctx, query)
 	if err != nil {
 		return 0, err
 	}
@@ -185,16 +185,16 @@ func (w *writer) exec(ctx context.Context, query string, args ...any) (int64, er
 }
 
 func (w *writer) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	stmt, err := w.stmt(ctx, query)
+	stmt, err := w.preparedStmt(ctx, query)
 	if err != nil {
 		return nil, err
 	}
 	return stmt.QueryContext(ctx, args...)
 }
 
-// row scans one row; sql.ErrNoRows if there is none.
-func (w *writer) row(ctx context.Context, query string, args []any, dest ...any) error {
-	stmt, err := w.stmt(ctx, query)
+// scanRow scans one row. Without a row it returns sql.ErrNoRows.
+func (w *writer) scanRow(ctx context.Context, query string, args []any, dest ...any) error {
+	stmt, err := w.preparedStmt(ctx, query)
 	if err != nil {
 		return err
 	}
@@ -210,9 +210,9 @@ type reader struct {
 }
 
 func (s *Store) openReader() (*reader, error) {
-	db, err := sql.Open("sqlite", s.source("&_query_only=1"))
+	db, err := sql.Open("sqlite", s.dataSource("&_query_only=1"))
 	if err != nil {
-		return nil, s.fail(err, "open the state")
+		return nil, s.wrapError(err, "open the state")
 	}
 	db.SetMaxOpenConns(maxReaders)
 	db.SetMaxIdleConns(maxReaders)
@@ -221,12 +221,12 @@ func (s *Store) openReader() (*reader, error) {
 
 func (r *reader) close() error {
 	for _, stmt := range r.prepared {
-		_ = stmt.Close() // closing the connections tells what matters
+		_ = stmt.Close() // closing the connections returns the errors that matter
 	}
 	return r.db.Close()
 }
 
-func (r *reader) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
+func (r *reader) preparedStmt(ctx context.Context, query string) (*sql.Stmt, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if stmt, ok := r.prepared[query]; ok {
@@ -240,7 +240,7 @@ func (r *reader) stmt(ctx context.Context, query string) (*sql.Stmt, error) {
 }
 
 func (r *reader) query(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	stmt, err := r.stmt(ctx, query)
+	stmt, err := r.preparedStmt(ctx, query)
 	if err != nil {
 		return nil, err
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// makeDir makes the directory for its owner alone. One that is there may be read
-// by others, since the files in it may not.
+// makeDir creates the directory for its owner only. An existing one may be readable by
+// other users, because the files in it are not.
 func makeDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return diskError(err, "make the state directory")
@@ -89,10 +89,10 @@ func dropLock(f *os.File) {
 	_ = f.Close()                             // nothing of it is needed any more
 }
 
-// prepareFile makes an empty file with the right permissions if there is none, and
-// refuses what SQLite would take for nothing and overwrite.
+// prepareFile creates an empty file with the right permissions if it is missing, and
+// refuses a file that SQLite would take for empty and overwrite.
 func (s *Store) prepareFile() error {
-	f, err := os.OpenFile(s.path(), os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := os.OpenFile(s.filePath(), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return diskError(err, "open the state")
 	}
@@ -102,17 +102,17 @@ func (s *Store) prepareFile() error {
 		return diskError(err, "open the state")
 	}
 	if !info.Mode().IsRegular() {
-		return sandpit.Errorf(sandpit.Invalid, "%s: not a regular file", s.path())
+		return sandpit.Errorf(sandpit.Invalid, "%s: not a regular file", s.filePath())
 	}
-	journal, err := readHead(s.path() + "-wal")
+	journal, err := readHead(s.filePath() + "-wal")
 	if err != nil {
 		return diskError(err, "open the journal of the state")
 	}
 	if info.Size() == 0 && len(journal) > 0 {
-		return s.damaged(errors.New("the file is empty, but its journal is not"))
+		return s.damagedError(errors.New("the file is empty, but its journal is not"))
 	}
 	if foreignJournal(journal) {
-		return s.damaged(fmt.Errorf("its journal %s-wal is not one", s.path()))
+		return s.damagedError(fmt.Errorf("its journal %s-wal is not one", s.filePath()))
 	}
 	if info.Mode().Perm() != 0o600 {
 		return diskError(f.Chmod(0o600), "keep the state from others")
@@ -120,7 +120,7 @@ func (s *Store) prepareFile() error {
 	return nil
 }
 
-// readHead returns up to 4 bytes from the beginning of a file, none if there is no file.
+// readHead returns up to 4 bytes from the beginning of a file, none if it does not exist.
 func readHead(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -27,18 +27,18 @@ func diskError(err error, what string) error {
 	return sandpit.Errorf(sandpit.CodeOf(err), "%s: %w", what, err)
 }
 
-// fail gives an error of SQLite its code and says what was being done. An error
-// that has a code already stays as it is.
-func (s *Store) fail(err error, format string, args ...any) error {
+// wrapError gives an error of SQLite a code and says what was being done. It returns an
+// error that has a code unchanged.
+func (s *Store) wrapError(err error, format string, args ...any) error {
 	if _, ok := errors.AsType[*sandpit.Error](err); ok {
 		return err
 	}
 	what := fmt.Sprintf(format, args...)
-	code, hint := s.judge(err)
+	code, hint := s.classifyError(err)
 	return sandpit.WithHint(sandpit.Errorf(code, "%s: %w", what, err), hint)
 }
 
-func (s *Store) judge(err error) (code sandpit.Code, hint string) {
+func (s *Store) classifyError(err error) (code sandpit.Code, hint string) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return sandpit.CodeOf(err), ""
 	}
@@ -57,7 +57,7 @@ func (s *Store) judge(err error) (code sandpit.Code, hint string) {
 	case sqlite3.SQLITE_NOMEM:
 		return sandpit.Exhausted, ""
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return sandpit.Internal, s.advice()
+		return sandpit.Internal, s.repairHint()
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return sandpit.Unavailable, "another program has the file open; close it and try again"
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
@@ -66,18 +66,18 @@ func (s *Store) judge(err error) (code sandpit.Code, hint string) {
 	return sandpit.Internal, ""
 }
 
-// isTaken reports whether err says that a unique value is there already.
+// isTaken reports whether err says that a unique value already exists.
 func isTaken(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
-// damaged says that the file cannot be used as it is.
-func (s *Store) damaged(cause error) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Internal, "the state %s is damaged: %w", s.path(), cause), s.advice())
+// damagedError says that the file cannot be used as it is.
+func (s *Store) damagedError(cause error) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Internal, "the state %s is damaged: %w", s.filePath(), cause), s.repairHint())
 }
 
-func (s *Store) advice() string {
+func (s *Store) repairHint() string {
 	return fmt.Sprintf("nothing was changed. To restore a backup: move %[1]s, %[1]s-wal and %[1]s-shm away and copy the backup to %[1]s. "+
-		"To start empty: move them away", s.path())
+		"To start empty: move them away", s.filePath())
 }

@@ -32,11 +32,11 @@ type Event struct {
 	Seq int64
 	// At is when, to the microsecond. Default: now.
 	At time.Time
-	// Actor is who: an owner, or "manager".
+	// Actor is the owner that acted, or "manager".
 	Actor  string
 	Action string
-	// Owner is the owner whom the event concerns, who may see it. It is not part of the
-	// hash. Default: Actor.
+	// Owner is the owner that the event concerns and that may see it. It is not part of
+	// the hash. Default: Actor.
 	Owner string
 	// Sandbox is what it was done to, if to one.
 	Sandbox sandpit.ID
@@ -82,14 +82,14 @@ func (s *Store) AppendEvents(ctx context.Context, list ...Event) error {
 	if len(list) > MaxEvents {
 		return sandpit.Errorf(sandpit.Invalid, "append %d events, want %d or fewer", len(list), MaxEvents)
 	}
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeTx(ctx, func(tx *writer) error {
 		var last Event
-		if err := tx.row(ctx, `SELECT end_seq, end_hash FROM event_chain`, nil, &last.Seq, &last.Hash); err != nil {
+		if err := tx.scanRow(ctx, `SELECT end_seq, end_hash FROM event_chain`, nil, &last.Seq, &last.Hash); err != nil {
 			return err
 		}
 		var bytes int64
 		for _, e := range list {
-			e = s.bound(e)
+			e = s.boundEvent(e)
 			e.Seq = last.Seq + 1
 			e.Hash = e.hashAfter(last.Hash)
 			n, err := insertEvent(ctx, tx, e)
@@ -103,23 +103,23 @@ func (s *Store) AppendEvents(ctx context.Context, list ...Event) error {
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "append events")
+		return s.wrapError(err, "append events")
 	}
-	s.news.tell()
+	s.news.notifyChange()
 	return nil
 }
 
 // MoreEvents returns a channel that is closed when the next events are appended.
 // Take it before looking, so that none is missed.
-func (s *Store) MoreEvents() <-chan struct{} { return s.news.next() }
+func (s *Store) MoreEvents() <-chan struct{} { return s.news.nextChange() }
 
-// news tells all who wait that something has come.
+// news notifies waiting callers of new events.
 type news struct {
 	mu sync.Mutex
 	ch chan struct{}
 }
 
-func (n *news) next() <-chan struct{} {
+func (n *news) nextChange() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ch == nil {
@@ -128,7 +128,7 @@ func (n *news) next() <-chan struct{} {
 	return n.ch
 }
 
-func (n *news) tell() {
+func (n *news) notifyChange() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ch != nil {
@@ -149,14 +149,14 @@ type EventSpan struct {
 // EventSpan returns which events are stored.
 func (s *Store) EventSpan(ctx context.Context) (EventSpan, error) {
 	var span EventSpan
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT start_seq, end_seq, bytes FROM event_chain`, nil, func(c *cells) bool {
-			span = EventSpan{Start: c.int(), End: c.int(), Bytes: c.int()}
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT start_seq, end_seq, bytes FROM event_chain`, nil, func(c *cells) bool {
+			span = EventSpan{Start: c.nextInt(), End: c.nextInt(), Bytes: c.nextInt()}
 			return true
 		})
 	})
 	if err != nil {
-		return EventSpan{}, s.fail(err, "look at the events")
+		return EventSpan{}, s.wrapError(err, "look at the events")
 	}
 	return span, nil
 }
@@ -164,10 +164,10 @@ func (s *Store) EventSpan(ctx context.Context) (EventSpan, error) {
 // Size is how much of EventSpan.Bytes the event takes.
 func (e Event) Size() int64 {
 	args, _ := json.Marshal(e.Args) // texts always have a form in JSON
-	return e.size(args)
+	return e.sizeOf(args)
 }
 
-func (e Event) size(args []byte) int64 {
+func (e Event) sizeOf(args []byte) int64 {
 	return int64(eventOverhead + len(e.Actor) + len(e.Action) + len(e.Sandbox) + len(args) + len(e.Result) + len(e.Message) + len(e.Owner))
 }
 
@@ -177,27 +177,27 @@ func insertEvent(ctx context.Context, tx *writer, e Event) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	_, err = tx.exec(ctx, eventInsert, e.Seq, micros(e.At), e.Actor, e.Action, e.Sandbox, string(args),
+	_, err = tx.exec(ctx, eventInsert, e.Seq, toMicros(e.At), e.Actor, e.Action, e.Sandbox, string(args),
 		e.Result, e.Message, int64(e.Duration), e.Hash, e.Owner)
-	return e.size(args), err
+	return e.sizeOf(args), err
 }
 
-// bound returns e as it is kept.
-func (s *Store) bound(e Event) Event {
+// boundEvent returns e as it is kept.
+func (s *Store) boundEvent(e Event) Event {
 	if e.At.IsZero() || !inRange(e.At) {
 		e.At = s.now()
 	}
-	e.At = round(e.At)
-	e.Actor, e.Action = cut(e.Actor), cut(e.Action)
-	e.Owner = cut(cmp.Or(e.Owner, e.Actor))
-	e.Sandbox = sandpit.ID(cut(string(e.Sandbox)))
-	e.Result, e.Message = cut(e.Result), cut(e.Message)
+	e.At = roundTime(e.At)
+	e.Actor, e.Action = shortenText(e.Actor), shortenText(e.Action)
+	e.Owner = shortenText(cmp.Or(e.Owner, e.Actor))
+	e.Sandbox = sandpit.ID(shortenText(string(e.Sandbox)))
+	e.Result, e.Message = shortenText(e.Result), shortenText(e.Message)
 	args := make(map[string]string, min(len(e.Args), MaxEventArgs))
 	for _, name := range slices.Sorted(maps.Keys(e.Args)) {
 		if len(args) == MaxEventArgs {
 			break
 		}
-		args[cut(name)] = cut(e.Args[name])
+		args[shortenText(name)] = shortenText(e.Args[name])
 	}
 	e.Args = args
 	return e
@@ -227,11 +227,11 @@ func (e Event) hashAfter(before string) string {
 
 // decodeEvent reads and checks what insert wrote. Its error names the event.
 func decodeEvent(c *cells) (Event, error) {
-	e := Event{Seq: c.int(), At: c.time(), Actor: c.text(), Action: c.text(), Sandbox: sandpit.ID(c.text())}
-	args := c.text()
-	e.Result, e.Message, e.Duration, e.Hash, e.Owner = c.text(), c.text(), time.Duration(c.int()), c.text(), c.text()
+	e := Event{Seq: c.nextInt(), At: c.nextTime(), Actor: c.nextText(), Action: c.nextText(), Sandbox: sandpit.ID(c.nextText())}
+	args := c.nextText()
+	e.Result, e.Message, e.Duration, e.Hash, e.Owner = c.nextText(), c.nextText(), time.Duration(c.nextInt()), c.nextText(), c.nextText()
 	if json.Unmarshal([]byte(args), &e.Args) != nil { // its error would quote what it found
-		c.reject("args")
+		c.rejectValue("args")
 	}
 	if c.err != nil {
 		return e, fmt.Errorf("event %d: %w", e.Seq, c.err)
@@ -248,11 +248,11 @@ func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 	if f.Limit == 0 {
 		f.Limit = 100
 	}
-	query, args := f.query(min(f.Limit, MaxEvents))
+	query, args := f.buildQuery(min(f.Limit, MaxEvents))
 	var list []Event
 	var bad []error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, query, args, func(c *cells) bool {
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, query, args, func(c *cells) bool {
 			if e, err := decodeEvent(c); err != nil {
 				bad = append(bad, err)
 			} else {
@@ -262,13 +262,13 @@ func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
 		})
 	})
 	if err != nil {
-		return nil, s.fail(err, "list events")
+		return nil, s.wrapError(err, "list events")
 	}
-	return list, unreadable("events", bad)
+	return list, unreadableError("events", bad)
 }
 
-// query returns the statement that finds events, and its arguments.
-func (f EventFilter) query(limit int) (string, []any) {
+// buildQuery returns the statement that finds events, and its arguments.
+func (f EventFilter) buildQuery(limit int) (string, []any) {
 	where, args := `seq > ?`, []any{f.After}
 	for _, c := range []struct{ column, value string }{{"sandbox", string(f.Sandbox)}, {"actor", f.Actor}, {"action", f.Action}} {
 		if c.value != "" {
@@ -293,19 +293,19 @@ func (f EventFilter) query(limit int) (string, []any) {
 // VerifyEvents checks that no event was changed, removed, inserted or moved since
 // it was appended. Internal: one was; the error names the first.
 //
-// It finds what goes past this package. It does not find somebody who may write the
-// file and computes the whole chain anew; against that, keep copies of hashes elsewhere.
+// It detects changes that bypass this package. It does not detect an attacker with write
+// access who computes the whole chain again; against that, keep copies of hashes elsewhere.
 func (s *Store) VerifyEvents(ctx context.Context) error {
 	var walk chain
-	err := s.read(ctx, func(r *reader) error {
+	err := s.readTx(ctx, func(r *reader) error {
 		// One query, so that events which are appended meanwhile do not matter.
-		return scan(ctx, r, `SELECT start_seq, start_hash, end_seq, end_hash, `+eventColumns+`
-			FROM event_chain LEFT JOIN events ORDER BY events.seq`, nil, walk.step)
+		return scanRows(ctx, r, `SELECT start_seq, start_hash, end_seq, end_hash, `+eventColumns+`
+			FROM event_chain LEFT JOIN events ORDER BY events.seq`, nil, walk.checkEvent)
 	})
 	if err != nil {
-		return s.fail(err, "verify events")
+		return s.wrapError(err, "verify events")
 	}
-	return walk.verdict()
+	return walk.chainError()
 }
 
 // chain is how far the events have been verified.
@@ -318,10 +318,10 @@ type chain struct {
 	bad     error
 }
 
-// step looks at one event and reports whether the chain holds so far.
-func (w *chain) step(c *cells) bool {
-	seq, hash := c.int(), c.text()
-	w.endSeq, w.endHash = c.int(), c.text()
+// checkEvent looks at one event and reports whether the chain holds so far.
+func (w *chain) checkEvent(c *cells) bool {
+	seq, hash := c.nextInt(), c.nextText()
+	w.endSeq, w.endHash = c.nextInt(), c.nextText()
 	if !w.begun {
 		w.begun, w.seq, w.hash = true, seq, hash
 	}
@@ -331,46 +331,47 @@ func (w *chain) step(c *cells) bool {
 	e, err := decodeEvent(c)
 	switch {
 	case e.Seq <= w.seq || e.Seq > w.endSeq:
-		w.bad = broken("event %d was inserted", e.Seq)
+		w.bad = brokenChain("event %d was inserted", e.Seq)
 	case e.Seq != w.seq+1:
-		w.bad = broken("event %d is missing", w.seq+1)
+		w.bad = brokenChain("event %d is missing", w.seq+1)
 	case err != nil || e.Hash != e.hashAfter(w.hash):
-		w.bad = broken("event %d was changed", e.Seq)
+		w.bad = brokenChain("event %d was changed", e.Seq)
 	default:
 		w.seq, w.hash = e.Seq, e.Hash
 	}
 	return w.bad == nil
 }
 
-func (w *chain) verdict() error {
+func (w *chain) chainError() error {
 	switch {
 	case w.bad != nil:
 		return w.bad
 	case !w.begun:
-		return broken("the ends of the chain are missing")
+		return brokenChain("the ends of the chain are missing")
 	case w.seq != w.endSeq:
-		return broken("event %d is missing", w.seq+1)
+		return brokenChain("event %d is missing", w.seq+1)
 	case w.hash != w.endHash:
-		return broken("event %d was changed", w.seq)
+		return brokenChain("event %d was changed", w.seq)
 	}
 	return nil
 }
 
-func broken(format string, args ...any) error {
+func brokenChain(format string, args ...any) error {
 	err := sandpit.Errorf(sandpit.Internal, "the record of events was tampered with or damaged: "+format, args...)
 	return sandpit.WithHint(err, "compare it with a backup")
 }
 
-// DropEvents removes the oldest events up to one. What is left can be verified as before.
+// DropEvents removes the oldest events up to and including one. The remaining events can
+// still be verified.
 //
-// NotFound: there is no such event.
+// NotFound: no such event.
 func (s *Store) DropEvents(ctx context.Context, through int64) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `UPDATE event_chain SET (start_seq, start_hash, bytes) = (SELECT seq, hash,
 			max(0, event_chain.bytes - (SELECT sum(`+eventSize+`) FROM events WHERE seq <= ?1)) FROM events WHERE seq = ?1)
 			WHERE EXISTS (SELECT 1 FROM events WHERE seq = ?1)`, through)
 		if err == nil && n == 0 {
-			err = sandpit.Errorf(sandpit.NotFound, "there is no event %d", through)
+			err = sandpit.Errorf(sandpit.NotFound, "event %d not found", through)
 		}
 		if err == nil {
 			_, err = tx.exec(ctx, `DELETE FROM events WHERE seq <= ?`, through)
@@ -378,7 +379,7 @@ func (s *Store) DropEvents(ctx context.Context, through int64) error {
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "drop events")
+		return s.wrapError(err, "drop events")
 	}
 	return nil
 }

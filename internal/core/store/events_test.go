@@ -220,7 +220,7 @@ func TestDropEvents(t *testing.T) {
 		}
 		return seqs
 	}
-	want(t, s.DropEvents(t.Context(), 1), sandpit.NotFound, "there is no event 1")
+	want(t, s.DropEvents(t.Context(), 1), sandpit.NotFound, "event 1 not found")
 	appendEvents(t, s, 6)
 	full, err := s.EventSpan(t.Context())
 	if err != nil || full.Start != 0 || full.End != 6 || full.Bytes < 6*100 {
@@ -237,8 +237,8 @@ func TestDropEvents(t *testing.T) {
 	if diff := cmp.Diff(store.EventSpan{Start: 2, End: 6, Bytes: full.Bytes / 6 * 4}, span); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	want(t, s.DropEvents(t.Context(), 2), sandpit.NotFound, "there is no event 2")
-	want(t, s.DropEvents(t.Context(), 7), sandpit.NotFound, "there is no event 7")
+	want(t, s.DropEvents(t.Context(), 2), sandpit.NotFound, "event 2 not found")
+	want(t, s.DropEvents(t.Context(), 7), sandpit.NotFound, "event 7 not found")
 	if err := s.DropEvents(t.Context(), 6); err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ func FuzzRow(f *testing.F) {
 		if len(values) != len(c.names)+1 { // and the name, which is in the spec
 			t.Fatalf("%d values for %d columns", len(values), len(c.names))
 		}
-		r.Reason = cut(r.Reason)
+		r.Reason = shortenText(r.Reason)
 		if diff := cmp.Diff(r, kept, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("(-read +kept):\n%s", diff)
 		}
@@ -52,14 +52,14 @@ func FuzzEvent(f *testing.F) {
 	f.Add("\xff", "", "", "", "\x00", "{}", int64(-1), int64(0))
 	f.Fuzz(func(t *testing.T, actor, action, result, name, value, edited string, duration, at int64) {
 		s := &Store{}
-		e := s.bound(Event{Seq: 7, At: round(latest()), Actor: actor, Action: action, Result: result, Args: map[string]string{name: value}})
+		e := s.boundEvent(Event{Seq: 7, At: roundTime(latestTime()), Actor: actor, Action: action, Result: result, Args: map[string]string{name: value}})
 		e.Hash = e.hashAfter("before")
 		args, err := json.Marshal(e.Args)
 		if err != nil {
 			t.Fatal(err)
 		}
 		read := func(args string) (Event, error) {
-			return decodeEvent(cellsOf(eventColumns, e.Seq, micros(e.At), e.Actor, e.Action, string(e.Sandbox), args,
+			return decodeEvent(cellsOf(eventColumns, e.Seq, toMicros(e.At), e.Actor, e.Action, string(e.Sandbox), args,
 				e.Result, e.Message, int64(e.Duration), e.Hash, e.Owner))
 		}
 		same, err := read(string(args))

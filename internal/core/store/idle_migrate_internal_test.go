@@ -27,7 +27,7 @@ func TestIdleMigrate(t *testing.T) {
 		VALUES (?, 'ann', 'p', 'paused', 'idle for 1h0m0s', '{}', 'kill', '', '', '', 0, 1, 3600000000000, 'pause', 0, 0, 0, 0, 0, 1)`, id); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.migrate(t.Context(), own); err != nil {
+	if err := s.applyMigrations(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
 	row, err := s.Sandbox(t.Context(), id)

@@ -17,7 +17,7 @@ func TestOlderTemplatesAndImages(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	const name = "migrations/0012_images.sql"
 	ids := map[string]string{}
-	err = s.write(t.Context(), func(tx *writer) error {
+	err = s.writeTx(t.Context(), func(tx *writer) error {
 		statements := []string{
 			`ALTER TABLE templates DROP COLUMN shared`, `ALTER TABLE sandboxes DROP COLUMN prepared`, `ALTER TABLE sandboxes DROP COLUMN admin`,
 			`DELETE FROM migrations WHERE name = '` + name + `'`,

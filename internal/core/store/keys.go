@@ -31,24 +31,23 @@ type Key struct {
 	CreatedAt time.Time
 	// ExpiresAt is from when on it is good for nothing. Zero: never.
 	ExpiresAt time.Time
-	// LastUsedAt is when it was last shown, as far as somebody said so. Zero: never.
+	// LastUsedAt is the last use that TouchKey recorded. Zero: never.
 	LastUsedAt time.Time
 }
 
 const keyColumns = `id, hash, name, owner, admin, created_at, expires_at, last_used_at`
 
-// InsertKey adds a key and returns it as it is kept. AlreadyExists: the ID or hash
-// is there. Invalid: it is out of bounds. Exhausted: there are as many as there
-// may be.
+// InsertKey adds a key and returns it as stored. AlreadyExists: the ID or hash exists.
+// Invalid: a field is out of bounds. Exhausted: too many keys.
 func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
-	k.CreatedAt, k.ExpiresAt, k.LastUsedAt = round(k.CreatedAt), round(k.ExpiresAt), round(k.LastUsedAt)
-	if problem := k.problem(); problem != "" {
+	k.CreatedAt, k.ExpiresAt, k.LastUsedAt = roundTime(k.CreatedAt), roundTime(k.ExpiresAt), roundTime(k.LastUsedAt)
+	if problem := k.describeProblem(); problem != "" {
 		return Key{}, sandpit.Errorf(sandpit.Invalid, "key: its %s is out of bounds", problem)
 	}
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeTx(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO api_keys (`+keyColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 			WHERE (SELECT count(*) FROM api_keys) < ?9`,
-			k.ID, k.Hash, k.Name, k.Owner, k.Admin, micros(k.CreatedAt), micros(k.ExpiresAt), micros(k.LastUsedAt), MaxKeys)
+			k.ID, k.Hash, k.Name, k.Owner, k.Admin, toMicros(k.CreatedAt), toMicros(k.ExpiresAt), toMicros(k.LastUsedAt), MaxKeys)
 		if err == nil && n == 0 {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d API keys, and no more may be made", MaxKeys),
 				"delete those that have expired")
@@ -56,10 +55,10 @@ func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
 		return err
 	})
 	if isTaken(err) {
-		return Key{}, sandpit.Errorf(sandpit.AlreadyExists, "key %s is there already", k.ID)
+		return Key{}, sandpit.Errorf(sandpit.AlreadyExists, "key %s already exists", k.ID)
 	}
 	if err != nil {
-		return Key{}, s.fail(err, "keep a key")
+		return Key{}, s.wrapError(err, "keep a key")
 	}
 	return k, nil
 }
@@ -67,37 +66,37 @@ func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
 // Keys returns keys in the order of their IDs, from the one after the ID after on,
 // at most limit.
 func (s *Store) Keys(ctx context.Context, after string, limit int) ([]Key, error) {
-	list, err := s.keys(ctx, `WHERE id > ? ORDER BY id LIMIT ?`, after, max(limit, 0))
+	list, err := s.queryKeys(ctx, `WHERE id > ? ORDER BY id LIMIT ?`, after, max(limit, 0))
 	if err != nil {
-		return nil, s.fail(err, "list keys")
+		return nil, s.wrapError(err, "list keys")
 	}
 	return list, nil
 }
 
-// KeyOwners returns the owners of the keys that have not expired at a time. Those of whom a
-// key is an administrator's are true.
+// KeyOwners returns the owners of the keys that have not expired at a time. The value is true
+// for an owner with an administrator's key.
 func (s *Store) KeyOwners(ctx context.Context, at time.Time) (map[string]bool, error) {
 	owners := make(map[string]bool)
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT owner, max(admin) FROM api_keys WHERE expires_at IS NULL OR expires_at > ? GROUP BY owner`,
-			[]any{micros(at)}, func(c *cells) bool {
-				owners[c.text()] = c.int() != 0
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT owner, max(admin) FROM api_keys WHERE expires_at IS NULL OR expires_at > ? GROUP BY owner`,
+			[]any{toMicros(at)}, func(c *cells) bool {
+				owners[c.nextText()] = c.nextInt() != 0
 				bad = c.err
 				return bad == nil
 			})
 	})
 	if err = cmp.Or(err, bad); err != nil {
-		return nil, s.fail(err, "list the owners of keys")
+		return nil, s.wrapError(err, "list the owners of keys")
 	}
 	return owners, nil
 }
 
-// KeyByHash returns the key with this hash. NotFound: there is none.
+// KeyByHash returns the key with this hash. NotFound.
 func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
-	list, err := s.keys(ctx, `WHERE hash = ?`, hash)
+	list, err := s.queryKeys(ctx, `WHERE hash = ?`, hash)
 	if err != nil {
-		return Key{}, s.fail(err, "look for a key")
+		return Key{}, s.wrapError(err, "look for a key")
 	}
 	if len(list) == 0 {
 		return Key{}, sandpit.Errorf(sandpit.NotFound, "API key not found")
@@ -105,11 +104,11 @@ func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
 	return list[0], nil
 }
 
-// Key returns the key with this ID. NotFound: there is none.
+// Key returns the key with this ID. NotFound.
 func (s *Store) Key(ctx context.Context, id string) (Key, error) {
-	list, err := s.keys(ctx, `WHERE id = ?`, id)
+	list, err := s.queryKeys(ctx, `WHERE id = ?`, id)
 	if err != nil {
-		return Key{}, s.fail(err, "look for a key")
+		return Key{}, s.wrapError(err, "look for a key")
 	}
 	if len(list) == 0 {
 		return Key{}, sandpit.Errorf(sandpit.NotFound, "API key not found")
@@ -117,15 +116,15 @@ func (s *Store) Key(ctx context.Context, id string) (Key, error) {
 	return list[0], nil
 }
 
-func (s *Store) keys(ctx context.Context, where string, args ...any) ([]Key, error) {
+func (s *Store) queryKeys(ctx context.Context, where string, args ...any) ([]Key, error) {
 	var list []Key
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT `+keyColumns+` FROM api_keys `+where, args, func(c *cells) bool {
-			k := Key{ID: c.text(), Hash: c.text(), Name: c.text(), Owner: c.text(), Admin: c.int() != 0}
-			k.CreatedAt, k.ExpiresAt, k.LastUsedAt = c.time(), c.time(), c.time()
-			if problem := k.problem(); c.err == nil && problem != "" {
-				c.reject(problem)
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT `+keyColumns+` FROM api_keys `+where, args, func(c *cells) bool {
+			k := Key{ID: c.nextText(), Hash: c.nextText(), Name: c.nextText(), Owner: c.nextText(), Admin: c.nextInt() != 0}
+			k.CreatedAt, k.ExpiresAt, k.LastUsedAt = c.nextTime(), c.nextTime(), c.nextTime()
+			if problem := k.describeProblem(); c.err == nil && problem != "" {
+				c.rejectValue(problem)
 			}
 			if c.err != nil {
 				bad = sandpit.Errorf(sandpit.Internal, "key %.40q: %w", k.ID, c.err)
@@ -138,21 +137,20 @@ func (s *Store) keys(ctx context.Context, where string, args ...any) ([]Key, err
 	return list, cmp.Or(err, bad)
 }
 
-// checkKey refuses something that depends on a key which does not exist; "" is none.
+// checkKey returns an error if a record depends on a key that does not exist; "" is no key.
 func checkKey(ctx context.Context, tx *writer, id string) error {
 	if id == "" {
 		return nil
 	}
 	var n int64
-	err := tx.row(ctx, `SELECT count(*) FROM api_keys WHERE id = ?`, []any{id}, &n)
+	err := tx.scanRow(ctx, `SELECT count(*) FROM api_keys WHERE id = ?`, []any{id}, &n)
 	if err == nil && n == 0 {
 		err = sandpit.Errorf(sandpit.NotFound, "the API key of the request does not exist any more")
 	}
 	return err
 }
 
-// DeleteKey removes a key, with the tokens and SSH keys that depend on it. NotFound: there
-// is none.
+// DeleteKey removes a key, with the tokens and SSH keys that depend on it. NotFound.
 func (s *Store) DeleteKey(ctx context.Context, id string) error {
 	var n int64
 	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
@@ -160,48 +158,47 @@ func (s *Store) DeleteKey(ctx context.Context, id string) error {
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "delete a key")
+		return s.wrapError(err, "delete a key")
 	}
 	if n == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no key %.100q", id)
+		return sandpit.Errorf(sandpit.NotFound, "key %.100q not found", id)
 	}
 	return nil
 }
 
-// RenameKey gives a key another name. NotFound: there is no such key. Invalid: the name is out
-// of bounds.
+// RenameKey gives a key another name. NotFound. Invalid: the name is out of bounds.
 func (s *Store) RenameKey(ctx context.Context, id, name string) error {
 	if len(name) > MaxKeyText || !utf8.ValidString(name) {
 		return sandpit.Errorf(sandpit.Invalid, "key: its name is out of bounds")
 	}
 	var n int64
-	err := s.write(ctx, func(tx *writer) (err error) {
+	err := s.writeTx(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, `UPDATE api_keys SET name = ?2 WHERE id = ?1`, id, name)
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "rename a key")
+		return s.wrapError(err, "rename a key")
 	}
 	if n == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no key %.100q", id)
+		return sandpit.Errorf(sandpit.NotFound, "key %.100q not found", id)
 	}
 	return nil
 }
 
-// TouchKey notes that a key was shown. One that is gone is no error.
+// TouchKey records a use of a key. A missing key is not an error.
 func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
-		_, err := tx.exec(ctx, `UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1`, id, micros(round(at)))
+		_, err := tx.exec(ctx, `UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1`, id, toMicros(roundTime(at)))
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "note the use of a key")
+		return s.wrapError(err, "note the use of a key")
 	}
 	return nil
 }
 
-// problem names what is wrong with a key, "" for nothing.
-func (k Key) problem() string {
+// describeProblem names what is wrong with a key, "" for nothing.
+func (k Key) describeProblem() string {
 	for name, text := range map[string]string{"id": k.ID, "name": k.Name, "owner": k.Owner} {
 		if len(text) > MaxKeyText || !utf8.ValidString(text) || text == "" && name != "name" {
 			return name

@@ -45,13 +45,12 @@ func loadMigrations(dir fs.FS) ([]migration, error) {
 	return list, nil
 }
 
-// inspect looks at the file without writing to it, and refuses one that is damaged,
-// of somebody else, or of a newer version. It returns the migrations that the file
-// lacks.
-func (s *Store) inspect(ctx context.Context, known []migration) ([]migration, error) {
-	db, err := sql.Open("sqlite", s.source("&mode=ro"))
+// inspectFile checks the file without writing to it, and refuses one that is damaged, of
+// another program, or of a newer version. It returns the missing migrations.
+func (s *Store) inspectFile(ctx context.Context, known []migration) ([]migration, error) {
+	db, err := sql.Open("sqlite", s.dataSource("&mode=ro"))
 	if err != nil {
-		return nil, s.fail(err, "open the state")
+		return nil, s.wrapError(err, "open the state")
 	}
 	defer db.Close()
 	db.SetMaxOpenConns(1)
@@ -62,38 +61,38 @@ func (s *Store) inspect(ctx context.Context, known []migration) ([]migration, er
 	err = db.QueryRowContext(ctx, `SELECT (SELECT * FROM pragma_application_id), (SELECT count(*) FROM sqlite_schema)`).Scan(&id, &tables)
 	switch {
 	case err != nil:
-		return nil, s.fail(err, "open the state %s", s.path())
+		return nil, s.wrapError(err, "open the state %s", s.filePath())
 	case tables == 0:
 		return known, nil
 	case id != applicationID:
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s belongs to another program", s.path()),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%s belongs to another program", s.filePath()),
 			"choose another state directory")
 	}
-	return s.lacking(ctx, db, known)
+	return s.missingMigrations(ctx, db, known)
 }
 
-// lacking returns the migrations that were not applied.
-func (s *Store) lacking(ctx context.Context, db *sql.DB, known []migration) ([]migration, error) {
+// missingMigrations returns the migrations that were not applied.
+func (s *Store) missingMigrations(ctx context.Context, db *sql.DB, known []migration) ([]migration, error) {
 	rows, err := db.QueryContext(ctx, `SELECT name, checksum FROM migrations ORDER BY name`)
 	if err != nil {
-		return nil, s.fail(err, "open the state %s", s.path())
+		return nil, s.wrapError(err, "open the state %s", s.filePath())
 	}
 	defer rows.Close()
 	left := slices.Clone(known)
 	for rows.Next() {
 		var name, checksum string
 		if err := rows.Scan(&name, &checksum); err != nil {
-			return nil, s.fail(err, "open the state %s", s.path())
+			return nil, s.wrapError(err, "open the state %s", s.filePath())
 		}
 		i := slices.IndexFunc(left, func(m migration) bool { return m.name == name && m.checksum == checksum })
 		if i < 0 {
-			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the state %s was made by a newer sandpit: it has %.100q", s.path(), name),
+			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the state %s was made by a newer sandpit: it has %.100q", s.filePath(), name),
 				"run that version, or restore a backup from before")
 		}
 		left = slices.Delete(left, i, i+1)
 	}
 	if err := rows.Err(); err != nil {
-		return nil, s.fail(err, "open the state %s", s.path())
+		return nil, s.wrapError(err, "open the state %s", s.filePath())
 	}
 	return left, nil
 }
@@ -103,24 +102,24 @@ func (s *Store) checkPages(ctx context.Context, db *sql.DB) error {
 	var verdict string
 	err := db.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&verdict)
 	if err != nil {
-		err = s.fail(err, "check the state")
+		err = s.wrapError(err, "check the state")
 		if sandpit.CodeOf(err) == sandpit.Internal {
-			return s.damaged(errors.Unwrap(err))
+			return s.damagedError(errors.Unwrap(err))
 		}
 		return err
 	}
 	if verdict != "ok" {
-		return s.damaged(fmt.Errorf("%.200s", verdict))
+		return s.damagedError(fmt.Errorf("%.200s", verdict))
 	}
 	return nil
 }
 
-// migrate applies what the file lacks, each migration in a transaction of its own.
-func (s *Store) migrate(ctx context.Context, list []migration) error {
+// applyMigrations applies the missing migrations, each in a transaction of its own.
+func (s *Store) applyMigrations(ctx context.Context, list []migration) error {
 	if len(list) == 0 {
 		return nil // writes nothing, so that a state can be opened on a full disk
 	}
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeTx(ctx, func(tx *writer) error {
 		// The mark comes with the first table, so that no file of ours is without.
 		if _, err := tx.exec(ctx, fmt.Sprintf(`PRAGMA application_id = %d`, applicationID)); err != nil {
 			return err
@@ -130,19 +129,19 @@ func (s *Store) migrate(ctx context.Context, list []migration) error {
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "prepare the state")
+		return s.wrapError(err, "prepare the state")
 	}
 	for _, m := range list {
-		err := s.write(ctx, func(tx *writer) error { return s.apply(ctx, tx, m) })
+		err := s.writeTx(ctx, func(tx *writer) error { return s.applyMigration(ctx, tx, m) })
 		if err != nil {
-			return s.fail(err, "apply %s to the state", m.name)
+			return s.wrapError(err, "apply %s to the state", m.name)
 		}
 	}
 	return nil
 }
 
-func (s *Store) apply(ctx context.Context, tx *writer, m migration) error {
-	n, err := tx.exec(ctx, `INSERT INTO migrations VALUES (?, ?, ?) ON CONFLICT DO NOTHING`, m.name, m.checksum, micros(s.now()))
+func (s *Store) applyMigration(ctx context.Context, tx *writer, m migration) error {
+	n, err := tx.exec(ctx, `INSERT INTO migrations VALUES (?, ?, ?) ON CONFLICT DO NOTHING`, m.name, m.checksum, toMicros(s.now()))
 	if err != nil || n == 0 {
 		return err
 	}

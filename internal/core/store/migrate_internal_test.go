@@ -35,13 +35,13 @@ func TestMigrate(t *testing.T) {
 		t.Fatal(list, err)
 	}
 	for range 2 {
-		err = s.migrate(t.Context(), list)
+		err = s.applyMigrations(t.Context(), list)
 		if got, want := err.Error(), "apply migrations/9003_bad.sql to the state: SQL logic error: no such table: nowhere (1)"; got != want {
 			t.Errorf("error %q, want %q", got, want)
 		}
 	}
 	var rows, applied, when int64
-	if err := s.writer.row(t.Context(), `SELECT (SELECT sum(id) FROM more), (SELECT count(*) FROM migrations), (SELECT max(applied_at) FROM migrations)`,
+	if err := s.writer.scanRow(t.Context(), `SELECT (SELECT sum(id) FROM more), (SELECT count(*) FROM migrations), (SELECT max(applied_at) FROM migrations)`,
 		nil, &rows, &applied, &when); err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func TestNamesMigrate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.migrate(t.Context(), own); err != nil {
+	if err := s.applyMigrations(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
 	rows, err := s.Sandboxes(t.Context(), Filter{})

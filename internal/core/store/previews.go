@@ -15,20 +15,20 @@ const MaxPreviews = 256
 type Preview struct {
 	Sandbox sandpit.ID
 	Port    int
-	// Public lets everybody see it.
+	// Public allows access without a token.
 	Public bool
-	// Epoch is how often everything was taken back that was signed for it.
+	// Epoch is how often all signatures for it were revoked.
 	Epoch int64
 }
 
-// SetPreview stores the settings of a port. Taking access back works on a full disk, too.
+// SetPreview stores the settings of a port. Revoking access works on a full disk, too.
 //
-// NotFound: there is no such sandbox. Exhausted: it has MaxPreviews ports with settings, or
+// NotFound: no such sandbox. Exhausted: it has MaxPreviews ports with settings, or
 // the port is to be public and the disk is full.
 func (s *Store) SetPreview(ctx context.Context, p Preview) error {
 	write := s.writeAnyway
 	if p.Public {
-		write = s.write
+		write = s.writeTx
 	}
 	err := write(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO previews SELECT ?1, ?2, ?3, ?4
@@ -40,9 +40,9 @@ func (s *Store) SetPreview(ctx context.Context, p Preview) error {
 			return err
 		}
 		known := false
-		err = scan(ctx, tx, `SELECT 1 FROM sandboxes WHERE id = ?`, []any{p.Sandbox}, func(c *cells) bool { known = c.int() == 1; return false })
+		err = scanRows(ctx, tx, `SELECT 1 FROM sandboxes WHERE id = ?`, []any{p.Sandbox}, func(c *cells) bool { known = c.nextInt() == 1; return false })
 		if err == nil && !known {
-			return missing(p.Sandbox)
+			return missingSandbox(p.Sandbox)
 		}
 		if err == nil {
 			err = sandpit.Errorf(sandpit.Exhausted, "sandbox %s has %d ports already for which something was said", p.Sandbox, MaxPreviews)
@@ -50,19 +50,19 @@ func (s *Store) SetPreview(ctx context.Context, p Preview) error {
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "keep a preview")
+		return s.wrapError(err, "keep a preview")
 	}
 	return nil
 }
 
-// Previews returns everything that was said of ports. Internal: something of it cannot
-// be read; then nothing is returned, since what was taken back must stay so.
+// Previews returns the settings of all ports. Internal: one of them cannot be read; then
+// none is returned, because a revoked access must stay revoked.
 func (s *Store) Previews(ctx context.Context) ([]Preview, error) {
 	var list []Preview
 	var bad []error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT sandbox, port, public, epoch FROM previews ORDER BY sandbox, port`, nil, func(c *cells) bool {
-			p := Preview{Sandbox: sandpit.ID(c.text()), Port: int(c.int()), Public: c.int() != 0, Epoch: c.int()}
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT sandbox, port, public, epoch FROM previews ORDER BY sandbox, port`, nil, func(c *cells) bool {
+			p := Preview{Sandbox: sandpit.ID(c.nextText()), Port: int(c.nextInt()), Public: c.nextInt() != 0, Epoch: c.nextInt()}
 			if c.err != nil {
 				bad = append(bad, fmt.Errorf("preview of sandbox %.40q: %w", string(p.Sandbox), c.err))
 			}
@@ -71,10 +71,10 @@ func (s *Store) Previews(ctx context.Context) ([]Preview, error) {
 		})
 	})
 	if err != nil {
-		return nil, s.fail(err, "list previews")
+		return nil, s.wrapError(err, "list previews")
 	}
 	if len(bad) > 0 {
-		return nil, unreadable("previews", bad)
+		return nil, unreadableError("previews", bad)
 	}
 	return list, nil
 }

@@ -44,7 +44,7 @@ func (q messages) Schedule(ctx context.Context, m queue.Message) (queue.Message,
 		return err
 	})
 	if err != nil {
-		return queue.Message{}, q.store.fail(err, "schedule %s of %s", m.Kind, m.Sandbox)
+		return queue.Message{}, q.store.wrapError(err, "schedule %s of %s", m.Kind, m.Sandbox)
 	}
 	return m, nil
 }
@@ -53,10 +53,10 @@ func (q messages) Reschedule(ctx context.Context, sandbox sandpit.ID, kind queue
 	if err := cmp.Or(sandbox.Validate(), queue.CheckKinds(kind), queue.CheckTime(due)); err != nil {
 		return false, err
 	}
-	n, err := q.change(ctx, `UPDATE messages SET due = ? WHERE sandbox = ? AND kind = ? AND state = 'pending'`,
+	n, err := q.changeRows(ctx, `UPDATE messages SET due = ? WHERE sandbox = ? AND kind = ? AND state = 'pending'`,
 		due.UnixMilli(), sandbox, kind)
 	if err != nil {
-		return false, q.store.fail(err, "reschedule %s of %s", kind, sandbox)
+		return false, q.store.wrapError(err, "reschedule %s of %s", kind, sandbox)
 	}
 	return n > 0, nil
 }
@@ -67,11 +67,11 @@ func (q messages) Cancel(ctx context.Context, sandbox sandpit.ID, kinds ...queue
 	}
 	query, args := `DELETE FROM messages WHERE sandbox = ? AND (state = 'pending' OR state = 'claimed')`, []any{sandbox}
 	if len(kinds) > 0 {
-		query, args = query+` AND kind IN (SELECT value FROM json_each(?))`, append(args, texts(kinds))
+		query, args = query+` AND kind IN (SELECT value FROM json_each(?))`, append(args, toJSONList(kinds))
 	}
-	n, err := q.change(ctx, query, args...)
+	n, err := q.changeRows(ctx, query, args...)
 	if err != nil {
-		return 0, q.store.fail(err, "cancel operations of %s", sandbox)
+		return 0, q.store.wrapError(err, "cancel operations of %s", sandbox)
 	}
 	return int(n), nil
 }
@@ -111,28 +111,28 @@ func (q messages) Claim(ctx context.Context, now time.Time, topics []string, n i
 	}
 	var list []queue.Claim
 	err = q.store.writeAnyway(ctx, func(tx *writer) error {
-		if _, err := tx.exec(ctx, dropReplaced, now.UnixMilli(), texts(topics)); err != nil {
+		if _, err := tx.exec(ctx, dropReplaced, now.UnixMilli(), toJSONList(topics)); err != nil {
 			return err
 		}
 		var bad []string
-		err := scan(ctx, tx, claimDue, []any{now.UnixMilli(), texts(topics), now.Add(visibility).UnixMilli(), n}, func(c *cells) bool {
+		err := scanRows(ctx, tx, claimDue, []any{now.UnixMilli(), toJSONList(topics), now.Add(visibility).UnixMilli(), n}, func(c *cells) bool {
 			m, err := decodeMessage(c)
 			if err != nil {
 				bad = append(bad, m.ID)
 				return true
 			}
-			list = append(list, queue.Claim{Message: m, Token: c.text(), Until: time.UnixMilli(c.int()).UTC()})
+			list = append(list, queue.Claim{Message: m, Token: c.nextText(), Until: time.UnixMilli(c.nextInt()).UTC()})
 			return true
 		})
 		if err != nil || len(bad) == 0 {
 			return err
 		}
-		// Nobody can do these, and they must not stand in the way of others.
-		_, err = tx.exec(ctx, `UPDATE messages SET state = 'dead' WHERE id IN (SELECT value FROM json_each(?))`, texts(bad))
+		// These can never be performed, and must not block others.
+		_, err = tx.exec(ctx, `UPDATE messages SET state = 'dead' WHERE id IN (SELECT value FROM json_each(?))`, toJSONList(bad))
 		return err
 	})
 	if err != nil {
-		return nil, q.store.fail(err, "claim operations")
+		return nil, q.store.wrapError(err, "claim operations")
 	}
 	slices.SortFunc(list, func(a, b queue.Claim) int {
 		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID))
@@ -147,17 +147,17 @@ func (q messages) Next(ctx context.Context, topics []string) (time.Time, bool, e
 	}
 	var next time.Time
 	var found bool
-	err := q.store.read(ctx, func(r *reader) error {
-		return scan(ctx, r, nextDue, []any{texts(topics)},
+	err := q.store.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, nextDue, []any{toJSONList(topics)},
 			func(c *cells) bool {
 				if found = c.values[0] != nil; found {
-					next = time.UnixMilli(c.int()).UTC()
+					next = time.UnixMilli(c.nextInt()).UTC()
 				}
 				return true
 			})
 	})
 	if err != nil {
-		return time.Time{}, false, q.store.fail(err, "look for the next operation")
+		return time.Time{}, false, q.store.wrapError(err, "look for the next operation")
 	}
 	return next, found, nil
 }
@@ -167,7 +167,7 @@ func (q messages) Extend(ctx context.Context, c queue.Claim, until time.Time) (q
 		return queue.Claim{}, err
 	}
 	c.Until = queue.Millis(until)
-	err := q.answer(ctx, "extend", c, func(tx *writer) (int64, error) {
+	err := q.updateClaimed(ctx, "extend", c, func(tx *writer) (int64, error) {
 		return tx.exec(ctx, `UPDATE messages SET until = ? WHERE id = ? AND token = ? AND state = 'claimed'`,
 			c.Until.UnixMilli(), c.ID, c.Token)
 	})
@@ -178,7 +178,7 @@ func (q messages) Extend(ctx context.Context, c queue.Claim, until time.Time) (q
 }
 
 func (q messages) Complete(ctx context.Context, c queue.Claim) error {
-	return q.answer(ctx, "complete", c, func(tx *writer) (int64, error) {
+	return q.updateClaimed(ctx, "complete", c, func(tx *writer) (int64, error) {
 		return tx.exec(ctx, `DELETE FROM messages WHERE id = ? AND token = ? AND state = 'claimed'`, c.ID, c.Token)
 	})
 }
@@ -187,7 +187,7 @@ func (q messages) Retry(ctx context.Context, c queue.Claim, due time.Time, cause
 	if err := queue.CheckTime(due); err != nil {
 		return err
 	}
-	return q.answer(ctx, "retry", c, func(tx *writer) (int64, error) {
+	return q.updateClaimed(ctx, "retry", c, func(tx *writer) (int64, error) {
 		replaced, err := tx.exec(ctx, `DELETE FROM messages AS old WHERE id = ? AND token = ? AND state = 'claimed' AND EXISTS (
 			SELECT 1 FROM messages AS new WHERE new.sandbox = old.sandbox AND new.kind = old.kind AND new.state = 'pending')`, c.ID, c.Token)
 		if err != nil || replaced > 0 {
@@ -199,7 +199,7 @@ func (q messages) Retry(ctx context.Context, c queue.Claim, due time.Time, cause
 }
 
 func (q messages) Bury(ctx context.Context, c queue.Claim, cause string) error {
-	return q.answer(ctx, "bury", c, func(tx *writer) (int64, error) {
+	return q.updateClaimed(ctx, "bury", c, func(tx *writer) (int64, error) {
 		n, err := tx.exec(ctx, `UPDATE messages SET state = 'dead', token = '', until = 0, attempts = attempts + 1, last_error = ?
 			WHERE id = ? AND token = ? AND state = 'claimed'`, queue.Cause(cause), c.ID, c.Token)
 		if err != nil || n == 0 {
@@ -211,8 +211,8 @@ func (q messages) Bury(ctx context.Context, c queue.Claim, cause string) error {
 	})
 }
 
-// answer is a Conflict if do changes nothing.
-func (q messages) answer(ctx context.Context, what string, c queue.Claim, do func(*writer) (int64, error)) error {
+// updateClaimed is a Conflict if do changes nothing.
+func (q messages) updateClaimed(ctx context.Context, what string, c queue.Claim, do func(*writer) (int64, error)) error {
 	err := q.store.writeAnyway(ctx, func(tx *writer) error {
 		n, err := do(tx)
 		if err == nil && n == 0 {
@@ -221,7 +221,7 @@ func (q messages) answer(ctx context.Context, what string, c queue.Claim, do fun
 		return err
 	})
 	if err != nil {
-		return q.store.fail(err, "%s %s of %s", what, c.Kind, c.Sandbox)
+		return q.store.wrapError(err, "%s %s of %s", what, c.Kind, c.Sandbox)
 	}
 	return nil
 }
@@ -238,14 +238,14 @@ func (q messages) Revive(ctx context.Context, id string, due time.Time) error {
 			return err
 		}
 		err = noLetter(id)
-		scanErr := scan(ctx, tx, `SELECT 1 FROM messages WHERE id = ? AND state = 'dead'`, []any{id}, func(*cells) bool {
-			err = sandpit.Errorf(sandpit.Conflict, "revive dead letter %.40q: another one for the same is pending or claimed", id)
+		scanErr := scanRows(ctx, tx, `SELECT 1 FROM messages WHERE id = ? AND state = 'dead'`, []any{id}, func(*cells) bool {
+			err = sandpit.Errorf(sandpit.Conflict, "revive dead letter %.40q: another one of the same kind is pending or claimed", id)
 			return true
 		})
 		return cmp.Or(scanErr, err)
 	})
 	if err != nil {
-		return q.store.fail(err, "revive dead letter %.40q", id)
+		return q.store.wrapError(err, "revive dead letter %.40q", id)
 	}
 	return nil
 }
@@ -255,9 +255,9 @@ func noLetter(id string) error {
 }
 
 func (q messages) Drop(ctx context.Context, id string) error {
-	n, err := q.change(ctx, `DELETE FROM messages WHERE id = ? AND state = 'dead'`, id)
+	n, err := q.changeRows(ctx, `DELETE FROM messages WHERE id = ? AND state = 'dead'`, id)
 	if err != nil {
-		return q.store.fail(err, "drop dead letter %.40q", id)
+		return q.store.wrapError(err, "drop dead letter %.40q", id)
 	}
 	if n == 0 {
 		return noLetter(id)
@@ -283,8 +283,8 @@ func (q messages) List(ctx context.Context, f queue.Filter) ([]queue.Message, er
 	}
 	var list []queue.Message
 	var bad []error
-	err = q.store.read(ctx, func(r *reader) error {
-		return scan(ctx, r, query+` ORDER BY id LIMIT ?`, append(args, f.Limit), func(c *cells) bool {
+	err = q.store.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, query+` ORDER BY id LIMIT ?`, append(args, f.Limit), func(c *cells) bool {
 			if m, err := decodeMessage(c); err != nil {
 				bad = append(bad, err)
 			} else {
@@ -294,26 +294,26 @@ func (q messages) List(ctx context.Context, f queue.Filter) ([]queue.Message, er
 		})
 	})
 	if err != nil {
-		return nil, q.store.fail(err, "list operations")
+		return nil, q.store.wrapError(err, "list operations")
 	}
-	return list, unreadable("messages", bad)
+	return list, unreadableError("messages", bad)
 }
 
 func (q messages) Stats(ctx context.Context) (queue.Stats, error) {
 	var st queue.Stats
-	err := q.store.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT count(*) FILTER (WHERE state = 'pending'), count(*) FILTER (WHERE state = 'claimed'),
+	err := q.store.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT count(*) FILTER (WHERE state = 'pending'), count(*) FILTER (WHERE state = 'claimed'),
 			count(*) FILTER (WHERE state = 'dead'), min(due) FILTER (WHERE state = 'pending') FROM messages`, nil,
 			func(c *cells) bool {
-				st.Pending, st.Claimed, st.Dead = int(c.int()), int(c.int()), int(c.int())
+				st.Pending, st.Claimed, st.Dead = int(c.nextInt()), int(c.nextInt()), int(c.nextInt())
 				if st.Pending > 0 {
-					st.OldestDue = time.UnixMilli(c.int()).UTC()
+					st.OldestDue = time.UnixMilli(c.nextInt()).UTC()
 				}
 				return true
 			})
 	})
 	if err != nil {
-		return queue.Stats{}, q.store.fail(err, "count operations")
+		return queue.Stats{}, q.store.wrapError(err, "count operations")
 	}
 	return st, nil
 }
@@ -322,18 +322,18 @@ func (q messages) Shift(ctx context.Context, topics []string, by time.Duration) 
 	if err := queue.CheckTopics(topics...); err != nil {
 		return err
 	}
-	_, err := q.change(ctx, `UPDATE messages SET due = min(max(due + ?1, 0), ?2),
+	_, err := q.changeRows(ctx, `UPDATE messages SET due = min(max(due + ?1, 0), ?2),
 		until = CASE state WHEN 'claimed' THEN min(max(until + ?1, 0), ?2) ELSE until END
 		WHERE state IN ('pending', 'claimed') AND topic IN (SELECT value FROM json_each(?3))`,
-		by.Milliseconds(), latest().UnixMilli(), texts(topics))
+		by.Milliseconds(), latestTime().UnixMilli(), toJSONList(topics))
 	if err != nil {
-		return q.store.fail(err, "shift operations")
+		return q.store.wrapError(err, "shift operations")
 	}
 	return nil
 }
 
-// change runs one statement as a transaction and returns how many rows it changed.
-func (q messages) change(ctx context.Context, query string, args ...any) (n int64, err error) {
+// changeRows runs one statement as a transaction and returns how many rows it changed.
+func (q messages) changeRows(ctx context.Context, query string, args ...any) (n int64, err error) {
 	err = q.store.writeAnyway(ctx, func(tx *writer) error {
 		n, err = tx.exec(ctx, query, args...)
 		return err
@@ -341,24 +341,24 @@ func (q messages) change(ctx context.Context, query string, args ...any) (n int6
 	return n, err
 }
 
-// texts returns a list as JSON, which a query can look through.
-func texts[T ~string](list []T) string {
+// toJSONList returns a list as JSON, which a query can look through.
+func toJSONList[T ~string](list []T) string {
 	text, _ := json.Marshal(list) // a list of texts cannot fail
 	return string(text)
 }
 
 // decodeMessage reads and checks what Schedule wrote. Its error names the message.
 func decodeMessage(c *cells) (queue.Message, error) {
-	m := queue.Message{ID: c.text(), Topic: c.text(), Sandbox: sandpit.ID(c.text()), Kind: queue.Kind(c.text())}
-	metadata := c.text()
-	m.Due = time.UnixMilli(c.int()).UTC()
-	m.Attempts, m.LastError = int(c.int()), c.text()
-	m.CreatedAt = time.UnixMilli(c.int()).UTC()
+	m := queue.Message{ID: c.nextText(), Topic: c.nextText(), Sandbox: sandpit.ID(c.nextText()), Kind: queue.Kind(c.nextText())}
+	metadata := c.nextText()
+	m.Due = time.UnixMilli(c.nextInt()).UTC()
+	m.Attempts, m.LastError = int(c.nextInt()), c.nextText()
+	m.CreatedAt = time.UnixMilli(c.nextInt()).UTC()
 	if json.Unmarshal([]byte(metadata), &m.Metadata) != nil { // its error would quote what it found
-		c.reject("metadata")
+		c.rejectValue("metadata")
 	}
 	if m.Validate() != nil {
-		c.reject("content")
+		c.rejectValue("content")
 	}
 	if c.err != nil {
 		return m, fmt.Errorf("message %.40q: %w", m.ID, c.err)

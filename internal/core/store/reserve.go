@@ -12,12 +12,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// SQLite cannot even delete on a full disk: what is written goes to the journal first, and may
-// need further pages of the file. So the journal has blocks of the disk that it does not use
-// yet, the file has pages that are free, nobody else can take either, and only what frees
-// space, or adds nothing, may use them: everything else is refused while the disk is almost
-// full. While no store is open a file of its own has the journal's blocks, because SQLite
-// removes the journal.
+// SQLite cannot even delete on a full disk: a write goes to the journal first, and may need
+// further pages of the file. So the journal has allocated blocks that it does not use yet,
+// and the file has free pages. No other program can take either. Only operations that free
+// space or add nothing may use them; all others are refused while the disk is almost full.
+// While no store is open, a separate file holds the journal's blocks, because SQLite removes
+// the journal.
 
 const reserveName = "state.reserve"
 
@@ -49,7 +49,8 @@ type reserve struct {
 	pageSize int64
 }
 
-// openReserve frees what was reserved while no store was open. The caller has the directory.
+// openReserve frees the blocks that were reserved while no store was open. The caller has
+// locked the directory.
 func openReserve(dir string) (*reserve, error) {
 	if err := os.Remove(filepath.Join(dir, reserveName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, diskError(err, "free the reserve of the state")
@@ -57,10 +58,10 @@ func openReserve(dir string) (*reserve, error) {
 	return &reserve{dir: dir}, nil
 }
 
-// fill reserves what is missing. What cannot be had is tried again after the next write. The
+// fillReserve reserves what is missing. What cannot be had is tried again after the next write. The
 // caller has the writer.
-func (r *reserve) fill(ctx context.Context, w *writer) {
-	size, _, err := measure(r.dir)
+func (r *reserve) fillReserve(ctx context.Context, w *writer) {
+	size, _, err := measureDisk(r.dir)
 	if err != nil {
 		return
 	}
@@ -72,12 +73,12 @@ func (r *reserve) fill(ctx context.Context, w *writer) {
 // written and deleted.
 func (r *reserve) fillSpare(ctx context.Context, w *writer, bytes int64) error {
 	if r.pageSize == 0 {
-		if err := w.row(ctx, `PRAGMA page_size`, nil, &r.pageSize); err != nil {
+		if err := w.scanRow(ctx, `PRAGMA page_size`, nil, &r.pageSize); err != nil {
 			return err
 		}
 	}
 	var free int64
-	if err := w.row(ctx, `PRAGMA freelist_count`, nil, &free); err != nil || free*r.pageSize >= bytes/2 {
+	if err := w.scanRow(ctx, `PRAGMA freelist_count`, nil, &free); err != nil || free*r.pageSize >= bytes/2 {
 		return err
 	}
 	for _, do := range []func(*writer) error{
@@ -87,7 +88,7 @@ func (r *reserve) fillSpare(ctx context.Context, w *writer, bytes int64) error {
 		},
 		func(w *writer) error { _, err := w.exec(ctx, `DELETE FROM spare`); return err },
 	} {
-		if err := w.transact(ctx, do); err != nil {
+		if err := w.runTx(ctx, do); err != nil {
 			return err
 		}
 	}
@@ -107,7 +108,7 @@ func (r *reserve) fillIndex() error {
 		return err
 	}
 	r.index = f
-	return allocate(f, 0, indexSize)
+	return allocateBlocks(f, 0, indexSize)
 }
 
 func (r *reserve) fillJournal(size int64) error {
@@ -119,14 +120,14 @@ func (r *reserve) fillJournal(size int64) error {
 		return err
 	}
 	bytes, _ := journalFor(size)
-	err = allocate(f, 0, bytes)
+	err = allocateBlocks(f, 0, bytes)
 	r.journal = err == nil
 	return errors.Join(err, f.Close())
 }
 
-// allocate gives a file blocks behind its end. Where the file system cannot do that, there
-// is no reserve.
-func allocate(f *os.File, from, bytes int64) error {
+// allocateBlocks allocates blocks behind the end of a file. Without support in the file system
+// there is no reserve.
+func allocateBlocks(f *os.File, from, bytes int64) error {
 	if bytes <= 0 {
 		return nil
 	}
@@ -138,7 +139,7 @@ func (r *reserve) close() error {
 	if r.index != nil {
 		_ = r.index.Close() // nothing was written by it
 	}
-	size, _, err := measure(r.dir)
+	size, _, err := measureDisk(r.dir)
 	if err != nil {
 		return nil //nolint:nilerr // the next store does without
 	}
@@ -147,12 +148,12 @@ func (r *reserve) close() error {
 		return nil //nolint:nilerr // the disk is full; the next store may find room
 	}
 	bytes, _ := journalFor(size)
-	_ = allocate(f, 0, bytes) // as far as there is room
+	_ = allocateBlocks(f, 0, bytes) // as far as there is room
 	return f.Close()
 }
 
-// measure returns the size of the file system, and how many bytes can still be written.
-func measure(dir string) (size, free int64, err error) {
+// measureDisk returns the size of the file system, and how many bytes can still be written.
+func measureDisk(dir string) (size, free int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, 0, err
@@ -160,11 +161,11 @@ func measure(dir string) (size, free int64, err error) {
 	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil //nolint:gosec // sizes of real disks
 }
 
-// CheckRoom reports whether there is room to keep more.
+// CheckRoom reports whether there is space for more records.
 //
-// Exhausted: the disk is almost full. What is there can be changed and deleted.
+// Exhausted: the disk is almost full. Existing records can be changed and deleted.
 func (s *Store) CheckRoom() error {
-	size, free, err := measure(s.dir)
+	size, free, err := measureDisk(s.dir)
 	if err != nil || free >= min(minRoom, size/20) {
 		return nil //nolint:nilerr // then SQLite finds out
 	}

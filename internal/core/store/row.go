@@ -50,16 +50,16 @@ func encodeRow(r Row) ([]any, Row, error) {
 	}
 	r.Spec = kept
 	r.Handle = slices.Clone(r.Handle)
-	r.Reason = cut(r.Reason)
-	r.CreatedAt, r.Lease.Deadline = round(r.CreatedAt), round(r.Lease.Deadline)
-	r.LastUsedAt, r.ChangedAt, r.CheckpointedAt = round(r.LastUsedAt), round(r.ChangedAt), round(r.CheckpointedAt)
+	r.Reason = shortenText(r.Reason)
+	r.CreatedAt, r.Lease.Deadline = roundTime(r.CreatedAt), roundTime(r.Lease.Deadline)
+	r.LastUsedAt, r.ChangedAt, r.CheckpointedAt = roundTime(r.LastUsedAt), roundTime(r.ChangedAt), roundTime(r.CheckpointedAt)
 	p := r.Policy
 	return []any{
-		r.ID, r.Lease.Owner, r.Provider, r.State, r.Reason, spec, micros(r.Lease.Deadline), r.Lease.Action,
+		r.ID, r.Lease.Owner, r.Provider, r.State, r.Reason, spec, toMicros(r.Lease.Deadline), r.Lease.Action,
 		r.Handle, r.Key, r.Digest, r.Pool, r.Recreated,
-		micros(r.CreatedAt), micros(r.LastUsedAt), micros(r.ChangedAt), r.Version,
+		toMicros(r.CreatedAt), toMicros(r.LastUsedAt), toMicros(r.ChangedAt), r.Version,
 		p.IdleTimeout, p.IdleAction, p.AutoStop, p.AutoArchive, p.AutoDelete, p.Recreate, p.IgnoreBackground,
-		r.Suspended, micros(r.CheckpointedAt), p.AutoSuspend, p.WakeOnUse, p.CheckpointEvery, r.Term,
+		r.Suspended, toMicros(r.CheckpointedAt), p.AutoSuspend, p.WakeOnUse, p.CheckpointEvery, r.Term,
 		r.Prepared, r.Admin, r.Idled, r.reservedName(),
 	}, r, nil
 }
@@ -103,8 +103,8 @@ func checkRow(r Row) error {
 	return nil
 }
 
-// problemOf names what is wrong with a row, "" for nothing. It does not tell the
-// value: that may be a secret.
+// problemOf describes what is wrong with a row, "" for nothing. It omits the value, which
+// may be a secret.
 func problemOf(r Row) string {
 	texts := []struct{ name, text string }{
 		{"owner", r.Lease.Owner},
@@ -157,32 +157,32 @@ func isAction(a sandpit.Action) bool {
 // decodeRow reads and checks what encodeRow made. Its error names the sandbox.
 func decodeRow(c *cells) (Row, error) {
 	var r Row
-	r.ID = sandpit.ID(c.text())
-	r.Lease.Owner, r.Provider = c.text(), c.text()
-	r.State, r.Reason = sandpit.State(c.text()), c.text()
-	spec := c.text()
-	r.Lease.Deadline, r.Lease.Action = c.time(), sandpit.Action(c.text())
-	r.Handle = c.blob()
-	r.Key, r.Digest, r.Pool = c.text(), c.text(), c.text()
-	r.Recreated = int(c.int())
-	r.CreatedAt, r.LastUsedAt, r.ChangedAt = c.time(), c.time(), c.time()
-	r.Version = c.int()
+	r.ID = sandpit.ID(c.nextText())
+	r.Lease.Owner, r.Provider = c.nextText(), c.nextText()
+	r.State, r.Reason = sandpit.State(c.nextText()), c.nextText()
+	spec := c.nextText()
+	r.Lease.Deadline, r.Lease.Action = c.nextTime(), sandpit.Action(c.nextText())
+	r.Handle = c.nextBlob()
+	r.Key, r.Digest, r.Pool = c.nextText(), c.nextText(), c.nextText()
+	r.Recreated = int(c.nextInt())
+	r.CreatedAt, r.LastUsedAt, r.ChangedAt = c.nextTime(), c.nextTime(), c.nextTime()
+	r.Version = c.nextInt()
 	r.Policy = Policy{
-		IdleTimeout: c.duration(), IdleAction: sandpit.Action(c.text()), AutoStop: c.duration(), AutoArchive: c.duration(),
-		AutoDelete: c.duration(), Recreate: int(c.int()), IgnoreBackground: c.int() != 0,
+		IdleTimeout: c.nextDuration(), IdleAction: sandpit.Action(c.nextText()), AutoStop: c.nextDuration(), AutoArchive: c.nextDuration(),
+		AutoDelete: c.nextDuration(), Recreate: int(c.nextInt()), IgnoreBackground: c.nextInt() != 0,
 	}
-	r.Suspended, r.CheckpointedAt = c.int() != 0, c.time()
-	r.Policy.AutoSuspend, r.Policy.WakeOnUse, r.Policy.CheckpointEvery = c.duration(), c.int() != 0, c.duration()
-	r.Term = c.duration()
-	r.Prepared, r.Admin, r.Idled = sandpit.Image(c.text()), c.int() != 0, c.int() != 0
+	r.Suspended, r.CheckpointedAt = c.nextInt() != 0, c.nextTime()
+	r.Policy.AutoSuspend, r.Policy.WakeOnUse, r.Policy.CheckpointEvery = c.nextDuration(), c.nextInt() != 0, c.nextDuration()
+	r.Term = c.nextDuration()
+	r.Prepared, r.Admin, r.Idled = sandpit.Image(c.nextText()), c.nextInt() != 0, c.nextInt() != 0
 	// The errors of JSON quote what they find, and Spec.Env may hold secrets.
 	if len(spec) > MaxSpec || json.Unmarshal([]byte(spec), &r.Spec) != nil {
-		c.reject("spec")
+		c.rejectValue("spec")
 	}
 	if r.ID.Validate() != nil {
-		c.reject("ID")
+		c.rejectValue("ID")
 	} else if problem := problemOf(r); problem != "" {
-		c.reject(problem)
+		c.rejectValue(problem)
 	}
 	if c.err != nil {
 		return Row{}, fmt.Errorf("sandbox %.40q: %w", string(r.ID), c.err)

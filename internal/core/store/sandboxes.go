@@ -24,7 +24,7 @@ const (
 // ResumesOnUse follow from the rest, and are not kept.
 type Row struct {
 	sandpit.Sandbox
-	// Provider is who made it.
+	// Provider is the name of its provider.
 	Provider string
 	// Handle is what the provider attaches to it by.
 	Handle []byte
@@ -34,15 +34,15 @@ type Row struct {
 	Prepared sandpit.Image
 	// Admin says that its image was looked up with the rights of an administrator.
 	Admin bool
-	// Term is how long before its deadline that was set, 0 for none: one that goes on after
-	// its deadline has as long again.
+	// Term is the time between setting the deadline and the deadline, 0 without one: a
+	// sandbox that resumes after its deadline gets the same time again.
 	Term time.Duration
 	// Key is what the maker called the request, "" for nothing. While the row
 	// exists no other row of the same owner has it.
 	Key string
 	// Digest is of the request made with Key.
 	Digest string
-	// Pool is where it waits for somebody, "" if it is somebody's.
+	// Pool is the pool of a spare, "" for other sandboxes.
 	Pool string
 	// Recreated is how often it was made again.
 	Recreated int
@@ -75,15 +75,15 @@ func (s *Store) InsertSandbox(ctx context.Context, r Row) (Row, error) {
 	if err != nil {
 		return Row{}, err
 	}
-	err = s.write(ctx, func(tx *writer) error {
+	err = s.writeTx(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, insertRow, values...)
 		if isTaken(err) {
-			return taken(ctx, tx, r)
+			return conflictOf(ctx, tx, r)
 		}
 		return err
 	})
 	if err != nil {
-		return Row{}, s.fail(err, "keep sandbox %s", r.ID)
+		return Row{}, s.wrapError(err, "keep sandbox %s", r.ID)
 	}
 	return r, nil
 }
@@ -106,18 +106,18 @@ func (s *Store) UpdateSandbox(ctx context.Context, r Row) (Row, error) {
 			return err
 		}
 		var created, used sql.Null[int64]
-		err := tx.row(ctx, updateRow, append(values, before), &created, &used)
+		err := tx.scanRow(ctx, updateRow, append(values, before), &created, &used)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return stale(ctx, tx, r.ID, before)
+			return staleReason(ctx, tx, r.ID, before)
 		case isTaken(err):
-			return taken(ctx, tx, r)
+			return conflictOf(ctx, tx, r)
 		}
 		r.CreatedAt, r.LastUsedAt = fromMicros(created), fromMicros(used)
 		return err
 	})
 	if err != nil {
-		return Row{}, s.fail(err, "keep sandbox %s", r.ID)
+		return Row{}, s.wrapError(err, "keep sandbox %s", r.ID)
 	}
 	return r, nil
 }
@@ -130,10 +130,10 @@ func (s *Store) checkGrowth(ctx context.Context, tx *writer, r Row, values []any
 	}
 	spec, _ := values[specColumn].(string)
 	var longer bool
-	err := tx.row(ctx, `SELECT length(CAST(spec AS BLOB)) < ?2 FROM sandboxes WHERE id = ?1`, []any{r.ID, len(spec)}, &longer)
+	err := tx.scanRow(ctx, `SELECT length(CAST(spec AS BLOB)) < ?2 FROM sandboxes WHERE id = ?1`, []any{r.ID, len(spec)}, &longer)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil // which the update tells
+		return nil // the update reports it
 	case err != nil:
 		return err
 	case longer:
@@ -142,19 +142,19 @@ func (s *Store) checkGrowth(ctx context.Context, tx *writer, r Row, values []any
 	return nil
 }
 
-// taken tells why a row could not be written.
-func taken(ctx context.Context, q querier, r Row) error {
+// conflictOf returns why a row could not be written.
+func conflictOf(ctx context.Context, q querier, r Row) error {
 	holder := ""
-	err := scan(ctx, q, `SELECT id FROM sandboxes WHERE owner = ? AND request_key = ? AND request_key <> '' AND id <> ?`,
-		[]any{r.Lease.Owner, r.Key, r.ID}, func(c *cells) bool { holder = c.text(); return true })
+	err := scanRows(ctx, q, `SELECT id FROM sandboxes WHERE owner = ? AND request_key = ? AND request_key <> '' AND id <> ?`,
+		[]any{r.Lease.Owner, r.Key, r.ID}, func(c *cells) bool { holder = c.nextText(); return true })
 	if err != nil {
 		return err
 	}
 	if holder != "" {
 		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s was made with the same idempotency key", holder)
 	}
-	err = scan(ctx, q, `SELECT id FROM sandboxes WHERE owner = ? AND name = ? AND name <> '' AND id <> ?`,
-		[]any{r.Lease.Owner, r.reservedName(), r.ID}, func(c *cells) bool { holder = c.text(); return true })
+	err = scanRows(ctx, q, `SELECT id FROM sandboxes WHERE owner = ? AND name = ? AND name <> '' AND id <> ?`,
+		[]any{r.Lease.Owner, r.reservedName(), r.ID}, func(c *cells) bool { holder = c.nextText(); return true })
 	if err != nil {
 		return err
 	}
@@ -171,11 +171,11 @@ func NameTaken(name string, holder sandpit.ID) error {
 		"choose another name, or first: sandpit rm "+string(holder))
 }
 
-// stale tells why no row was updated.
-func stale(ctx context.Context, q querier, id sandpit.ID, want int64) error {
-	err := missing(id)
-	scanErr := scan(ctx, q, `SELECT version FROM sandboxes WHERE id = ?`, []any{id}, func(c *cells) bool {
-		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s was changed meanwhile: it has version %d, not %d", id, c.int(), want)
+// staleReason returns why no row was updated.
+func staleReason(ctx context.Context, q querier, id sandpit.ID, want int64) error {
+	err := missingSandbox(id)
+	scanErr := scanRows(ctx, q, `SELECT version FROM sandboxes WHERE id = ?`, []any{id}, func(c *cells) bool {
+		err = sandpit.Errorf(sandpit.Conflict, "sandbox %s was changed meanwhile: it has version %d, not %d", id, c.nextInt(), want)
 		return true
 	})
 	if scanErr != nil {
@@ -184,7 +184,7 @@ func stale(ctx context.Context, q querier, id sandpit.ID, want int64) error {
 	return err
 }
 
-func missing(id sandpit.ID) error {
+func missingSandbox(id sandpit.ID) error {
 	return sandpit.Errorf(sandpit.NotFound, "Sandbox %.40s not found", string(id))
 }
 
@@ -195,7 +195,7 @@ func (s *Store) DeleteSandbox(ctx context.Context, id sandpit.ID) error {
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "forget sandbox %.40s", string(id))
+		return s.wrapError(err, "forget sandbox %.40s", string(id))
 	}
 	return nil
 }
@@ -204,9 +204,9 @@ func (s *Store) DeleteSandbox(ctx context.Context, id sandpit.ID) error {
 //
 // NotFound: no such row. Internal: it cannot be read.
 func (s *Store) Sandbox(ctx context.Context, id sandpit.ID) (Row, error) {
-	list, err := s.rows(ctx, Filter{}, `WHERE id = ?`, id)
+	list, err := s.queryRows(ctx, Filter{}, `WHERE id = ?`, id)
 	if err == nil && len(list) == 0 {
-		err = missing(id)
+		err = missingSandbox(id)
 	}
 	if err != nil {
 		return Row{}, err
@@ -218,7 +218,7 @@ func (s *Store) Sandbox(ctx context.Context, id sandpit.ID) (Row, error) {
 //
 // NotFound: no such row. Internal: it cannot be read.
 func (s *Store) SandboxByKey(ctx context.Context, owner, key string) (Row, error) {
-	list, err := s.rows(ctx, Filter{}, `WHERE owner = ? AND request_key = ? AND request_key <> ''`, owner, key)
+	list, err := s.queryRows(ctx, Filter{}, `WHERE owner = ? AND request_key = ? AND request_key <> ''`, owner, key)
 	if err == nil && len(list) == 0 {
 		err = sandpit.Errorf(sandpit.NotFound, "no sandbox was made with this idempotency key")
 	}
@@ -233,9 +233,9 @@ func (s *Store) SandboxByKey(ctx context.Context, owner, key string) (Row, error
 //
 // NotFound: no such row. Internal: it cannot be read.
 func (s *Store) SandboxByName(ctx context.Context, owner, name string) (Row, error) {
-	list, err := s.rows(ctx, Filter{}, `WHERE owner = ? AND name = ? AND name <> ''`, owner, name)
+	list, err := s.queryRows(ctx, Filter{}, `WHERE owner = ? AND name = ? AND name <> ''`, owner, name)
 	if err == nil && len(list) == 0 {
-		err = sandpit.Errorf(sandpit.NotFound, "there is no sandbox %q", name)
+		err = sandpit.Errorf(sandpit.NotFound, "sandbox %q not found", name)
 	}
 	if err != nil {
 		return Row{}, err
@@ -260,16 +260,16 @@ func (s *Store) Sandboxes(ctx context.Context, f Filter) ([]Row, error) {
 		}
 		where, args = where+` AND state IN (SELECT value FROM json_each(?))`, append(args, string(states))
 	}
-	return s.rows(ctx, f, where+` ORDER BY id`, args...)
+	return s.queryRows(ctx, f, where+` ORDER BY id`, args...)
 }
 
-// rows returns what a query finds and f does not leave out by labels and limit:
+// queryRows returns what a query finds and f does not leave out by labels and limit:
 // labels are looked at here, since a row whose JSON is broken would fail the query.
-func (s *Store) rows(ctx context.Context, f Filter, where string, args ...any) ([]Row, error) {
+func (s *Store) queryRows(ctx context.Context, f Filter, where string, args ...any) ([]Row, error) {
 	var list []Row
 	var bad []error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, selectRows+where, args, func(c *cells) bool {
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, selectRows+where, args, func(c *cells) bool {
 			switch row, err := decodeRow(c); {
 			case err != nil:
 				bad = append(bad, err)
@@ -280,9 +280,9 @@ func (s *Store) rows(ctx context.Context, f Filter, where string, args ...any) (
 		})
 	})
 	if err != nil {
-		return nil, s.fail(err, "list sandboxes")
+		return nil, s.wrapError(err, "list sandboxes")
 	}
-	return list, unreadable("sandboxes", bad)
+	return list, unreadableError("sandboxes", bad)
 }
 
 func hasLabels(r Row, want map[string]string) bool {
@@ -318,7 +318,7 @@ func (s *Store) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Tim
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "note the last use")
+		return s.wrapError(err, "note the last use")
 	}
 	return nil
 }
@@ -327,8 +327,8 @@ func (s *Store) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Tim
 const maxShift = 100 * 365 * 24 * time.Hour
 
 // ShiftDeadlines moves Deadline, LastUsedAt, ChangedAt and CheckpointedAt of every row, because
-// the clock was set by so much. Versions stay: who has rows in memory moves them
-// alike. Times stay in the years 1970 to 9999. Invalid: more than a hundred years.
+// the clock was set by so much. Versions do not change: the caller shifts its rows in
+// memory itself. Times stay in the years 1970 to 9999. Invalid: more than a hundred years.
 func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
 	if by.Abs() > maxShift {
 		return sandpit.Errorf(sandpit.Invalid, "shift deadlines by %v", by)
@@ -338,11 +338,11 @@ func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
 			deadline = min(max(deadline + ?1, 1), ?2),
 			last_used_at = min(max(last_used_at + ?1, 1), ?2),
 			changed_at = min(max(changed_at + ?1, 1), ?2),
-			checkpointed_at = min(max(checkpointed_at + ?1, 1), ?2)`, by.Microseconds(), latest().UnixMicro())
+			checkpointed_at = min(max(checkpointed_at + ?1, 1), ?2)`, by.Microseconds(), latestTime().UnixMicro())
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "shift deadlines")
+		return s.wrapError(err, "shift deadlines")
 	}
 	return nil
 }

@@ -14,15 +14,14 @@ import (
 // SnapshotState is where a snapshot is in its life.
 type SnapshotState string
 
-// The states. What is on the way to another is taken back, or finished, by whoever
-// opens the store next.
+// The states. The next server that opens the store finishes or undoes a transition.
 const (
 	SnapshotCreating SnapshotState = "creating"
 	SnapshotReady    SnapshotState = "ready"
 	SnapshotDeleting SnapshotState = "deleting"
 )
 
-func (s SnapshotState) valid() bool {
+func (s SnapshotState) isValid() bool {
 	return s == SnapshotCreating || s == SnapshotReady || s == SnapshotDeleting
 }
 
@@ -34,7 +33,7 @@ type Snapshot struct {
 	Sandbox  sandpit.ID
 	Provider string
 	State    SnapshotState
-	// Brief is one that is there for an operation only, and counts for no limit.
+	// Brief is a temporary snapshot of an operation, which does not count against limits.
 	Brief  bool
 	Size   int64 // in bytes
 	Memory bool
@@ -57,28 +56,28 @@ type SnapshotLimits struct {
 
 const snapshotColumns = `id, owner, name, sandbox, provider, state, brief, size, memory, spec, problem, created_at, build`
 
-// InsertSnapshot adds a snapshot and returns it as it is kept.
+// InsertSnapshot adds a snapshot and returns it as stored.
 //
-// AlreadyExists: the owner has one of that name, or the ID is there. Invalid: it is out
-// of bounds. Exhausted: the owner has as much as there may be.
+// AlreadyExists: the owner has one of that name, or the ID exists. Invalid: a field is out
+// of bounds. Exhausted: the owner has reached a limit.
 func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLimits) (Snapshot, error) {
-	n.CreatedAt, n.Spec.Env = round(n.CreatedAt), nil
+	n.CreatedAt, n.Spec.Env = roundTime(n.CreatedAt), nil
 	spec, kept, err := encodeSpec(n.Spec)
 	if err != nil {
 		return Snapshot{}, sandpit.Errorf(sandpit.Invalid, "spec of snapshot %s: %w", n.ID, err)
 	}
 	n.Spec = kept
-	if problem := n.problem(); problem != "" {
+	if problem := n.describeProblem(); problem != "" {
 		return Snapshot{}, sandpit.Errorf(sandpit.Invalid, "snapshot: its %s is out of bounds", problem)
 	}
-	err = s.write(ctx, func(tx *writer) error {
+	err = s.writeTx(ctx, func(tx *writer) error {
 		added, err := tx.exec(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?15
 			WHERE ?7 OR ?15 <> '' OR (SELECT count(*) FROM snapshots WHERE owner = ?2 AND NOT brief AND build = '') < ?13
 			AND (?14 = 0 OR (SELECT ifnull(sum(size), 0) FROM snapshots WHERE owner = ?2 AND NOT brief AND build = '') + ?8 < ?14)`,
-			string(n.ID), n.Owner, nullable(n.Name), string(n.Sandbox), n.Provider, string(n.State), n.Brief, n.Size, n.Memory,
-			spec, n.Problem, micros(n.CreatedAt), most.Count, most.Bytes, string(n.Build))
+			string(n.ID), n.Owner, toNullable(n.Name), string(n.Sandbox), n.Provider, string(n.State), n.Brief, n.Size, n.Memory,
+			spec, n.Problem, toMicros(n.CreatedAt), most.Count, most.Bytes, string(n.Build))
 		if err == nil && added == 0 {
-			err = most.exceeded()
+			err = most.exceededError()
 		}
 		return err
 	})
@@ -86,18 +85,18 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLim
 		return Snapshot{}, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", cmp.Or(n.Name, string(n.ID)))
 	}
 	if err != nil {
-		return Snapshot{}, s.fail(err, "keep a snapshot")
+		return Snapshot{}, s.wrapError(err, "keep a snapshot")
 	}
 	return n, nil
 }
 
-func (l SnapshotLimits) exceeded() error {
+func (l SnapshotLimits) exceededError() error {
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "the snapshots of this owner are as many, or as large, as they may be (%d, %d bytes)", l.Count, l.Bytes),
-		"remove those that nobody needs: sandpit snapshot ls")
+		"remove unused ones: sandpit snapshot ls")
 }
 
-func nullable(text string) any {
+func toNullable(text string) any {
 	if text == "" {
 		return nil
 	}
@@ -112,20 +111,20 @@ func (s *Store) FinishSnapshot(ctx context.Context, n Snapshot, most SnapshotLim
 	if err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "spec of snapshot %s: %w", n.ID, err)
 	}
-	if problem := n.problem(); problem != "" {
+	if problem := n.describeProblem(); problem != "" {
 		return sandpit.Errorf(sandpit.Invalid, "snapshot: its %s is out of bounds", problem)
 	}
 	return s.changeSnapshot(ctx, n.ID, func(tx *writer) (int64, error) {
 		var large bool
 		if most.Bytes > 0 && !n.Brief && n.Build == "" {
-			err := tx.row(ctx, `SELECT ifnull(sum(size), 0) + ?3 > ?4 FROM snapshots WHERE owner = ?2 AND id <> ?1 AND NOT brief AND build = ''`,
+			err := tx.scanRow(ctx, `SELECT ifnull(sum(size), 0) + ?3 > ?4 FROM snapshots WHERE owner = ?2 AND id <> ?1 AND NOT brief AND build = ''`,
 				[]any{string(n.ID), n.Owner, n.Size, most.Bytes}, &large)
 			if err != nil {
 				return 0, err
 			}
 		}
 		if large {
-			return 0, most.exceeded()
+			return 0, most.exceededError()
 		}
 		return tx.exec(ctx, `UPDATE snapshots SET state = ?2, size = ?3, memory = ?4, spec = ?5, sandbox = ?6 WHERE id = ?1`,
 			string(n.ID), string(SnapshotReady), n.Size, n.Memory, spec, string(n.Sandbox))
@@ -143,7 +142,7 @@ func (s *Store) SetSnapshotDeleting(ctx context.Context, id sandpit.SnapshotID) 
 // nothing can be made of it, "" if something can. NotFound: it is gone.
 func (s *Store) SetSnapshotUse(ctx context.Context, id sandpit.SnapshotID, memory bool, problem string) error {
 	return s.changeSnapshot(ctx, id, func(tx *writer) (int64, error) {
-		return tx.exec(ctx, `UPDATE snapshots SET problem = ?2, memory = ?3 WHERE id = ?1`, string(id), cut(problem), memory)
+		return tx.exec(ctx, `UPDATE snapshots SET problem = ?2, memory = ?3 WHERE id = ?1`, string(id), shortenText(problem), memory)
 	})
 }
 
@@ -152,15 +151,15 @@ func (s *Store) SetSnapshotUse(ctx context.Context, id sandpit.SnapshotID, memor
 func (s *Store) KeptBytes(ctx context.Context, owner string) (int64, error) {
 	var bytes int64
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT (SELECT ifnull(sum(size), 0) FROM snapshots WHERE owner = ?1 AND NOT brief AND build = '')
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT (SELECT ifnull(sum(size), 0) FROM snapshots WHERE owner = ?1 AND NOT brief AND build = '')
 			+ (SELECT ifnull(sum(size), 0) FROM template_builds WHERE owner = ?1)`, []any{owner}, func(c *cells) bool {
-			bytes, bad = c.int(), c.err
+			bytes, bad = c.nextInt(), c.err
 			return false
 		})
 	})
 	if err = cmp.Or(err, bad); err != nil {
-		return 0, s.fail(err, "count what an owner keeps")
+		return 0, s.wrapError(err, "count what an owner keeps")
 	}
 	return bytes, nil
 }
@@ -179,10 +178,10 @@ func (s *Store) changeSnapshot(ctx context.Context, id sandpit.SnapshotID, do fu
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "change a snapshot")
+		return s.wrapError(err, "change a snapshot")
 	}
 	if changed == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.40s", string(id))
+		return sandpit.Errorf(sandpit.NotFound, "snapshot %.40s not found", string(id))
 	}
 	return nil
 }
@@ -191,7 +190,7 @@ func (s *Store) changeSnapshot(ctx context.Context, id sandpit.SnapshotID, do fu
 type SnapshotFilter struct {
 	// Owner is whose, unless All is set.
 	Owner string
-	// All is everybody's.
+	// All includes every owner.
 	All bool
 	// Sandbox is what they were taken of.
 	Sandbox sandpit.ID
@@ -220,46 +219,45 @@ func (s *Store) Snapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot, er
 	if limit == 0 {
 		limit = -1 // none
 	}
-	list, err := s.snapshots(ctx, `WHERE `+strings.Join(where, " AND ")+` ORDER BY id LIMIT ?`, append(args, limit)...)
+	list, err := s.querySnapshots(ctx, `WHERE `+strings.Join(where, " AND ")+` ORDER BY id LIMIT ?`, append(args, limit)...)
 	if err != nil {
-		return nil, s.fail(err, "list snapshots")
+		return nil, s.wrapError(err, "list snapshots")
 	}
 	return list, nil
 }
 
-// Snapshot returns an owner's snapshot by its ID or name. NotFound: there is none.
+// Snapshot returns an owner's snapshot by its ID or name. NotFound.
 func (s *Store) Snapshot(ctx context.Context, owner, name string) (Snapshot, error) {
-	list, err := s.snapshots(ctx, `WHERE owner = ?1 AND (id = ?2 OR name = ?2) AND build = ''`, owner, name)
+	list, err := s.querySnapshots(ctx, `WHERE owner = ?1 AND (id = ?2 OR name = ?2) AND build = ''`, owner, name)
 	if err != nil {
-		return Snapshot{}, s.fail(err, "look for a snapshot")
+		return Snapshot{}, s.wrapError(err, "look for a snapshot")
 	}
 	if len(list) == 0 {
-		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "there is no snapshot %.100s", name)
+		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
 	}
 	return list[0], nil
 }
 
-// HasSnapshot reports whether there is a snapshot, whoever has it and whether it can be
-// read or not.
+// HasSnapshot reports whether a snapshot of any owner exists, readable or not.
 func (s *Store) HasSnapshot(ctx context.Context, id sandpit.SnapshotID) (bool, error) {
 	found := false
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT 1 FROM snapshots WHERE id = ?1`, []any{string(id)}, func(*cells) bool {
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT 1 FROM snapshots WHERE id = ?1`, []any{string(id)}, func(*cells) bool {
 			found = true
 			return false
 		})
 	})
 	if err != nil {
-		return false, s.fail(err, "look for a snapshot")
+		return false, s.wrapError(err, "look for a snapshot")
 	}
 	return found, nil
 }
 
-func (s *Store) snapshots(ctx context.Context, where string, args ...any) ([]Snapshot, error) {
+func (s *Store) querySnapshots(ctx context.Context, where string, args ...any) ([]Snapshot, error) {
 	var list []Snapshot
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT id, owner, ifnull(name, ''), sandbox, provider, state, brief, size, memory, spec, problem, created_at, build
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT id, owner, ifnull(name, ''), sandbox, provider, state, brief, size, memory, spec, problem, created_at, build
 			FROM snapshots `+where, args, func(c *cells) bool {
 			n := decodeSnapshot(c)
 			if c.err != nil {
@@ -275,22 +273,22 @@ func (s *Store) snapshots(ctx context.Context, where string, args ...any) ([]Sna
 
 func decodeSnapshot(c *cells) Snapshot {
 	n := Snapshot{
-		ID: sandpit.SnapshotID(c.text()), Owner: c.text(), Name: c.text(), Sandbox: sandpit.ID(c.text()), Provider: c.text(),
-		State: SnapshotState(c.text()), Brief: c.int() != 0, Size: c.int(), Memory: c.int() != 0,
+		ID: sandpit.SnapshotID(c.nextText()), Owner: c.nextText(), Name: c.nextText(), Sandbox: sandpit.ID(c.nextText()), Provider: c.nextText(),
+		State: SnapshotState(c.nextText()), Brief: c.nextInt() != 0, Size: c.nextInt(), Memory: c.nextInt() != 0,
 	}
-	spec := c.text()
-	n.Problem, n.CreatedAt, n.Build = c.text(), c.time(), sandpit.BuildID(c.text())
+	spec := c.nextText()
+	n.Problem, n.CreatedAt, n.Build = c.nextText(), c.nextTime(), sandpit.BuildID(c.nextText())
 	if c.err == nil && json.Unmarshal([]byte(spec), &n.Spec) != nil {
-		c.reject("spec")
+		c.rejectValue("spec")
 	}
-	if problem := n.problem(); c.err == nil && problem != "" {
-		c.reject(problem)
+	if problem := n.describeProblem(); c.err == nil && problem != "" {
+		c.rejectValue(problem)
 	}
 	return n
 }
 
-// problem names what is wrong with a snapshot, "" for nothing.
-func (n Snapshot) problem() string {
+// describeProblem names what is wrong with a snapshot, "" for nothing.
+func (n Snapshot) describeProblem() string {
 	switch {
 	case n.ID.Validate() != nil:
 		return "id"
@@ -302,7 +300,7 @@ func (n Snapshot) problem() string {
 		return "sandbox"
 	case n.Provider == "" || len(n.Provider) > MaxName || !utf8.ValidString(n.Provider):
 		return "provider"
-	case !n.State.valid():
+	case !n.State.isValid():
 		return "state"
 	case n.Build != "" && n.Build.Validate() != nil:
 		return "build"

@@ -53,7 +53,7 @@ func TestSnapshots(t *testing.T) {
 	_, err = s.Snapshot(ctx, "bob", string(a.ID))
 	want(t, err, sandpit.NotFound, string(a.ID))
 	_, err = s.Snapshot(ctx, "ann", "")
-	want(t, err, sandpit.NotFound, "no snapshot")
+	want(t, err, sandpit.NotFound, "not found")
 	if err := s.SetSnapshotUse(ctx, a.ID, true, "of another version"); err != nil {
 		t.Error(err)
 	}

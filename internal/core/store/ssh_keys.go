@@ -13,8 +13,8 @@ import (
 // MaxSSHKeys is how many SSH keys an owner may have.
 const MaxSSHKeys = 100
 
-// SSHKey is a public key that reaches the sandboxes of an owner by SSH. The key itself
-// is not kept: whoever shows one shows all of it.
+// SSHKey is a public key that gives SSH access to the sandboxes of an owner. Only its
+// fingerprint is stored, because a client presents the whole key.
 type SSHKey struct {
 	// ID names it.
 	ID string
@@ -30,38 +30,38 @@ type SSHKey struct {
 	// none.
 	APIKey    string
 	CreatedAt time.Time
-	// LastUsedAt is when it was last shown, as far as somebody said so. Zero: never.
+	// LastUsedAt is the last use that TouchSSHKey recorded. Zero: never.
 	LastUsedAt time.Time
 }
 
 const sshKeyColumns = `id, owner, fingerprint, type, name, created_at, last_used_at, api_key`
 
-// InsertSSHKey adds a key and returns it as it is kept. AlreadyExists: the ID is there,
-// or the owner has the key. Invalid: it is out of bounds. NotFound: its API key does not
-// exist. Exhausted: the owner has as many as there may be.
+// InsertSSHKey adds a key and returns it as stored. AlreadyExists: the ID exists, or the
+// owner has the key. Invalid: a field is out of bounds. NotFound: its API key does not
+// exist. Exhausted: the owner has too many.
 func (s *Store) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
-	k.CreatedAt, k.LastUsedAt = round(k.CreatedAt), round(k.LastUsedAt)
-	if problem := k.problem(); problem != "" {
+	k.CreatedAt, k.LastUsedAt = roundTime(k.CreatedAt), roundTime(k.LastUsedAt)
+	if problem := k.describeProblem(); problem != "" {
 		return SSHKey{}, sandpit.Errorf(sandpit.Invalid, "SSH key: its %s is out of bounds", problem)
 	}
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeTx(ctx, func(tx *writer) error {
 		if err := checkKey(ctx, tx, k.APIKey); err != nil {
 			return err
 		}
 		n, err := tx.exec(ctx, `INSERT INTO ssh_keys (`+sshKeyColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 			WHERE (SELECT count(*) FROM ssh_keys WHERE owner = ?2) < ?9`,
-			k.ID, k.Owner, k.Fingerprint, k.Type, k.Name, micros(k.CreatedAt), micros(k.LastUsedAt), k.APIKey, MaxSSHKeys)
+			k.ID, k.Owner, k.Fingerprint, k.Type, k.Name, toMicros(k.CreatedAt), toMicros(k.LastUsedAt), k.APIKey, MaxSSHKeys)
 		if err == nil && n == 0 {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d SSH keys, and no more may be added", MaxSSHKeys),
-				"remove those that nobody uses")
+				"remove unused ones")
 		}
 		return err
 	})
 	if isTaken(err) {
-		return SSHKey{}, sandpit.Errorf(sandpit.AlreadyExists, "the SSH key %s is there already", k.Fingerprint)
+		return SSHKey{}, sandpit.Errorf(sandpit.AlreadyExists, "SSH key %s already exists", k.Fingerprint)
 	}
 	if err != nil {
-		return SSHKey{}, s.fail(err, "keep an SSH key")
+		return SSHKey{}, s.wrapError(err, "keep an SSH key")
 	}
 	return k, nil
 }
@@ -70,19 +70,19 @@ func (s *Store) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
 func (s *Store) SSHKeys(ctx context.Context, owner string) ([]SSHKey, error) {
 	list, err := s.sshKeys(ctx, `WHERE owner = ? ORDER BY id`, owner)
 	if err != nil {
-		return nil, s.fail(err, "list SSH keys")
+		return nil, s.wrapError(err, "list SSH keys")
 	}
 	return list, nil
 }
 
-// SSHKeyOf returns an owner's key with this fingerprint. NotFound: there is none.
+// SSHKeyOf returns an owner's key with this fingerprint. NotFound.
 func (s *Store) SSHKeyOf(ctx context.Context, owner, fingerprint string) (SSHKey, error) {
 	list, err := s.sshKeys(ctx, `WHERE owner = ? AND fingerprint = ?`, owner, fingerprint)
 	if err != nil {
-		return SSHKey{}, s.fail(err, "look for an SSH key")
+		return SSHKey{}, s.wrapError(err, "look for an SSH key")
 	}
 	if len(list) == 0 {
-		return SSHKey{}, sandpit.Errorf(sandpit.NotFound, "there is no such SSH key")
+		return SSHKey{}, sandpit.Errorf(sandpit.NotFound, "SSH key not found")
 	}
 	return list[0], nil
 }
@@ -90,12 +90,12 @@ func (s *Store) SSHKeyOf(ctx context.Context, owner, fingerprint string) (SSHKey
 func (s *Store) sshKeys(ctx context.Context, where string, args ...any) ([]SSHKey, error) {
 	var list []SSHKey
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT `+sshKeyColumns+` FROM ssh_keys `+where, args, func(c *cells) bool {
-			k := SSHKey{ID: c.text(), Owner: c.text(), Fingerprint: c.text(), Type: c.text(), Name: c.text()}
-			k.CreatedAt, k.LastUsedAt, k.APIKey = c.time(), c.time(), c.text()
-			if problem := k.problem(); c.err == nil && problem != "" {
-				c.reject(problem)
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT `+sshKeyColumns+` FROM ssh_keys `+where, args, func(c *cells) bool {
+			k := SSHKey{ID: c.nextText(), Owner: c.nextText(), Fingerprint: c.nextText(), Type: c.nextText(), Name: c.nextText()}
+			k.CreatedAt, k.LastUsedAt, k.APIKey = c.nextTime(), c.nextTime(), c.nextText()
+			if problem := k.describeProblem(); c.err == nil && problem != "" {
+				c.rejectValue(problem)
 			}
 			if c.err != nil {
 				bad = sandpit.Errorf(sandpit.Internal, "SSH key %.40q: %w", k.ID, c.err)
@@ -116,30 +116,30 @@ func (s *Store) DeleteSSHKey(ctx context.Context, owner, id string) error {
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "remove an SSH key")
+		return s.wrapError(err, "remove an SSH key")
 	}
 	if n == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no SSH key %.100q", id)
+		return sandpit.Errorf(sandpit.NotFound, "SSH key %.100q not found", id)
 	}
 	return nil
 }
 
-// TouchSSHKey notes that a key was shown. One that is gone is no error.
+// TouchSSHKey records a use of a key. A missing key is not an error.
 func (s *Store) TouchSSHKey(ctx context.Context, id string, at time.Time) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
-		_, err := tx.exec(ctx, `UPDATE ssh_keys SET last_used_at = ?2 WHERE id = ?1`, id, micros(round(at)))
+		_, err := tx.exec(ctx, `UPDATE ssh_keys SET last_used_at = ?2 WHERE id = ?1`, id, toMicros(roundTime(at)))
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "note the use of an SSH key")
+		return s.wrapError(err, "note the use of an SSH key")
 	}
 	return nil
 }
 
 var fingerprintPattern = regexp.MustCompile(`^SHA256:[A-Za-z0-9+/]{43}$`)
 
-// problem names what is wrong with a key, "" for nothing.
-func (k SSHKey) problem() string {
+// describeProblem names what is wrong with a key, "" for nothing.
+func (k SSHKey) describeProblem() string {
 	for name, text := range map[string]string{"id": k.ID, "name": k.Name, "owner": k.Owner, "type": k.Type} {
 		if len(text) > MaxKeyText || !utf8.ValidString(text) || text == "" && name != "name" {
 			return name

@@ -58,7 +58,7 @@ func TestSSHKeys(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = s.SSHKeyOf(t.Context(), "bob", sshKey("bob", 1).Fingerprint)
-	want(t, err, sandpit.NotFound, "no such SSH key")
+	want(t, err, sandpit.NotFound, "SSH key not found")
 }
 
 // TestBadSSHKeys refuses what could not be read again, and names what cannot be read.

@@ -22,7 +22,7 @@ const (
 
 // Options are how a store is opened. The zero value is good.
 type Options struct {
-	// Now tells the time of day. Default: time.Now.
+	// Now returns the time of day. Default: time.Now.
 	Now func() time.Time
 }
 
@@ -52,7 +52,7 @@ type Store struct {
 // Internal: the file is damaged. Invalid: it is not a state of sandpit.
 // Unsupported: it is of a newer version, or on a file system that cannot hold it.
 // PermissionDenied: others may write to the directory. Exhausted: the disk is
-// full. A file that is refused is left as it was, and the hint tells what to do.
+// full. A refused file is not changed, and the hint says what to do.
 func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -69,15 +69,15 @@ func Open(ctx context.Context, dir string, o Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	if err := s.open(ctx); err != nil {
-		_ = s.Close() // what went wrong is told already
+	if err := s.openFile(ctx); err != nil {
+		_ = s.Close() // the first error is returned
 		return nil, err
 	}
 	return s, nil
 }
 
-// open checks the file before anything writes to it.
-func (s *Store) open(ctx context.Context) error {
+// openFile checks the file before anything writes to it.
+func (s *Store) openFile(ctx context.Context) error {
 	list, err := loadMigrations(embedded)
 	if err != nil {
 		return sandpit.Errorf(sandpit.Internal, "read the migrations: %w", err)
@@ -88,19 +88,19 @@ func (s *Store) open(ctx context.Context) error {
 	if s.reserve, err = openReserve(s.dir); err != nil {
 		return err
 	}
-	if list, err = s.inspect(ctx, list); err != nil {
+	if list, err = s.inspectFile(ctx, list); err != nil {
 		return err
 	}
 	if s.writer, err = s.openWriter(ctx); err != nil {
 		return err
 	}
-	if err := s.migrate(ctx, list); err != nil {
+	if err := s.applyMigrations(ctx, list); err != nil {
 		return err
 	}
-	if err := s.identify(ctx); err != nil {
+	if err := s.loadIdentity(ctx); err != nil {
 		return err
 	}
-	s.reserve.fill(ctx, s.writer)
+	s.reserve.fillReserve(ctx, s.writer)
 	s.reader, err = s.openReader()
 	return err
 }
@@ -115,17 +115,17 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	return s.shut()
+	return s.closeFiles()
 }
 
-// shut closes the writer last: SQLite tidies up when the last connection goes.
-func (s *Store) shut() error {
+// closeFiles closes the writer last: SQLite tidies up when the last connection goes.
+func (s *Store) closeFiles() error {
 	var first error
 	if s.reader != nil {
 		first = s.reader.close()
 	}
 	if s.writer != nil {
-		if err := s.writer.close(); first == nil {
+		if err := s.writer.closeWriter(); first == nil {
 			first = err
 		}
 	}
@@ -136,7 +136,7 @@ func (s *Store) shut() error {
 	}
 	dropLock(s.lock)
 	if first != nil {
-		return s.fail(first, "close the state")
+		return s.wrapError(first, "close the state")
 	}
 	return nil
 }
@@ -145,36 +145,36 @@ func (s *Store) shut() error {
 // says which manager sandboxes and queued messages belong to.
 func (s *Store) Identity() string { return s.identity }
 
-func (s *Store) identify(ctx context.Context) error {
-	read := func() error { return s.writer.row(ctx, `SELECT name FROM identity`, nil, &s.identity) }
+func (s *Store) loadIdentity(ctx context.Context) error {
+	read := func() error { return s.writer.scanRow(ctx, `SELECT name FROM identity`, nil, &s.identity) }
 	err := read()
 	if errors.Is(err, sql.ErrNoRows) {
-		err = s.write(ctx, func(tx *writer) error {
+		err = s.writeTx(ctx, func(tx *writer) error {
 			_, err := tx.exec(ctx, `INSERT INTO identity VALUES (1, lower(hex(randomblob(16))))`)
 			return cmp.Or(err, read())
 		})
 	}
 	if err != nil {
-		return s.fail(err, "read the identity of the state")
+		return s.wrapError(err, "read the identity of the state")
 	}
 	if raw, err := hex.DecodeString(s.identity); err != nil || len(raw) != 16 {
-		return s.damaged(errors.New("its identity cannot be read"))
+		return s.damagedError(errors.New("its identity cannot be read"))
 	}
 	return nil
 }
 
-func (s *Store) path() string { return filepath.Join(s.dir, fileName) }
+func (s *Store) filePath() string { return filepath.Join(s.dir, fileName) }
 
 // CheckWrite makes sure that the store can be written, by doing it; nothing is changed.
 //
 // Exhausted: its disk is full. Unavailable: it is locked, or cannot be written.
 func (s *Store) CheckWrite(ctx context.Context) error {
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeTx(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE event_chain SET bytes = bytes`)
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "write to the store")
+		return s.wrapError(err, "write to the store")
 	}
 	return nil
 }

@@ -21,31 +21,31 @@ const selectTemplates = `SELECT id, owner, name, public, shared, spawned, create
 //
 // Invalid: it is out of bounds. Exhausted: the owner has as many as there may be.
 func (s *Store) EnsureTemplate(ctx context.Context, t sandpit.Template, most int) (sandpit.Template, error) {
-	t.CreatedAt, t.UpdatedAt = round(t.CreatedAt), round(t.UpdatedAt)
+	t.CreatedAt, t.UpdatedAt = roundTime(t.CreatedAt), roundTime(t.UpdatedAt)
 	if problem := templateProblem(t); problem != "" {
 		return sandpit.Template{}, sandpit.Errorf(sandpit.Invalid, "template: its %s is out of bounds", problem)
 	}
-	err := s.write(ctx, func(tx *writer) error {
-		n, err := tx.exec(ctx, `UPDATE templates SET updated_at = ?3 WHERE owner = ?1 AND name = ?2`, t.Owner, t.Name, micros(t.UpdatedAt))
+	err := s.writeTx(ctx, func(tx *writer) error {
+		n, err := tx.exec(ctx, `UPDATE templates SET updated_at = ?3 WHERE owner = ?1 AND name = ?2`, t.Owner, t.Name, toMicros(t.UpdatedAt))
 		if err != nil || n > 0 {
 			return err
 		}
 		n, err = tx.exec(ctx, `INSERT INTO templates (id, owner, name, public, spawned, created_at, updated_at)
 			SELECT ?1, ?2, ?3, ?4, 0, ?5, ?6 WHERE (SELECT count(*) FROM templates WHERE owner = ?2) < ?7`,
-			string(t.ID), t.Owner, t.Name, t.Public, micros(t.CreatedAt), micros(t.UpdatedAt), most)
+			string(t.ID), t.Owner, t.Name, t.Public, toMicros(t.CreatedAt), toMicros(t.UpdatedAt), most)
 		if err == nil && n == 0 {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d templates of this owner already, and no more may be made", most),
-				"remove those that nobody needs")
+				"remove unused ones")
 		}
 		return err
 	})
 	if err != nil {
-		return sandpit.Template{}, s.fail(err, "keep a template")
+		return sandpit.Template{}, s.wrapError(err, "keep a template")
 	}
 	return s.TemplateNamed(ctx, t.Owner, t.Name)
 }
 
-// Template returns a template, whoever has it. NotFound.
+// Template returns a template of any owner. NotFound.
 func (s *Store) Template(ctx context.Context, id sandpit.TemplateID) (sandpit.Template, error) {
 	return s.oneTemplate(ctx, string(id), `WHERE id = ?`, string(id))
 }
@@ -62,9 +62,9 @@ func (s *Store) SharedTemplate(ctx context.Context, name string) (sandpit.Templa
 }
 
 func (s *Store) oneTemplate(ctx context.Context, name, where string, args ...any) (sandpit.Template, error) {
-	list, err := s.templates(ctx, where, args...)
+	list, err := s.queryTemplates(ctx, where, args...)
 	if err != nil {
-		return sandpit.Template{}, s.fail(err, "look for a template")
+		return sandpit.Template{}, s.wrapError(err, "look for a template")
 	}
 	if len(list) == 0 {
 		return sandpit.Template{}, noTemplate(name)
@@ -80,7 +80,7 @@ func noTemplate(name string) error {
 type TemplateFilter struct {
 	// Owner is whose, unless All is set.
 	Owner string
-	// All is everybody's.
+	// All includes every owner.
 	All bool
 	// Public adds those of others that are public.
 	Public bool
@@ -93,19 +93,19 @@ type TemplateFilter struct {
 // Templates returns templates in the order of their IDs. A row that cannot be read is an
 // error.
 func (s *Store) Templates(ctx context.Context, f TemplateFilter) ([]sandpit.Template, error) {
-	list, err := s.templates(ctx, `WHERE id > ?1 AND (?2 OR owner = ?3 OR ?4 AND public) ORDER BY id LIMIT ?5`,
+	list, err := s.queryTemplates(ctx, `WHERE id > ?1 AND (?2 OR owner = ?3 OR ?4 AND public) ORDER BY id LIMIT ?5`,
 		string(f.After), f.All, f.Owner, f.Public, cmp.Or(f.Limit, -1))
 	if err != nil {
-		return nil, s.fail(err, "list templates")
+		return nil, s.wrapError(err, "list templates")
 	}
 	return list, nil
 }
 
-func (s *Store) templates(ctx context.Context, where string, args ...any) ([]sandpit.Template, error) {
+func (s *Store) queryTemplates(ctx context.Context, where string, args ...any) ([]sandpit.Template, error) {
 	var list []sandpit.Template
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, selectTemplates+where, args, func(c *cells) bool {
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, selectTemplates+where, args, func(c *cells) bool {
 			t := decodeTemplate(c)
 			if c.err != nil {
 				bad = sandpit.Errorf(sandpit.Internal, "template %.40q: %w", string(t.ID), c.err)
@@ -120,14 +120,14 @@ func (s *Store) templates(ctx context.Context, where string, args ...any) ([]san
 
 func decodeTemplate(c *cells) sandpit.Template {
 	t := sandpit.Template{
-		ID: sandpit.TemplateID(c.text()), Owner: c.text(), Name: c.text(), Public: c.int() != 0, Shared: c.int() != 0, Spawned: c.int(),
-		CreatedAt: c.time(), UpdatedAt: c.time(),
+		ID: sandpit.TemplateID(c.nextText()), Owner: c.nextText(), Name: c.nextText(), Public: c.nextInt() != 0, Shared: c.nextInt() != 0, Spawned: c.nextInt(),
+		CreatedAt: c.nextTime(), UpdatedAt: c.nextTime(),
 	}
-	if tags := c.text(); c.err == nil && json.Unmarshal([]byte(tags), &t.Tags) != nil {
-		c.reject("tags")
+	if tags := c.nextText(); c.err == nil && json.Unmarshal([]byte(tags), &t.Tags) != nil {
+		c.rejectValue("tags")
 	}
 	if problem := templateProblem(t); c.err == nil && problem != "" {
-		c.reject(problem)
+		c.rejectValue(problem)
 	}
 	return t
 }
@@ -166,9 +166,9 @@ const MaxTags = 100
 // has no such build. Exhausted: it has MaxTags others.
 func (s *Store) SetTag(ctx context.Context, id sandpit.TemplateID, tag string, build sandpit.BuildID, now time.Time) error {
 	b := sandpit.TemplateBuild{ID: build, Template: id, FinishedAt: now}
-	err := s.write(ctx, func(tx *writer) error { return setTag(ctx, tx, tag, b) })
+	err := s.writeTx(ctx, func(tx *writer) error { return setTag(ctx, tx, tag, b) })
 	if err != nil {
-		return s.fail(err, "tag a template")
+		return s.wrapError(err, "tag a template")
 	}
 	return nil
 }
@@ -179,7 +179,7 @@ func setTag(ctx context.Context, tx *writer, tag string, b sandpit.TemplateBuild
 		return err
 	}
 	var others int
-	err := tx.row(ctx, `SELECT count(*) FROM template_tags WHERE template = ?1 AND tag <> ?2`, []any{string(b.Template), tag}, &others)
+	err := tx.scanRow(ctx, `SELECT count(*) FROM template_tags WHERE template = ?1 AND tag <> ?2`, []any{string(b.Template), tag}, &others)
 	if err == nil && others >= MaxTags {
 		err = sandpit.Errorf(sandpit.Exhausted, "the template has %d tags, and no more may be made", others)
 	}
@@ -193,7 +193,7 @@ func setTag(ctx context.Context, tx *writer, tag string, b sandpit.TemplateBuild
 		err = sandpit.Errorf(sandpit.NotFound, "the template has no build %.40s that is ready", string(b.ID))
 	}
 	if err == nil {
-		_, err = tx.exec(ctx, `UPDATE templates SET updated_at = ?2 WHERE id = ?1`, string(b.Template), micros(round(b.FinishedAt)))
+		_, err = tx.exec(ctx, `UPDATE templates SET updated_at = ?2 WHERE id = ?1`, string(b.Template), toMicros(roundTime(b.FinishedAt)))
 	}
 	return err
 }
@@ -203,8 +203,7 @@ func (s *Store) DeleteTag(ctx context.Context, id sandpit.TemplateID, tag string
 	return s.changeTemplate(ctx, tag, `DELETE FROM template_tags WHERE template = ?1 AND tag = ?2`, string(id), tag)
 }
 
-// DeleteTemplate forgets a template and its tags. Its builds stay, for whoever removes
-// them. NotFound: it is gone.
+// DeleteTemplate deletes a template and its tags. The caller removes its builds. NotFound.
 func (s *Store) DeleteTemplate(ctx context.Context, id sandpit.TemplateID) error {
 	var n int64
 	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
@@ -214,7 +213,7 @@ func (s *Store) DeleteTemplate(ctx context.Context, id sandpit.TemplateID) error
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "forget a template")
+		return s.wrapError(err, "forget a template")
 	}
 	if n == 0 {
 		return noTemplate(string(id))
@@ -229,7 +228,7 @@ func (s *Store) changeTemplate(ctx context.Context, name, statement string, args
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "change a template")
+		return s.wrapError(err, "change a template")
 	}
 	if n == 0 {
 		return noTemplate(name)
@@ -254,7 +253,7 @@ const (
 type TemplateLimits struct {
 	// Bytes of all builds together; 0 is without a limit.
 	Bytes int64
-	// Pending is how many builds may be waiting or going on.
+	// Pending is how many builds may be waiting or running.
 	Pending int
 }
 
@@ -267,18 +266,18 @@ func (s *Store) InsertBuild(ctx context.Context, b TemplateBuild, most TemplateL
 	if err != nil {
 		return err
 	}
-	err = s.write(ctx, func(tx *writer) error {
+	err = s.writeTx(ctx, func(tx *writer) error {
 		var pending int
 		var bytes int64
-		err := tx.row(ctx, `SELECT count(*) FILTER (WHERE status IN (?2, ?3)), ifnull(sum(size), 0) FROM template_builds WHERE owner = ?1`,
+		err := tx.scanRow(ctx, `SELECT count(*) FILTER (WHERE status IN (?2, ?3)), ifnull(sum(size), 0) FROM template_builds WHERE owner = ?1`,
 			[]any{b.Owner, string(sandpit.BuildWaiting), string(sandpit.BuildBuilding)}, &pending, &bytes)
 		switch {
 		case err != nil:
 			return err
 		case pending >= most.Pending:
-			return sandpit.Errorf(sandpit.Exhausted, "%d builds of this owner are waiting or going on, and no more may be", pending)
+			return sandpit.Errorf(sandpit.Exhausted, "quota exceeded: %d builds of this owner are waiting or running", pending)
 		case most.Bytes > 0 && bytes >= most.Bytes:
-			return most.exceeded(bytes)
+			return most.exceededError(bytes)
 		}
 		n, err := tx.exec(ctx, `INSERT INTO template_builds (`+buildColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15
 			WHERE ?2 IN (SELECT id FROM templates)`, values...)
@@ -288,15 +287,15 @@ func (s *Store) InsertBuild(ctx context.Context, b TemplateBuild, most TemplateL
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "keep a build")
+		return s.wrapError(err, "keep a build")
 	}
 	return nil
 }
 
-func (l TemplateLimits) exceeded(bytes int64) error {
+func (l TemplateLimits) exceededError(bytes int64) error {
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Exhausted, "the templates of this owner take %d bytes, and may take %d", bytes, l.Bytes),
-		"remove those that nobody needs")
+		"remove unused ones")
 }
 
 // UpdateBuild writes what is known of a build by now, if it is as it was: in the status
@@ -305,10 +304,10 @@ func (s *Store) UpdateBuild(ctx context.Context, b TemplateBuild, from sandpit.B
 	return s.finishBuild(ctx, b, from, nil, TemplateLimits{})
 }
 
-// FinishBuild writes how a build that was going on has ended, and its log. A ready one
-// gets its tags, unless its template is gone.
+// FinishBuild stores the result of a build, and its log. A ready build gets its tags unless
+// its template was deleted.
 //
-// NotFound: it is gone. Exhausted: all of the owner's are larger than they may be.
+// NotFound. Exhausted: the builds of the owner exceed their size limit.
 func (s *Store) FinishBuild(ctx context.Context, b TemplateBuild, log []sandpit.BuildLog, most TemplateLimits) error {
 	return s.finishBuild(ctx, b, sandpit.BuildBuilding, log, most)
 }
@@ -324,8 +323,8 @@ func (s *Store) finishBuild(
 	if err != nil {
 		return err
 	}
-	err = s.write(ctx, func(tx *writer) error {
-		if err := most.check(ctx, tx, b); err != nil {
+	err = s.writeTx(ctx, func(tx *writer) error {
+		if err := most.checkLimits(ctx, tx, b); err != nil {
 			return err
 		}
 		n, err := tx.exec(ctx, `UPDATE template_builds SET status = ?4, tags = ?5, message = ?6, step = ?7, recipe = ?8, image = ?9,
@@ -348,31 +347,31 @@ func (s *Store) finishBuild(
 		return nil
 	})
 	if err != nil {
-		return s.fail(err, "change a build")
+		return s.wrapError(err, "change a build")
 	}
 	return nil
 }
 
-func (l TemplateLimits) check(ctx context.Context, tx *writer, b TemplateBuild) error {
+func (l TemplateLimits) checkLimits(ctx context.Context, tx *writer, b TemplateBuild) error {
 	if l.Bytes == 0 || b.Status != sandpit.BuildReady {
 		return nil
 	}
 	var bytes int64
-	err := tx.row(ctx, `SELECT ifnull(sum(size), 0) FROM template_builds WHERE owner = ? AND id <> ?`, []any{b.Owner, string(b.ID)}, &bytes)
+	err := tx.scanRow(ctx, `SELECT ifnull(sum(size), 0) FROM template_builds WHERE owner = ? AND id <> ?`, []any{b.Owner, string(b.ID)}, &bytes)
 	if err == nil && bytes+b.Size > l.Bytes {
-		err = l.exceeded(bytes + b.Size)
+		err = l.exceededError(bytes + b.Size)
 	}
 	return err
 }
 
 func noBuild(id sandpit.BuildID) error {
-	return sandpit.Errorf(sandpit.NotFound, "there is no build %.40s", string(id))
+	return sandpit.Errorf(sandpit.NotFound, "build %.40s not found", string(id))
 }
 
 // encodeBuild checks a build and returns its columns.
 func encodeBuild(b TemplateBuild) ([]any, error) {
-	b.Reason.Message, b.Reason.Step = cut(b.Reason.Message), cut(b.Reason.Step)
-	if problem := b.problem(); problem != "" {
+	b.Reason.Message, b.Reason.Step = shortenText(b.Reason.Message), shortenText(b.Reason.Step)
+	if problem := b.describeProblem(); problem != "" {
 		return nil, sandpit.Errorf(sandpit.Invalid, "build: its %s is out of bounds", problem)
 	}
 	texts := make([]string, 3)
@@ -386,12 +385,12 @@ func encodeBuild(b TemplateBuild) ([]any, error) {
 	return []any{
 		string(b.ID), string(b.Template), b.Owner, string(b.Status), texts[0], b.Reason.Message, b.Reason.Step, texts[1],
 		string(b.Image), string(b.Snapshot), b.Size, texts[2],
-		micros(round(b.CreatedAt)), micros(round(b.StartedAt)), micros(round(b.FinishedAt)),
+		toMicros(roundTime(b.CreatedAt)), toMicros(roundTime(b.StartedAt)), toMicros(roundTime(b.FinishedAt)),
 	}, nil
 }
 
-// problem names what is wrong with a build, "" for nothing.
-func (b TemplateBuild) problem() string {
+// describeProblem names what is wrong with a build, "" for nothing.
+func (b TemplateBuild) describeProblem() string {
 	switch {
 	case b.ID.Validate() != nil:
 		return "id"

@@ -55,7 +55,7 @@ func TestTemplates(t *testing.T) {
 	want(t, s.SetTag(ctx, ann.ID, "v1", b.ID, begin), sandpit.NotFound, "ready")
 	b.Status, b.StartedAt = sandpit.BuildBuilding, begin.Add(time.Second)
 	must(s.UpdateBuild(ctx, b, sandpit.BuildWaiting))
-	want(t, s.UpdateBuild(ctx, b, sandpit.BuildWaiting), sandpit.NotFound, "no build")
+	want(t, s.UpdateBuild(ctx, b, sandpit.BuildWaiting), sandpit.NotFound, "not found")
 
 	b.Status, b.FinishedAt, b.Size, b.Image = sandpit.BuildReady, begin.Add(time.Minute), 101, "template:x"
 	log := []sandpit.BuildLog{{Seq: 1, At: begin, Text: "one"}, {Seq: 2, At: begin, Text: "two", Error: true}}

@@ -40,7 +40,7 @@ type Token struct {
 	Sandbox sandpit.ID
 	// Port is 0 for all ports.
 	Port int
-	// Owner is the owner of the sandbox, Creator the owner who asked for the token.
+	// Owner is the owner of the sandbox, Creator the owner that requested the token.
 	Owner, Creator string
 	// Key is the ID of the API key that asked for it; "" for a caller without a key.
 	Key string
@@ -77,12 +77,12 @@ const tokenColumns = `id, kind, sandbox, port, owner, creator, api_key, epoch, p
 // NotFound: the sandbox or the API key does not exist. Exhausted: the sandbox or its owner
 // has too many. Invalid: a field is out of bounds.
 func (s *Store) InsertToken(ctx context.Context, t Token) (Token, error) {
-	err := s.write(ctx, func(tx *writer) (err error) {
+	err := s.writeTx(ctx, func(tx *writer) (err error) {
 		t, err = insertToken(ctx, tx, t)
 		return err
 	})
 	if err != nil {
-		return Token{}, s.fail(err, "store a token")
+		return Token{}, s.wrapError(err, "store a token")
 	}
 	return t, nil
 }
@@ -93,7 +93,7 @@ func (s *Store) AccessTokens(ctx context.Context, list []Token) (found []Token, 
 	if found, err = s.knownTokens(ctx, list); err != nil || len(found) == len(list) {
 		return found, err // this works on a full disk, too
 	}
-	err = s.write(ctx, func(tx *writer) error {
+	err = s.writeTx(ctx, func(tx *writer) error {
 		found = make([]Token, len(list))
 		for i, t := range list {
 			if found[i], err = insertToken(ctx, tx, t); err != nil {
@@ -103,14 +103,14 @@ func (s *Store) AccessTokens(ctx context.Context, list []Token) (found []Token, 
 		return nil
 	})
 	if err != nil {
-		return nil, s.fail(err, "store access tokens")
+		return nil, s.wrapError(err, "store access tokens")
 	}
 	return found, nil
 }
 
 // knownTokens returns the access tokens of list that exist.
 func (s *Store) knownTokens(ctx context.Context, list []Token) (known []Token, err error) {
-	err = s.read(ctx, func(r *reader) error {
+	err = s.readTx(ctx, func(r *reader) error {
 		for _, t := range list {
 			found, err := queryAccess(ctx, r, t)
 			if err != nil {
@@ -121,15 +121,15 @@ func (s *Store) knownTokens(ctx context.Context, list []Token) (known []Token, e
 		return nil
 	})
 	if err != nil {
-		return nil, s.fail(err, "look for access tokens")
+		return nil, s.wrapError(err, "look for access tokens")
 	}
 	return known, nil
 }
 
 // insertToken adds a token, or returns the access token that exists already.
 func insertToken(ctx context.Context, tx *writer, t Token) (Token, error) {
-	t.CreatedAt, t.ExpiresAt, t.LastUsedAt = round(t.CreatedAt), round(t.ExpiresAt), round(t.LastUsedAt)
-	if problem := t.problem(); problem != "" {
+	t.CreatedAt, t.ExpiresAt, t.LastUsedAt = roundTime(t.CreatedAt), roundTime(t.ExpiresAt), roundTime(t.LastUsedAt)
+	if problem := t.describeProblem(); problem != "" {
 		return Token{}, sandpit.Errorf(sandpit.Invalid, "token: its %s is out of bounds", problem)
 	}
 	if t.Kind != TokenPreview {
@@ -149,7 +149,7 @@ func insertToken(ctx context.Context, tx *writer, t Token) (Token, error) {
 	}
 	_, err := tx.exec(ctx, `INSERT INTO tokens (`+tokenColumns+`)
 		SELECT ?1, ?2, ?3, ?4, owner, ?5, ?6, token_epoch, ?7, 0, ?8, ?9, ?10, NULL FROM sandboxes WHERE id = ?3`,
-		t.ID, t.Kind, t.Sandbox, t.Port, t.Creator, t.Key, t.PortEpoch, t.Note, micros(t.CreatedAt), micros(t.ExpiresAt))
+		t.ID, t.Kind, t.Sandbox, t.Port, t.Creator, t.Key, t.PortEpoch, t.Note, toMicros(t.CreatedAt), toMicros(t.ExpiresAt))
 	if err != nil {
 		return Token{}, err
 	}
@@ -158,7 +158,7 @@ func insertToken(ctx context.Context, tx *writer, t Token) (Token, error) {
 		return Token{}, err
 	}
 	if len(added) == 0 {
-		return Token{}, missing(t.Sandbox)
+		return Token{}, missingSandbox(t.Sandbox)
 	}
 	return added[0], nil
 }
@@ -172,11 +172,11 @@ func queryAccess(ctx context.Context, q querier, t Token) ([]Token, error) {
 // checkRoom refuses one token too many.
 func checkRoom(ctx context.Context, tx *writer, t Token) error {
 	var ofSandbox, ofOwner int64
-	err := tx.row(ctx, `SELECT
+	err := tx.scanRow(ctx, `SELECT
 		(SELECT count(*) FROM tokens WHERE sandbox = ?1 AND kind = ?2 AND (expires_at IS NULL OR expires_at > ?3)),
 		(SELECT count(*) FROM tokens WHERE ?2 = 'preview' AND kind = 'preview' AND expires_at > ?3
 			AND owner = (SELECT owner FROM sandboxes WHERE id = ?1))`,
-		[]any{t.Sandbox, t.Kind, micros(t.CreatedAt)}, &ofSandbox, &ofOwner)
+		[]any{t.Sandbox, t.Kind, toMicros(t.CreatedAt)}, &ofSandbox, &ofOwner)
 	const hint = "revoke some of them, or wait until they expire: sandpit token ls"
 	switch {
 	case err != nil:
@@ -191,9 +191,9 @@ func checkRoom(ctx context.Context, tx *writer, t Token) error {
 
 // Token returns a token. NotFound: it does not exist.
 func (s *Store) Token(ctx context.Context, id string) (Token, error) {
-	list, err := s.tokens(ctx, `WHERE id = ?`, id)
+	list, err := s.queryTokens(ctx, `WHERE id = ?`, id)
 	if err != nil {
-		return Token{}, s.fail(err, "find a token")
+		return Token{}, s.wrapError(err, "find a token")
 	}
 	if len(list) == 0 {
 		return Token{}, noToken(id)
@@ -212,13 +212,13 @@ func (s *Store) Tokens(ctx context.Context, f TokenFilter, now time.Time) ([]Tok
 	if limit <= 0 {
 		limit = -1 // SQLite's way to say all
 	}
-	list, err := s.tokens(ctx, `WHERE id > ?1 AND (?2 = '' OR owner = ?2) AND (?3 = '' OR sandbox = ?3) AND (?4 = '' OR kind = ?4)
+	list, err := s.queryTokens(ctx, `WHERE id > ?1 AND (?2 = '' OR owner = ?2) AND (?3 = '' OR sandbox = ?3) AND (?4 = '' OR kind = ?4)
 		AND (expires_at IS NULL OR expires_at > ?5)
 		AND NOT EXISTS (SELECT 1 FROM api_keys k WHERE k.id = tokens.api_key AND k.expires_at <= ?5)
 		AND EXISTS (SELECT 1 FROM sandboxes s WHERE s.id = tokens.sandbox AND s.state NOT IN ('deleting', 'deleted'))
-		ORDER BY id LIMIT ?6`, f.After, f.Owner, f.Sandbox, f.Kind, micros(round(now)), limit)
+		ORDER BY id LIMIT ?6`, f.After, f.Owner, f.Sandbox, f.Kind, toMicros(roundTime(now)), limit)
 	if err != nil {
-		return nil, s.fail(err, "list tokens")
+		return nil, s.wrapError(err, "list tokens")
 	}
 	return list, nil
 }
@@ -226,15 +226,15 @@ func (s *Store) Tokens(ctx context.Context, f TokenFilter, now time.Time) ([]Tok
 // GuestTokens returns all tokens of guests, also those of sandboxes that were deleted a
 // short while ago.
 func (s *Store) GuestTokens(ctx context.Context) ([]Token, error) {
-	list, err := s.tokens(ctx, `WHERE kind = 'guest'`)
+	list, err := s.queryTokens(ctx, `WHERE kind = 'guest'`)
 	if err != nil {
-		return nil, s.fail(err, "list the tokens of guests")
+		return nil, s.wrapError(err, "list the tokens of guests")
 	}
 	return list, nil
 }
 
-func (s *Store) tokens(ctx context.Context, where string, args ...any) (list []Token, err error) {
-	err = s.read(ctx, func(r *reader) (err error) {
+func (s *Store) queryTokens(ctx context.Context, where string, args ...any) (list []Token, err error) {
+	err = s.readTx(ctx, func(r *reader) (err error) {
 		list, err = queryTokens(ctx, r, where, args...)
 		return err
 	})
@@ -244,12 +244,12 @@ func (s *Store) tokens(ctx context.Context, where string, args ...any) (list []T
 func queryTokens(ctx context.Context, q querier, where string, args ...any) ([]Token, error) {
 	var list []Token
 	var bad error
-	err := scan(ctx, q, `SELECT `+tokenColumns+` FROM tokens `+where, args, func(c *cells) bool {
-		t := Token{ID: c.text(), Kind: TokenKind(c.text()), Sandbox: sandpit.ID(c.text()), Port: int(c.int()), Owner: c.text(), Creator: c.text(), Key: c.text()}
-		t.Epoch, t.PortEpoch, t.Legacy, t.Note = c.int(), c.int(), c.int() != 0, c.text()
-		t.CreatedAt, t.ExpiresAt, t.LastUsedAt = c.time(), c.time(), c.time()
-		if problem := t.problem(); c.err == nil && problem != "" {
-			c.reject(problem)
+	err := scanRows(ctx, q, `SELECT `+tokenColumns+` FROM tokens `+where, args, func(c *cells) bool {
+		t := Token{ID: c.nextText(), Kind: TokenKind(c.nextText()), Sandbox: sandpit.ID(c.nextText()), Port: int(c.nextInt()), Owner: c.nextText(), Creator: c.nextText(), Key: c.nextText()}
+		t.Epoch, t.PortEpoch, t.Legacy, t.Note = c.nextInt(), c.nextInt(), c.nextInt() != 0, c.nextText()
+		t.CreatedAt, t.ExpiresAt, t.LastUsedAt = c.nextTime(), c.nextTime(), c.nextTime()
+		if problem := t.describeProblem(); c.err == nil && problem != "" {
+			c.rejectValue(problem)
 		}
 		if c.err != nil {
 			bad = sandpit.Errorf(sandpit.Internal, "token %.40q: %w", t.ID, c.err)
@@ -277,7 +277,7 @@ func (s *Store) DeletePortTokens(ctx context.Context, id sandpit.ID, port int) (
 
 // PruneTokens deletes the tokens that have expired, or whose API key has.
 func (s *Store) PruneTokens(ctx context.Context, now time.Time) error {
-	_, err := s.deleteTokens(ctx, `expires_at <= ?1 OR api_key IN (SELECT id FROM api_keys WHERE expires_at <= ?1)`, micros(round(now)))
+	_, err := s.deleteTokens(ctx, `expires_at <= ?1 OR api_key IN (SELECT id FROM api_keys WHERE expires_at <= ?1)`, toMicros(roundTime(now)))
 	return err
 }
 
@@ -287,14 +287,14 @@ func (s *Store) deleteTokens(ctx context.Context, where string, args ...any) (id
 		return err
 	})
 	if err != nil {
-		return nil, s.fail(err, "delete tokens")
+		return nil, s.wrapError(err, "delete tokens")
 	}
 	return ids, nil
 }
 
 func deleteTokens(ctx context.Context, tx *writer, where string, args ...any) (ids []string, err error) {
-	err = scan(ctx, tx, `DELETE FROM tokens WHERE `+where+` RETURNING id`, args, func(c *cells) bool {
-		ids = append(ids, c.text())
+	err = scanRows(ctx, tx, `DELETE FROM tokens WHERE `+where+` RETURNING id`, args, func(c *cells) bool {
+		ids = append(ids, c.nextText())
 		return true
 	})
 	return ids, err
@@ -305,12 +305,12 @@ func deleteTokens(ctx context.Context, tx *writer, where string, args ...any) (i
 func (s *Store) RaiseTokenEpoch(ctx context.Context, id sandpit.ID) (epoch int64, err error) {
 	err = s.writeAnyway(ctx, func(tx *writer) error {
 		found := false
-		err := scan(ctx, tx, `UPDATE sandboxes SET token_epoch = token_epoch + 1 WHERE id = ? RETURNING token_epoch`, []any{id}, func(c *cells) bool {
-			epoch, found = c.int(), true
+		err := scanRows(ctx, tx, `UPDATE sandboxes SET token_epoch = token_epoch + 1 WHERE id = ? RETURNING token_epoch`, []any{id}, func(c *cells) bool {
+			epoch, found = c.nextInt(), true
 			return true
 		})
 		if err == nil && !found {
-			err = missing(id)
+			err = missingSandbox(id)
 		}
 		if err == nil {
 			_, err = deleteTokens(ctx, tx, `sandbox = ?`, id)
@@ -318,7 +318,7 @@ func (s *Store) RaiseTokenEpoch(ctx context.Context, id sandpit.ID) (epoch int64
 		return err
 	})
 	if err != nil {
-		return 0, s.fail(err, "revoke the tokens of a sandbox")
+		return 0, s.wrapError(err, "revoke the tokens of a sandbox")
 	}
 	return epoch, nil
 }
@@ -327,33 +327,33 @@ func (s *Store) RaiseTokenEpoch(ctx context.Context, id sandpit.ID) (epoch int64
 func (s *Store) TokenEpochs(ctx context.Context) (map[sandpit.ID]int64, error) {
 	all := make(map[sandpit.ID]int64)
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT id, token_epoch FROM sandboxes WHERE token_epoch <> 0`, nil, func(c *cells) bool {
-			all[sandpit.ID(c.text())] = c.int()
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT id, token_epoch FROM sandboxes WHERE token_epoch <> 0`, nil, func(c *cells) bool {
+			all[sandpit.ID(c.nextText())] = c.nextInt()
 			bad = c.err
 			return bad == nil
 		})
 	})
 	if err = errors.Join(err, bad); err != nil {
-		return nil, s.fail(err, "read the epochs of tokens")
+		return nil, s.wrapError(err, "read the epochs of tokens")
 	}
 	return all, nil
 }
 
-// TouchToken notes that a token was shown. A token that does not exist is no error.
+// TouchToken records a use of a token. A missing token is not an error.
 func (s *Store) TouchToken(ctx context.Context, id string, at time.Time) error {
 	err := s.writeAnyway(ctx, func(tx *writer) error {
-		_, err := tx.exec(ctx, `UPDATE tokens SET last_used_at = ?2 WHERE id = ?1`, id, micros(round(at)))
+		_, err := tx.exec(ctx, `UPDATE tokens SET last_used_at = ?2 WHERE id = ?1`, id, toMicros(roundTime(at)))
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "note the use of a token")
+		return s.wrapError(err, "note the use of a token")
 	}
 	return nil
 }
 
-// problem names what is wrong with a token, "" for nothing.
-func (t Token) problem() string {
+// describeProblem names what is wrong with a token, "" for nothing.
+func (t Token) describeProblem() string {
 	if raw, err := hex.DecodeString(t.ID); err != nil || len(raw) != tokenIDBytes {
 		return "id"
 	}

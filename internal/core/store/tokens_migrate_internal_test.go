@@ -39,7 +39,7 @@ func TestTokensMigrate(t *testing.T) {
 	if _, err := s.writer.exec(t.Context(), `INSERT INTO ssh_keys VALUES ('k', 'ann', 'SHA256:`+strings.Repeat("A", 43)+`', 'ssh-ed25519', '', 1, NULL)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.migrate(t.Context(), own); err != nil {
+	if err := s.applyMigrations(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
 	list, err := s.Tokens(t.Context(), TokenFilter{}, time.Now())
@@ -86,7 +86,7 @@ func openWith(t *testing.T, list []migration) *Store {
 	if s.writer, err = s.openWriter(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.migrate(t.Context(), list); err != nil {
+	if err := s.applyMigrations(t.Context(), list); err != nil {
 		t.Fatal(err)
 	}
 	if s.reader, err = s.openReader(); err != nil {

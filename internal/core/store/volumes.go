@@ -13,15 +13,14 @@ import (
 // VolumeState is where a volume is in its life.
 type VolumeState string
 
-// The states. What is on the way to another is finished, or taken back, by whoever
-// opens the store next.
+// The states. The next server that opens the store finishes or undoes a transition.
 const (
 	VolumeCreating VolumeState = "creating"
 	VolumeReady    VolumeState = "ready"
 	VolumeDeleting VolumeState = "deleting"
 )
 
-func (s VolumeState) valid() bool {
+func (s VolumeState) isValid() bool {
 	return s == VolumeCreating || s == VolumeReady || s == VolumeDeleting
 }
 
@@ -38,22 +37,22 @@ type Volume struct {
 
 const volumeColumns = `id, owner, name, provider, state, created_at`
 
-// InsertVolume adds a volume and returns it as it is kept. An owner may have max.
+// InsertVolume adds a volume and returns it as stored. An owner may have max.
 //
-// AlreadyExists: the owner has one of that name, or the ID is there. Invalid: it is out
-// of bounds. Exhausted: the owner has as many as there may be.
+// AlreadyExists: the owner has one of that name, or the ID exists. Invalid: a field is out
+// of bounds. Exhausted: the owner has max volumes.
 func (s *Store) InsertVolume(ctx context.Context, v Volume, most int) (Volume, error) {
-	v.CreatedAt = round(v.CreatedAt)
-	if problem := v.problem(); problem != "" {
+	v.CreatedAt = roundTime(v.CreatedAt)
+	if problem := v.describeProblem(); problem != "" {
 		return Volume{}, sandpit.Errorf(sandpit.Invalid, "volume: its %s is out of bounds", problem)
 	}
-	err := s.write(ctx, func(tx *writer) error {
+	err := s.writeTx(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO volumes (`+volumeColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6
 			WHERE (SELECT count(*) FROM volumes WHERE owner = ?2) < ?7`,
-			string(v.ID), v.Owner, v.Name, v.Provider, string(v.State), micros(v.CreatedAt), most)
+			string(v.ID), v.Owner, v.Name, v.Provider, string(v.State), toMicros(v.CreatedAt), most)
 		if err == nil && n == 0 {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "there are %d volumes of this owner already, and no more may be made", most),
-				"remove those that nobody needs")
+				"remove unused ones")
 		}
 		return err
 	})
@@ -61,7 +60,7 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume, most int) (Volume, e
 		return Volume{}, sandpit.Errorf(sandpit.AlreadyExists, "volume %s exists already", v.Name)
 	}
 	if err != nil {
-		return Volume{}, s.fail(err, "keep a volume")
+		return Volume{}, s.wrapError(err, "keep a volume")
 	}
 	return v, nil
 }
@@ -70,7 +69,7 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume, most int) (Volume, e
 type VolumeFilter struct {
 	// Owner is whose, unless All is set.
 	Owner string
-	// All is everybody's.
+	// All includes every owner.
 	All bool
 	// Unfinished are those that are not ready.
 	Unfinished bool
@@ -94,36 +93,36 @@ func (s *Store) Volumes(ctx context.Context, f VolumeFilter) ([]Volume, error) {
 	if limit == 0 {
 		limit = -1 // none
 	}
-	list, err := s.volumes(ctx, `WHERE `+strings.Join(where, " AND ")+` ORDER BY id LIMIT ?`, append(args, limit)...)
+	list, err := s.queryVolumes(ctx, `WHERE `+strings.Join(where, " AND ")+` ORDER BY id LIMIT ?`, append(args, limit)...)
 	if err != nil {
-		return nil, s.fail(err, "list volumes")
+		return nil, s.wrapError(err, "list volumes")
 	}
 	return list, nil
 }
 
-// Volume returns an owner's volume. NotFound: there is none of that name.
+// Volume returns an owner's volume by name. NotFound.
 func (s *Store) Volume(ctx context.Context, owner, name string) (Volume, error) {
-	list, err := s.volumes(ctx, `WHERE owner = ? AND name = ?`, owner, name)
+	list, err := s.queryVolumes(ctx, `WHERE owner = ? AND name = ?`, owner, name)
 	if err != nil {
-		return Volume{}, s.fail(err, "look for a volume")
+		return Volume{}, s.wrapError(err, "look for a volume")
 	}
 	if len(list) == 0 {
-		return Volume{}, sandpit.Errorf(sandpit.NotFound, "there is no volume %.100s", name)
+		return Volume{}, sandpit.Errorf(sandpit.NotFound, "volume %.100s not found", name)
 	}
 	return list[0], nil
 }
 
-func (s *Store) volumes(ctx context.Context, where string, args ...any) ([]Volume, error) {
+func (s *Store) queryVolumes(ctx context.Context, where string, args ...any) ([]Volume, error) {
 	var list []Volume
 	var bad error
-	err := s.read(ctx, func(r *reader) error {
-		return scan(ctx, r, `SELECT `+volumeColumns+` FROM volumes `+where, args, func(c *cells) bool {
+	err := s.readTx(ctx, func(r *reader) error {
+		return scanRows(ctx, r, `SELECT `+volumeColumns+` FROM volumes `+where, args, func(c *cells) bool {
 			v := Volume{
-				ID: sandpit.ID(c.text()), Owner: c.text(), Name: c.text(), Provider: c.text(),
-				State: VolumeState(c.text()), CreatedAt: c.time(),
+				ID: sandpit.ID(c.nextText()), Owner: c.nextText(), Name: c.nextText(), Provider: c.nextText(),
+				State: VolumeState(c.nextText()), CreatedAt: c.nextTime(),
 			}
-			if problem := v.problem(); c.err == nil && problem != "" {
-				c.reject(problem)
+			if problem := v.describeProblem(); c.err == nil && problem != "" {
+				c.rejectValue(problem)
 			}
 			if c.err != nil {
 				bad = sandpit.Errorf(sandpit.Internal, "volume %.40q: %w", string(v.ID), c.err)
@@ -138,7 +137,7 @@ func (s *Store) volumes(ctx context.Context, where string, args ...any) ([]Volum
 
 // SetVolumeState changes the state of a volume. NotFound: it is gone.
 func (s *Store) SetVolumeState(ctx context.Context, id sandpit.ID, state VolumeState) error {
-	if !state.valid() {
+	if !state.isValid() {
 		return sandpit.Errorf(sandpit.Invalid, "volume: its state is out of bounds")
 	}
 	return s.changeVolume(ctx, id, `UPDATE volumes SET state = ?2 WHERE id = ?1`, string(state))
@@ -156,16 +155,16 @@ func (s *Store) changeVolume(ctx context.Context, id sandpit.ID, statement strin
 		return err
 	})
 	if err != nil {
-		return s.fail(err, "change a volume")
+		return s.wrapError(err, "change a volume")
 	}
 	if n == 0 {
-		return sandpit.Errorf(sandpit.NotFound, "there is no such volume")
+		return sandpit.Errorf(sandpit.NotFound, "volume not found")
 	}
 	return nil
 }
 
-// problem names what is wrong with a volume, "" for nothing.
-func (v Volume) problem() string {
+// describeProblem names what is wrong with a volume, "" for nothing.
+func (v Volume) describeProblem() string {
 	switch {
 	case v.ID.Validate() != nil:
 		return "id"
@@ -175,7 +174,7 @@ func (v Volume) problem() string {
 		return "name"
 	case v.Provider == "" || len(v.Provider) > MaxName || !utf8.ValidString(v.Provider):
 		return "provider"
-	case !v.State.valid():
+	case !v.State.isValid():
 		return "state"
 	case !inRange(v.CreatedAt):
 		return "date"

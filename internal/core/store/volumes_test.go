@@ -97,8 +97,8 @@ func TestVolumes(t *testing.T) {
 	if err := s.DeleteVolume(ctx, a.ID); err != nil {
 		t.Error(err)
 	}
-	want(t, s.DeleteVolume(ctx, a.ID), sandpit.NotFound, "no such volume")
-	want(t, s.SetVolumeState(ctx, a.ID, store.VolumeReady), sandpit.NotFound, "no such volume")
+	want(t, s.DeleteVolume(ctx, a.ID), sandpit.NotFound, "volume not found")
+	want(t, s.SetVolumeState(ctx, a.ID, store.VolumeReady), sandpit.NotFound, "volume not found")
 	want(t, s.SetVolumeState(ctx, b.ID, "odd"), sandpit.Invalid, "state")
 }
 

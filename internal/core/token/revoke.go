@@ -24,7 +24,7 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	if err := t.o.Store.DeleteToken(ctx, id); err != nil {
 		return err
 	}
-	t.forget(id)
+	t.endTokens(id)
 	return nil
 }
 
@@ -34,12 +34,12 @@ func (t *Tokens) RevokePort(ctx context.Context, id sandpit.ID, port int) error 
 	if err != nil {
 		return err
 	}
-	t.forget(ids...)
+	t.endTokens(ids...)
 	return nil
 }
 
-// RevokeSandbox ends all tokens of a sandbox, what was signed with them, and what they have
-// opened. NotFound: the sandbox does not exist.
+// RevokeSandbox ends all tokens of a sandbox, the URLs signed with them, and the connections
+// they opened. NotFound: the sandbox does not exist.
 func (t *Tokens) RevokeSandbox(ctx context.Context, id sandpit.ID) error {
 	epoch, err := t.o.Store.RaiseTokenEpoch(ctx, id)
 	if err != nil {
@@ -60,8 +60,8 @@ func (t *Tokens) RevokeSandbox(ctx context.Context, id sandpit.ID) error {
 	return nil
 }
 
-// forget ends what tokens have opened whose records were deleted.
-func (t *Tokens) forget(ids ...string) {
+// endTokens ends what tokens have opened whose records were deleted.
+func (t *Tokens) endTokens(ids ...string) {
 	t.mu.Lock()
 	t.changes++
 	clear(t.access)
@@ -69,7 +69,7 @@ func (t *Tokens) forget(ids ...string) {
 		delete(t.cache, id)
 	}
 	t.mu.Unlock()
-	t.guests.remove(func(id string) bool { return slices.Contains(ids, id) })
+	t.guests.removeTokens(func(id string) bool { return slices.Contains(ids, id) })
 	for _, id := range ids {
 		t.lines.Cut(id, errEnded)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // The form of a secret: a prefix that scanners of secrets know, the ID of the record, and a
@@ -34,16 +35,16 @@ const keyBytes = 32
 // signer derives secrets from records.
 type signer struct{ key [keyBytes]byte }
 
-// sum signs a token of an ID for a grant, at an epoch of the sandbox. All parts have a fixed
+// signToken signs a token of an ID for a grant, at an epoch of the sandbox. All parts have a fixed
 // length for each kind, so that no two grants are signed alike.
-func (s *signer) sum(id string, g Grant, epoch int64) []byte {
+func (s *signer) signToken(id string, g Grant, epoch int64) []byte {
 	mac := hmac.New(sha256.New, s.key[:])
 	_, _ = fmt.Fprintf(mac, "token %s %s %s %05d %020d %020d", g.Kind, id, g.Sandbox, g.Port, epoch, g.Epoch) // a hash takes everything
 	return mac.Sum(nil)
 }
 
-// secret returns the secret of a record.
-func (s *signer) secret(t store.Token) string {
+// secretOf returns the secret of a record.
+func (s *signer) secretOf(t store.Token) string {
 	if t.Legacy {
 		return s.legacySecret(grantOf(t))
 	}
@@ -51,11 +52,11 @@ func (s *signer) secret(t store.Token) string {
 	if err != nil {
 		return "" // the store has checked it
 	}
-	return Prefix + base64.RawURLEncoding.EncodeToString(append(id, s.sum(t.ID, grantOf(t), t.Epoch)...))
+	return Prefix + base64.RawURLEncoding.EncodeToString(append(id, s.signToken(t.ID, grantOf(t), t.Epoch)...))
 }
 
-// parse returns the ID and the signature of a secret.
-func parse(secret string) (id string, sum []byte, ok bool) {
+// parseSecret returns the ID and the signature of a secret.
+func parseSecret(secret string) (id string, sum []byte, ok bool) {
 	text, found := strings.CutPrefix(secret, Prefix)
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	if !found || err != nil || len(raw) != idBytes+sumBytes || strings.ContainsAny(text, "\r\n") { // decoders skip these
@@ -83,8 +84,8 @@ func isSame(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []b
 // keyFile holds the key, below a server's state directory.
 const keyFile = "preview.key"
 
-// loadKey returns the key in a directory, and makes it if there is none. Without it all
-// tokens stop working, and nothing else.
+// loadKey returns the key in a directory and creates it if it is missing. A lost key
+// invalidates all tokens and nothing else.
 func loadKey(dir string) (key [keyBytes]byte, err error) {
 	path := filepath.Join(dir, keyFile)
 	text, err := os.ReadFile(path)
@@ -102,18 +103,9 @@ func loadKey(dir string) (key [keyBytes]byte, err error) {
 
 // newKey makes the key, all of it or nothing.
 func newKey(path string) (key [keyBytes]byte, err error) {
-	_, _ = rand.Read(key[:])                                  // never fails: crypto/rand ends the program instead
-	f, err := os.CreateTemp(filepath.Dir(path), keyFile+".*") // for its owner only
-	if err != nil {
+	_, _ = rand.Read(key[:]) // never fails: crypto/rand ends the program instead
+	if err := atomicfile.Write(path, 0o600, key[:]); err != nil {
 		return key, sandpit.Errorf(sandpit.CodeOf(err), "create a key for tokens: %w", err)
-	}
-	_, err = f.Write(key[:])
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return key, errors.Join(sandpit.Errorf(sandpit.CodeOf(err), "create a key for tokens: %w", err), os.Remove(f.Name()))
 	}
 	return key, nil
 }

@@ -15,7 +15,7 @@ type guestSecrets struct {
 	all map[sandpit.ID]map[string]string // secrets by ID
 }
 
-func (g *guestSecrets) add(one store.Token, secret string) {
+func (g *guestSecrets) addToken(one store.Token, secret string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.all == nil {
@@ -33,8 +33,8 @@ func (g *guestSecrets) removeSandbox(id sandpit.ID) {
 	delete(g.all, id)
 }
 
-// remove forgets the tokens for which is holds.
-func (g *guestSecrets) remove(is func(id string) bool) {
+// removeTokens forgets the tokens for which is holds.
+func (g *guestSecrets) removeTokens(is func(id string) bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for sandbox, secrets := range g.all {
@@ -45,8 +45,8 @@ func (g *guestSecrets) remove(is func(id string) bool) {
 	}
 }
 
-// ids returns the IDs of all tokens.
-func (g *guestSecrets) ids() map[string]bool {
+// tokenIDs returns the IDs of all tokens.
+func (g *guestSecrets) tokenIDs() map[string]bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	all := make(map[string]bool, len(g.all))
@@ -58,8 +58,8 @@ func (g *guestSecrets) ids() map[string]bool {
 	return all
 }
 
-// find returns the token of a sandbox whose secret matches; "" if there is none.
-func (g *guestSecrets) find(sandbox sandpit.ID, matches func(secret string) bool) string {
+// findToken returns the token of a sandbox whose secret matches; "" if there is none.
+func (g *guestSecrets) findToken(sandbox sandpit.ID, matches func(secret string) bool) string {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	for id, secret := range g.all[sandbox] {

@@ -47,7 +47,7 @@ type Options struct {
 	Keys  Keys
 	// Dir is a directory of the server's own, for the key that secrets are derived with.
 	Dir string
-	// Clock tells the time of day. Default: clock.System.
+	// Clock is the time of day. Default: clock.System.
 	Clock clock.Clock
 	// Log receives problems that no caller sees. Default: none does.
 	Log *slog.Logger
@@ -141,22 +141,22 @@ func Open(ctx context.Context, o Options) (*Tokens, error) {
 	}
 	list, err := o.Store.GuestTokens(ctx)
 	for _, one := range list {
-		t.guests.add(one, t.signer.secret(one))
+		t.guests.addToken(one, t.signer.secretOf(one))
 	}
 	return t, err
 }
 
-// prune deletes records that have expired, and forgets what is kept in memory of sandboxes
+// pruneTokens deletes records that have expired, and forgets what is kept in memory of sandboxes
 // and keys that are gone.
-func (t *Tokens) prune(ctx context.Context) error {
+func (t *Tokens) pruneTokens(ctx context.Context) error {
 	if err := t.o.Store.PruneTokens(ctx, t.o.Clock.Now()); err != nil {
 		return err
 	}
 	t.mu.Lock()
 	epochs := maps.Clone(t.epochs)
 	t.mu.Unlock()
-	guests := t.guests.ids()
-	// What is added from here on stays, whether the store tells of it or not.
+	guests := t.guests.tokenIDs()
+	// Entries added from here on stay, whether or not the store returned them.
 	known, err := t.o.Store.TokenEpochs(ctx)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func (t *Tokens) prune(ctx context.Context) error {
 	for _, one := range list {
 		delete(guests, one.ID)
 	}
-	t.guests.remove(func(id string) bool { return guests[id] })
+	t.guests.removeTokens(func(id string) bool { return guests[id] })
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id := range epochs {
@@ -191,7 +191,7 @@ func (t *Tokens) pruneSometimes(ctx context.Context) {
 	if !due {
 		return
 	}
-	if err := t.prune(ctx); err != nil {
+	if err := t.pruneTokens(ctx); err != nil {
 		t.o.Log.WarnContext(ctx, "tokens: expired records not deleted", slog.Any("error", err))
 	}
 }
@@ -209,7 +209,7 @@ func (t *Tokens) Issue(ctx context.Context, g Grant, h Holder, expires time.Time
 	if err != nil {
 		return "", err
 	}
-	return t.signer.secret(one), nil
+	return t.signer.secretOf(one), nil
 }
 
 func (t *Tokens) newToken(g Grant, h Holder) store.Token {
@@ -241,11 +241,11 @@ func (t *Tokens) Access(ctx context.Context, id sandpit.ID, h Holder, wantTraffi
 	if err != nil {
 		return "", "", err
 	}
-	known.guest = t.signer.secret(list[0])
+	known.guest = t.signer.secretOf(list[0])
 	if wantTraffic {
-		known.traffic = t.signer.secret(list[1])
+		known.traffic = t.signer.secretOf(list[1])
 	}
-	t.guests.add(list[0], known.guest)
+	t.guests.addToken(list[0], known.guest)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.changes == before {
@@ -293,12 +293,12 @@ func (a *Admission) Release() { a.release() }
 // Unauthenticated: the token opens none of them. Other errors are those of the store.
 func (t *Tokens) Admit(ctx context.Context, secret string, grants ...Grant) (*Admission, error) {
 	for _, g := range grants {
-		id, err := t.verify(ctx, secret, g)
+		id, err := t.verifySecret(ctx, secret, g)
 		if err != nil {
 			return nil, err
 		}
 		if id != "" {
-			return t.admit(ctx, id, g)
+			return t.admitRequest(ctx, id, g)
 		}
 	}
 	return nil, errToken
@@ -308,20 +308,20 @@ func (t *Tokens) Admit(ctx context.Context, secret string, grants ...Grant) (*Ad
 // signed with one: matches reports whether it was with a token of a secret. The caller
 // releases the admission. Errors are those of Admit.
 func (t *Tokens) AdmitSigned(ctx context.Context, id sandpit.ID, matches func(secret string) bool) (*Admission, error) {
-	if found := t.guests.find(id, matches); found != "" {
-		return t.admit(ctx, found, Guest(id))
+	if found := t.guests.findToken(id, matches); found != "" {
+		return t.admitRequest(ctx, found, Guest(id))
 	}
 	return nil, errToken
 }
 
-// verify returns the ID of a token that is signed for a grant; "" if it is not. Only then
+// verifySecret returns the ID of a token that is signed for a grant; "" if it is not. Only then
 // is the store asked.
-func (t *Tokens) verify(ctx context.Context, secret string, g Grant) (string, error) {
-	if id, sum, ok := parse(secret); ok {
+func (t *Tokens) verifySecret(ctx context.Context, secret string, g Grant) (string, error) {
+	if id, sum, ok := parseSecret(secret); ok {
 		t.mu.Lock()
 		epoch := t.epochs[g.Sandbox]
 		t.mu.Unlock()
-		if isSame(string(sum), string(t.signer.sum(id, g, epoch))) {
+		if isSame(string(sum), string(t.signer.signToken(id, g, epoch))) {
 			return id, nil
 		}
 		return "", nil
@@ -341,16 +341,16 @@ func (t *Tokens) verify(ctx context.Context, secret string, g Grant) (string, er
 	return "", nil
 }
 
-// admit admits a request that has shown a token of this ID, if that is still good.
-func (t *Tokens) admit(ctx context.Context, id string, g Grant) (*Admission, error) {
-	one, err := t.find(ctx, id)
+// admitRequest admits a request that has shown a token of this ID, if that is still good.
+func (t *Tokens) admitRequest(ctx context.Context, id string, g Grant) (*Admission, error) {
+	one, err := t.findRecord(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	attached, cut := t.lines.Attach(ctx, id, one.ExpiresAt, errEnded)
 	attached, cutAll := t.sandboxes.Attach(attached, g.Sandbox, time.Time{}, nil)
 	release := func() { cutAll(); cut() }
-	if one, err = t.find(ctx, id); err != nil || grantOf(one) != g || t.hasEnded(one) { // it may have been revoked just before
+	if one, err = t.findRecord(ctx, id); err != nil || grantOf(one) != g || t.hasEnded(one) { // it may have been revoked just before
 		release()
 		return nil, orToken(err)
 	}
@@ -362,11 +362,11 @@ func (t *Tokens) admit(ctx context.Context, id string, g Grant) (*Admission, err
 		release()
 		return nil, orToken(err)
 	}
-	t.touch(ctx, one)
+	t.recordUse(ctx, one)
 	return &Admission{Expires: one.ExpiresAt, ctx: bound, release: func() { cutKey(); release() }}, nil
 }
 
-// orToken is what a caller is told of an error: nothing of what is wrong with the token.
+// orToken returns an error for the caller that does not say what is wrong with the token.
 func orToken(err error) error {
 	if err == nil || errors.Is(err, sandpit.Unauthenticated) {
 		return errToken
@@ -381,8 +381,8 @@ func (t *Tokens) hasEnded(one store.Token) bool {
 	return !one.ExpiresAt.IsZero() && !t.o.Clock.Now().Before(one.ExpiresAt) || !one.Legacy && one.Epoch != t.epochs[one.Sandbox]
 }
 
-// find returns the record of an ID. Unauthenticated: it does not exist.
-func (t *Tokens) find(ctx context.Context, id string) (store.Token, error) {
+// findRecord returns the record of an ID. Unauthenticated: it does not exist.
+func (t *Tokens) findRecord(ctx context.Context, id string) (store.Token, error) {
 	t.mu.Lock()
 	known := t.cache[id]
 	before := t.changes
@@ -406,8 +406,8 @@ func (t *Tokens) find(ctx context.Context, id string) (store.Token, error) {
 	return one, nil
 }
 
-// touch notes that a token is used.
-func (t *Tokens) touch(ctx context.Context, one store.Token) {
+// recordUse notes that a token is used.
+func (t *Tokens) recordUse(ctx context.Context, one store.Token) {
 	now := t.o.Clock.Now()
 	t.mu.Lock()
 	known := t.cache[one.ID]
@@ -424,11 +424,11 @@ func (t *Tokens) touch(ctx context.Context, one store.Token) {
 	}
 }
 
-// GuestOf returns the sandbox whose guest a token opens that is shown without naming one, or
-// that a request was signed with; "" if there is none.
+// GuestOf returns the sandbox whose guest a token opens, for a request that names no sandbox
+// or was signed with the token; otherwise "".
 func (t *Tokens) GuestOf(ctx context.Context, secret string) sandpit.ID {
-	if id, _, ok := parse(secret); ok {
-		one, err := t.find(ctx, id)
+	if id, _, ok := parseSecret(secret); ok {
+		one, err := t.findRecord(ctx, id)
 		if err != nil || one.Kind != store.TokenGuest {
 			return ""
 		}
@@ -437,8 +437,8 @@ func (t *Tokens) GuestOf(ctx context.Context, secret string) sandpit.ID {
 	return t.GuestOfSigned(func(other string) bool { return isSame(secret, other) })
 }
 
-// GuestOfSigned returns the sandbox whose guest a request is for that was signed with one of
-// its tokens, as AdmitSigned takes it; "" if there is none.
+// GuestOfSigned returns the sandbox whose token signed a request, as AdmitSigned takes it;
+// otherwise "".
 func (t *Tokens) GuestOfSigned(matches func(secret string) bool) sandpit.ID {
 	return t.guests.findSandbox(matches)
 }

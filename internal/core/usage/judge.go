@@ -47,30 +47,30 @@ func (j *Judge) Look(now sandpit.Stats) []Warning {
 	shares := Shares(before, now)
 	for _, kind := range []Kind{Memory, CPU, Disk, PIDs} {
 		share, measured := shares[kind]
-		if high, watched := j.high[kind]; watched && measured && j.streak(kind).take(now.At, share, high, j.needed(kind)) {
+		if high, watched := j.high[kind]; watched && measured && j.streakOf(kind).addMeasurement(now.At, share, high, j.neededMeasurements(kind)) {
 			list = append(list, Warning{At: now.At, Kind: kind, Share: share, Stats: now})
 		}
 	}
 	return list
 }
 
-// needed is how many measurements in a row make a use high.
-func (j *Judge) needed(kind Kind) int {
+// neededMeasurements is how many measurements in a row make a use high.
+func (j *Judge) neededMeasurements(kind Kind) int {
 	if kind == CPU {
 		return max(1, j.patience)
 	}
 	return 1
 }
 
-func (j *Judge) streak(kind Kind) *streak {
+func (j *Judge) streakOf(kind Kind) *streak {
 	if j.seen[kind] == nil {
 		j.seen[kind] = &streak{}
 	}
 	return j.seen[kind]
 }
 
-// take reports whether there is something to warn of.
-func (s *streak) take(at time.Time, share, high float64, needed int) bool {
+// addMeasurement reports whether there is something to warn of.
+func (s *streak) addMeasurement(at time.Time, share, high float64, needed int) bool {
 	s.share = share
 	if share < high {
 		s.measured = 0

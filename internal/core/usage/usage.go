@@ -51,11 +51,11 @@ type Watch struct {
 	// Patience is how many measurements in a row CPU must be high: programs that
 	// compute use all they get. Default: 5.
 	Patience int
-	// Warn hears warnings, one at a time.
+	// Warn is called with warnings, one at a time.
 	Warn func(Warning)
 }
 
-// Run measures until ctx ends, which is no error, or measuring fails, as it does
+// Run measures until ctx ends, which is not an error, or until measuring fails, as it does
 // when the sandbox has ended. It returns the last measurement.
 func (w Watch) Run(ctx context.Context) (sandpit.Stats, error) {
 	if w.Interval == 0 {
@@ -92,7 +92,7 @@ func (w Watch) Run(ctx context.Context) (sandpit.Stats, error) {
 }
 
 // Shares returns how much of each limit is used, CPU between the two
-// measurements and the others at the second one. What has no limit is not there.
+// measurements and the others at the second one. A resource without a limit is omitted.
 func Shares(before, now sandpit.Stats) map[Kind]float64 {
 	shares := make(map[Kind]float64)
 	limits := now.Limits

@@ -1,5 +1,5 @@
-// Package archive keeps large objects where they cost little: in a directory, or in a
-// store that speaks the protocol of Amazon S3.
+// Package archive stores large objects where storage is cheap: in a directory, or in a store with the protocol of
+// Amazon S3.
 package archive
 
 import (
@@ -11,17 +11,17 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Store has objects by their keys. An object is there whole or not at all, whatever
-// breaks down while it is put. All methods may be called concurrently.
+// Store holds objects by key. An object is complete or absent, whatever fails during Put. All methods may be called
+// concurrently.
 type Store interface {
-	// Put reads an object to its end and returns when it is kept for good. One of the
-	// same key is replaced. Unavailable: the store cannot be reached. Exhausted: no room.
+	// Put reads an object to its end and returns when it is stored durably. It replaces an object with the same key.
+	// Unavailable: the store cannot be reached. Exhausted: no space.
 	Put(ctx context.Context, key string, from io.Reader) error
-	// Get opens an object; the caller closes it. NotFound: there is none.
+	// Get opens an object; the caller closes it. NotFound: no such object.
 	Get(ctx context.Context, key string) (io.ReadCloser, error)
-	// Remove is idempotent.
+	// Remove deletes an object. It is idempotent.
 	Remove(ctx context.Context, key string) error
-	// List returns all objects in the order of their keys.
+	// List returns all objects, sorted by key.
 	List(ctx context.Context) ([]Object, error)
 }
 
@@ -34,7 +34,7 @@ type Object struct {
 
 var keyPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,199}$`)
 
-// checkKey refuses what could not be the name of a file everywhere.
+// checkKey refuses keys that some file system does not accept as a file name.
 func checkKey(key string) error {
 	if !keyPattern.MatchString(key) {
 		return sandpit.Errorf(sandpit.Invalid, "archive key %.100q: want lower-case letters, digits, dots and dashes", key)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // Dir is a Store in a directory.
@@ -19,12 +20,11 @@ type Dir struct{ path string }
 
 var _ Store = (*Dir)(nil)
 
-// halfPrefix begins the names of objects that are not whole. No key begins so.
-const halfPrefix = ".half-"
+// partialPrefix begins the names of incomplete objects. No key begins with it.
+const partialPrefix = ".half-"
 
-// OpenDir returns the Store in a directory, which it makes, closed to others, if it is
-// not there. What was put in half by processes that were killed is removed: so it must
-// have one user at a time.
+// OpenDir returns the Store in a directory. It creates a missing directory, accessible to its user only, and removes
+// incomplete objects of processes that were killed: therefore only one process may use the directory at a time.
 func OpenDir(path string) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("open the archive: %w", err)
@@ -35,7 +35,7 @@ func OpenDir(path string) (*Dir, error) {
 	}
 	var errs []error
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), halfPrefix) {
+		if strings.HasPrefix(e.Name(), partialPrefix) {
 			errs = append(errs, os.Remove(filepath.Join(path, e.Name())))
 		}
 	}
@@ -50,9 +50,9 @@ func (d *Dir) Put(ctx context.Context, key string, from io.Reader) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	err := d.put(ctx, key, from)
+	err := d.writeObject(ctx, key, from)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err), "make room on the disk of "+d.path)
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err), "free space on the disk of "+d.path)
 	}
 	if err != nil {
 		return fmt.Errorf("put %s into the archive: %w", key, err)
@@ -60,31 +60,11 @@ func (d *Dir) Put(ctx context.Context, key string, from io.Reader) error {
 	return nil
 }
 
-func (d *Dir) put(ctx context.Context, key string, from io.Reader) error {
-	f, err := os.CreateTemp(d.path, halfPrefix+"*")
-	if err != nil {
+func (d *Dir) writeObject(ctx context.Context, key string, from io.Reader) error {
+	return atomicfile.WriteFunc(filepath.Join(d.path, key), 0o600, func(f io.Writer) error {
+		_, err := io.Copy(f, contextReader{ctx, from})
 		return err
-	}
-	_, err = io.Copy(f, reader{ctx, from})
-	if err == nil {
-		err = f.Sync()
-	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(d.path, key))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return d.sync()
-}
-
-func (d *Dir) sync() error {
-	f, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	}, atomicfile.Pattern(partialPrefix+"*"))
 }
 
 // Get implements Store.
@@ -96,7 +76,7 @@ func (d *Dir) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "get %s from the archive: %w", key, err)
 	}
-	return &file{reader{ctx, f}, f}, nil
+	return &objectReader{contextReader{ctx, f}, f}, nil
 }
 
 // Remove implements Store.
@@ -112,7 +92,7 @@ func (d *Dir) Remove(_ context.Context, key string) error {
 
 // List implements Store.
 func (d *Dir) List(context.Context) ([]Object, error) {
-	entries, err := os.ReadDir(d.path) // in the order of names
+	entries, err := os.ReadDir(d.path) // sorted by name
 	if err != nil {
 		return nil, fmt.Errorf("list the archive: %w", err)
 	}
@@ -130,20 +110,20 @@ func (d *Dir) List(context.Context) ([]Object, error) {
 	return list, nil
 }
 
-// reader ends with a context.
-type reader struct {
-	ctx  context.Context //nolint:containedctx // its life is one call's
+// contextReader ends when a context ends.
+type contextReader struct {
+	ctx  context.Context //nolint:containedctx // lives as long as one call
 	from io.Reader
 }
 
-func (r reader) Read(p []byte) (int, error) {
+func (r contextReader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, context.Cause(r.ctx)
 	}
 	return r.from.Read(p)
 }
 
-type file struct {
-	reader
+type objectReader struct {
+	contextReader
 	io.Closer
 }

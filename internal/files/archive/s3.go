@@ -21,22 +21,22 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// S3Options say where a store is. URL, Access and Secret must be given; the zero value of
-// another field means the default stated with it.
+// S3Options configure an S3 store. URL, Access and Secret are required; the zero value of another field means the
+// default stated with it.
 type S3Options struct {
-	// URL is "https://host/bucket", with a prefix for all keys behind another slash. The
-	// bucket must be there. Without TLS only stores on this machine are spoken to.
+	// URL is "https://host/bucket", optionally followed by a slash and a prefix for all keys. The bucket must exist.
+	// Only stores on this machine may be used without TLS.
 	URL string
-	// Access and Secret are the keys of somebody who may read, write, list and delete.
+	// Access and Secret are the access key and secret key of an account that may read, write, list and delete.
 	Access, Secret string
-	// Region is the bucket's. Default: the store is asked.
+	// Region is the bucket's region. Default: the client asks the store.
 	Region string
-	// Roots are certificates in PEM form, one of which must have signed the store's.
-	// Default: those the machine trusts.
+	// Roots are certificates in PEM form, one of which must have signed the store's certificate. Default: the
+	// machine's trusted certificates.
 	Roots []byte
 }
 
-// S3 is a Store that speaks the protocol of Amazon S3.
+// S3 is a Store with the protocol of Amazon S3.
 type S3 struct {
 	client         *minio.Client
 	transport      *http.Transport
@@ -46,25 +46,24 @@ type S3 struct {
 var _ Store = (*S3)(nil)
 
 const (
-	// partSize is how much of an object is in memory while it is put. 10,000 parts are
-	// the most.
-	partSize   = 32 << 20
-	maxRetries = 3
-	s3Silence  = time.Minute // until an answer begins
+	// partSize is how much of an object is in memory during Put. An object can have 10,000 parts.
+	partSize        = 32 << 20
+	maxRetries      = 3
+	s3HeaderTimeout = time.Minute // until the response begins
 )
 
-// OpenS3 returns a store without asking it anything yet.
+// OpenS3 returns a store. It does not contact it yet.
 func OpenS3(o S3Options) (*S3, error) {
 	u, err := url.Parse(o.URL)
-	if err != nil || u.User != nil { // may hold a password, so it is not repeated
-		return nil, sandpit.Errorf(sandpit.Invalid, "the URL of the archive cannot be read, or has a password in it")
+	if err != nil || u.User != nil { // not quoted, because it may contain a password
+		return nil, sandpit.Errorf(sandpit.Invalid, "the URL of the archive is invalid or contains a password")
 	}
 	bucket, prefix, _ := strings.Cut(strings.Trim(u.Path, "/"), "/")
 	if u.Hostname() == "" || bucket == "" || u.RawQuery != "" || u.Scheme != "https" && u.Scheme != "http" {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the archive %q: want a URL such as https://host/bucket/prefix", o.URL)
 	}
 	if ip := net.ParseIP(u.Hostname()); u.Scheme == "http" && u.Hostname() != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the archive %q: want https, but for a store on this machine", o.URL)
+		return nil, sandpit.Errorf(sandpit.Invalid, "the archive %q: want https; http is only for a store on this machine", o.URL)
 	}
 	if o.Access == "" || o.Secret == "" {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the archive %q needs an access key and a secret key", o.URL)
@@ -73,14 +72,14 @@ func OpenS3(o S3Options) (*S3, error) {
 		Proxy:                 http.ProxyFromEnvironment,
 		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: s3Silence,
+		ResponseHeaderTimeout: s3HeaderTimeout,
 		IdleConnTimeout:       time.Minute,
 		DisableCompression:    true,
 	}
 	if len(o.Roots) > 0 {
 		transport.TLSClientConfig.RootCAs = x509.NewCertPool()
 		if !transport.TLSClientConfig.RootCAs.AppendCertsFromPEM(o.Roots) {
-			return nil, sandpit.Errorf(sandpit.Invalid, "the archive's authorities are no certificates in PEM form")
+			return nil, sandpit.Errorf(sandpit.Invalid, "the archive's root certificates are not in PEM form")
 		}
 	}
 	client, err := minio.New(u.Host, &minio.Options{
@@ -93,22 +92,21 @@ func OpenS3(o S3Options) (*S3, error) {
 	return &S3{client: client, transport: transport, bucket: bucket, prefix: prefix}, nil
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (s *S3) Close() { s.transport.CloseIdleConnections() }
 
-func (s *S3) name(key string) string { return path.Join(s.prefix, key) }
+func (s *S3) objectName(key string) string { return path.Join(s.prefix, key) }
 
-// Put implements Store. The parts that are sent are checked by the store, and count only
-// when all are there.
+// Put implements Store. The store verifies each part, and the object exists only when all parts have arrived.
 func (s *S3) Put(ctx context.Context, key string, from io.Reader) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	// Of unknown size, so that it is sent in parts as they come.
-	_, err := s.client.PutObject(ctx, s.bucket, s.name(key), reader{ctx, from}, -1, minio.PutObjectOptions{
+	// With an unknown size it is sent in parts as they are read.
+	_, err := s.client.PutObject(ctx, s.bucket, s.objectName(key), contextReader{ctx, from}, -1, minio.PutObjectOptions{
 		PartSize: partSize, SendContentMd5: true, ContentType: "application/octet-stream",
 	})
-	return explain(ctx, "put", key, err)
+	return toError(ctx, "put", key, err)
 }
 
 // Get implements Store.
@@ -116,30 +114,30 @@ func (s *S3) Get(ctx context.Context, key string) (io.ReadCloser, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	object, err := s.client.GetObject(ctx, s.bucket, s.name(key), minio.GetObjectOptions{})
+	object, err := s.client.GetObject(ctx, s.bucket, s.objectName(key), minio.GetObjectOptions{})
 	if err != nil {
-		return nil, explain(ctx, "get", key, err)
+		return nil, toError(ctx, "get", key, err)
 	}
-	if _, err := object.Stat(); err != nil { // before that nothing is asked
+	if _, err := object.Stat(); err != nil { // GetObject sends no request
 		_ = object.Close() // nothing was read
-		return nil, explain(ctx, "get", key, err)
+		return nil, toError(ctx, "get", key, err)
 	}
 	return object, nil
 }
 
-// Remove implements Store. It also removes what was put in half.
+// Remove implements Store. It also removes incomplete uploads.
 func (s *S3) Remove(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	err := s.client.RemoveIncompleteUpload(ctx, s.bucket, s.name(key))
+	err := s.client.RemoveIncompleteUpload(ctx, s.bucket, s.objectName(key))
 	if err == nil || minio.ToErrorResponse(err).Code == minio.NoSuchUpload {
-		err = s.client.RemoveObject(ctx, s.bucket, s.name(key), minio.RemoveObjectOptions{})
+		err = s.client.RemoveObject(ctx, s.bucket, s.objectName(key), minio.RemoveObjectOptions{})
 	}
 	if minio.ToErrorResponse(err).Code == minio.NoSuchKey {
 		return nil
 	}
-	return explain(ctx, "remove", key, err)
+	return toError(ctx, "remove", key, err)
 }
 
 // List implements Store.
@@ -149,11 +147,11 @@ func (s *S3) List(ctx context.Context) ([]Object, error) {
 		prefix = s.prefix + "/"
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // which ends the list
+	defer cancel() // ends the listing
 	var list []Object
 	for o := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix}) {
 		if o.Err != nil {
-			return nil, explain(ctx, "list", "what is", o.Err)
+			return nil, toError(ctx, "list", "what is", o.Err)
 		}
 		key := strings.TrimPrefix(o.Key, prefix)
 		if checkKey(key) == nil {
@@ -164,9 +162,8 @@ func (s *S3) List(ctx context.Context) ([]Object, error) {
 	return list, nil
 }
 
-// explain gives an error of the library a code. It never has a secret in it: keys are
-// only signed with.
-func explain(ctx context.Context, what, key string, err error) error {
+// toError gives an error of the library a code. Such an error contains no secret: keys are only used for signatures.
+func toError(ctx context.Context, what, key string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -175,12 +172,12 @@ func explain(ctx context.Context, what, key string, err error) error {
 	switch r := minio.ToErrorResponse(err); {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s %s in the archive: %w", what, key, context.Cause(ctx))
-	case sandpit.CodeOf(err) != sandpit.Internal: // of who is read from
+	case sandpit.CodeOf(err) != sandpit.Internal: // an error of the reader
 		code = sandpit.CodeOf(err)
 	case r.Code == minio.NoSuchKey:
 		code = sandpit.NotFound
 	case r.Code == minio.NoSuchBucket:
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "%s %s in the archive: %w", what, key, err), "make the bucket")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "%s %s in the archive: %w", what, key, err), "create the bucket")
 	case r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusUnauthorized:
 		code = sandpit.PermissionDenied
 	case r.StatusCode >= http.StatusInternalServerError, r.StatusCode == http.StatusTooManyRequests,

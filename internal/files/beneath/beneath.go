@@ -1,10 +1,9 @@
-// Package beneath opens files below a directory and nowhere else, whatever the
-// names say and whoever exchanges directories for links meanwhile.
+// Package beneath opens files below a directory and nowhere else, whatever the names are and even if other processes
+// replace directories by links meanwhile.
 //
-// It does what os.Root does, and what os.Root cannot do inside a sandbox: gVisor
-// follows a symbolic link that is opened with O_NOFOLLOW and O_DIRECTORY, which
-// os.Root relies on to fail. With O_PATH besides, it fails as it should, so that
-// is how every directory on the way is opened here.
+// It does what os.Root does, and also works inside a sandbox, where os.Root does not: gVisor follows a symbolic link
+// that is opened with O_NOFOLLOW and O_DIRECTORY, where os.Root relies on an error. With O_PATH in addition the open
+// fails, so this package opens every directory on the way like that.
 package beneath
 
 import (
@@ -27,24 +26,23 @@ const (
 	batch = 256
 )
 
-// ErrEscapes is a name that leads out of the directory. It is a fs.ErrPermission.
+// ErrEscapes is the error for a name that leads out of the directory. It is an fs.ErrPermission.
 const ErrEscapes escapes = "path escapes from its directory"
 
 type escapes string
 
 func (e escapes) Error() string { return string(e) }
 
-// Is makes it what it is refused as.
+// Is makes the error an fs.ErrPermission.
 func (e escapes) Is(target error) bool { return target == fs.ErrPermission }
 
-// Root is an open directory. Names are slash paths relative to it, "." being the
-// directory itself. Symbolic links in the middle of a name are followed inside
-// the directory; the last element is never followed but by OpenRoot and OpenDir.
-// Errors are *fs.PathError with the name as it was given; leading outside is
-// ErrEscapes. All methods may be called concurrently, but Close.
+// Root is an open directory. Names are slash-separated paths relative to it; "." is the directory itself. Symbolic
+// links in the middle of a name are followed inside the directory; only OpenRoot and OpenDir follow a link in the
+// last element. Errors are *fs.PathError with the given name; ErrEscapes: the name leads outside. All methods except
+// Close may be called concurrently.
 type Root struct{ fd int }
 
-// Open opens a directory, links in its path followed.
+// Open opens a directory; it follows links in the path.
 func Open(dir string) (*Root, error) {
 	fd, err := ignoringEINTR(func() (int, error) {
 		return unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -55,10 +53,10 @@ func Open(dir string) (*Root, error) {
 	return &Root{fd}, nil
 }
 
-// Close releases the directory.
+// Close closes the directory.
 func (r *Root) Close() error { return unix.Close(r.fd) }
 
-// FD returns the descriptor, good for the *at system calls and until Close.
+// FD returns the descriptor for *at system calls, valid until Close.
 func (r *Root) FD() int { return r.fd }
 
 func ignoringEINTR(f func() (int, error)) (int, error) {
@@ -70,18 +68,17 @@ func ignoringEINTR(f func() (int, error)) (int, error) {
 	}
 }
 
-// at calls f with the directory that name is in and its last element. "." is an
-// element of the last directory if follow is true, which then may have been
-// reached through a link.
-func (r *Root) at(op, name string, follow bool, f func(dir int, base string) error) error {
-	err := r.walk(name, follow, f)
+// withParent calls f with the parent directory of name and its last element. If follow is true, links are followed in
+// the whole name, and f gets the directory itself and ".".
+func (r *Root) withParent(op, name string, follow bool, f func(dir int, base string) error) error {
+	err := r.walkToParent(name, follow, f)
 	if err != nil {
 		return &fs.PathError{Op: op, Path: name, Err: err}
 	}
 	return nil
 }
 
-func (r *Root) walk(name string, follow bool, f func(dir int, base string) error) error {
+func (r *Root) walkToParent(name string, follow bool, f func(dir int, base string) error) error {
 	if name == "" || path.IsAbs(name) || strings.Contains(name, "\x00") {
 		return unix.EINVAL
 	}
@@ -92,7 +89,7 @@ func (r *Root) walk(name string, follow bool, f func(dir int, base string) error
 	stack := []int{r.fd}
 	defer func() {
 		for _, fd := range stack[1:] {
-			_ = unix.Close(fd) // it was only looked at
+			_ = unix.Close(fd) // opened only for lookups
 		}
 	}()
 	for links := 0; len(rest) > 1; {
@@ -105,7 +102,7 @@ func (r *Root) walk(name string, follow bool, f func(dir int, base string) error
 			if len(stack) == 1 {
 				return ErrEscapes
 			}
-			_ = unix.Close(stack[len(stack)-1]) // it was only looked at
+			_ = unix.Close(stack[len(stack)-1]) // opened only for lookups
 			stack, rest = stack[:len(stack)-1], rest[1:]
 			continue
 		}
@@ -143,10 +140,10 @@ func readlink(dir int, name string) (target string, isLink bool) {
 	return string(buf[:max(n, 0)]), err == nil
 }
 
-// OpenRoot opens a directory below as a Root of its own.
+// OpenRoot opens a directory below as a Root.
 func (r *Root) OpenRoot(name string) (*Root, error) {
 	var below *Root
-	err := r.at("open", name, true, func(dir int, _ string) error {
+	err := r.withParent("open", name, true, func(dir int, _ string) error {
 		fd, err := openat(dir, ".", walkFlags, 0)
 		below = &Root{fd}
 		return err
@@ -157,10 +154,10 @@ func (r *Root) OpenRoot(name string) (*Root, error) {
 	return below, nil
 }
 
-// OpenDir opens a directory to be read.
+// OpenDir opens a directory for reading.
 func (r *Root) OpenDir(name string) (*os.File, error) {
 	var f *os.File
-	err := r.at("open", name, true, func(dir int, _ string) error {
+	err := r.withParent("open", name, true, func(dir int, _ string) error {
 		fd, err := openat(dir, ".", readFlags, 0)
 		if err == nil {
 			f = os.NewFile(uintptr(fd), name)
@@ -170,12 +167,12 @@ func (r *Root) OpenDir(name string) (*os.File, error) {
 	return f, err
 }
 
-// OpenFile opens a file, as os.OpenFile does. A symbolic link is ELOOP.
+// OpenFile opens a file like os.OpenFile. A symbolic link gives ELOOP.
 func (r *Root) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, error) {
 	var f *os.File
-	err := r.at("open", name, false, func(dir int, base string) error {
+	err := r.withParent("open", name, false, func(dir int, base string) error {
 		if flag&unix.O_DIRECTORY != 0 {
-			return unix.EINVAL // see the package comment; OpenDir does it
+			return unix.EINVAL // see the package comment; use OpenDir
 		}
 		fd, err := openat(dir, base, flag|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NOCTTY, uint32(perm.Perm()))
 		if err == nil {
@@ -189,7 +186,7 @@ func (r *Root) OpenFile(name string, flag int, perm fs.FileMode) (*os.File, erro
 // Lstat describes a file. Its Sys is a *syscall.Stat_t.
 func (r *Root) Lstat(name string) (fs.FileInfo, error) {
 	var stat unix.Stat_t
-	err := r.at("lstat", name, false, func(dir int, base string) error {
+	err := r.withParent("lstat", name, false, func(dir int, base string) error {
 		return unix.Fstatat(dir, base, &stat, unix.AT_SYMLINK_NOFOLLOW)
 	})
 	if err != nil {
@@ -200,7 +197,7 @@ func (r *Root) Lstat(name string) (fs.FileInfo, error) {
 
 // Readlink returns where a symbolic link leads.
 func (r *Root) Readlink(name string) (target string, err error) {
-	err = r.at("readlink", name, false, func(dir int, base string) error {
+	err = r.withParent("readlink", name, false, func(dir int, base string) error {
 		buf := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, base, buf)
 		target = string(buf[:max(n, 0)])
@@ -209,24 +206,24 @@ func (r *Root) Readlink(name string) (target string, err error) {
 	return target, err
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory.
 func (r *Root) Mkdir(name string, perm fs.FileMode) error {
-	return r.at("mkdir", name, false, func(dir int, base string) error {
+	return r.withParent("mkdir", name, false, func(dir int, base string) error {
 		return unix.Mkdirat(dir, base, uint32(perm.Perm()))
 	})
 }
 
-// Lchown gives a file to somebody.
+// Lchown changes the owner and group of a file. It does not follow links.
 func (r *Root) Lchown(name string, uid, gid int) error {
-	return r.at("chown", name, false, func(dir int, base string) error {
+	return r.withParent("chown", name, false, func(dir int, base string) error {
 		return unix.Fchownat(dir, base, uid, gid, unix.AT_SYMLINK_NOFOLLOW)
 	})
 }
 
-// Chmod changes the mode of what is no link. On kernels before Linux 6.6 it may
-// follow a link that takes the file's place at that very moment.
+// Chmod changes the mode of a file that is not a symbolic link. On kernels before Linux 6.6 it may follow a link that
+// takes the file's place at that moment.
 func (r *Root) Chmod(name string, mode fs.FileMode) error {
-	return r.at("chmod", name, false, func(dir int, base string) error {
+	return r.withParent("chmod", name, false, func(dir int, base string) error {
 		err := unix.Fchmodat(dir, base, uint32(mode.Perm()), unix.AT_SYMLINK_NOFOLLOW)
 		if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EOPNOTSUPP) {
 			return err
@@ -238,21 +235,21 @@ func (r *Root) Chmod(name string, mode fs.FileMode) error {
 	})
 }
 
-// OpenDirAt opens a directory that is in another to be read, and no link. It is
-// what the methods of Root do for each directory on the way.
+// OpenDirAt opens a directory in another one for reading, and refuses a link. The methods of Root do this for each
+// directory on the way.
 func OpenDirAt(dir int, name string) (int, error) {
 	fd, err := openat(dir, name, walkFlags, 0)
 	if err != nil {
 		return -1, err
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only looked at
+	defer func() { _ = unix.Close(fd) }() // opened only for lookups
 	return openat(fd, ".", readFlags, 0)
 }
 
 // Rename moves a file to another Root or the same.
 func (r *Root) Rename(name string, to *Root, newName string) error {
-	return r.at("rename", name, false, func(dir int, base string) error {
-		return to.walk(newName, false, func(toDir int, toBase string) error {
+	return r.withParent("rename", name, false, func(dir int, base string) error {
+		return to.walkToParent(newName, false, func(toDir int, toBase string) error {
 			return unix.Renameat(dir, base, toDir, toBase)
 		})
 	})
@@ -260,23 +257,22 @@ func (r *Root) Rename(name string, to *Root, newName string) error {
 
 // Remove removes a file or an empty directory.
 func (r *Root) Remove(name string) error {
-	return r.at("remove", name, false, remove)
+	return r.withParent("remove", name, false, removeEntry)
 }
 
-// RemoveAll removes a file or a directory with all that is in it. What is not
-// there is fine.
+// RemoveAll removes a file, or a directory with everything in it. A missing file is not an error.
 func (r *Root) RemoveAll(name string) error {
 	if path.Clean(name) == "." {
 		return &fs.PathError{Op: "remove", Path: name, Err: unix.EINVAL}
 	}
-	err := r.at("remove", name, false, removeAll)
+	err := r.withParent("remove", name, false, removeAll)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-func remove(dir int, name string) error {
+func removeEntry(dir int, name string) error {
 	err := unix.Unlinkat(dir, name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return err
@@ -290,18 +286,18 @@ func remove(dir int, name string) error {
 
 func removeAll(dir int, name string) error {
 	for {
-		err := remove(dir, name)
+		err := removeEntry(dir, name)
 		if !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if err := empty(dir, name); err != nil {
+		if err := removeContents(dir, name); err != nil {
 			return err
 		}
 	}
 }
 
-// empty removes what is in a directory.
-func empty(parent int, name string) error {
+// removeContents removes the content of a directory.
+func removeContents(parent int, name string) error {
 	dir, err := OpenDirAt(parent, name)
 	if err != nil {
 		return err
@@ -324,8 +320,7 @@ func empty(parent int, name string) error {
 	}
 }
 
-// ReadNames returns the names in a directory, in no order, but no more than
-// limit of them.
+// ReadNames returns up to limit names of a directory, unsorted.
 func (r *Root) ReadNames(name string, limit int) ([]string, error) {
 	f, err := r.OpenDir(name)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileInfo is a fs.FileInfo of a file that was never opened.
+// fileInfo is an fs.FileInfo from a stat call.
 type fileInfo struct {
 	name string
 	stat syscall.Stat_t

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// movedPrefix begins the names that directories are moved to while a tree is removed.
+// movedPrefix begins the names to which directories are moved while a tree is removed.
 const movedPrefix = ".removed-"
 
-// RemoveTree removes a directory of this one with all that is in it, whatever its modes
-// and however deep it is, which takes two descriptors and no more: directories that are
-// not empty are first moved to the top. Links are not followed, also not those that
-// somebody puts in the way meanwhile. What is not there is fine. It returns the context's
-// error when that ends first; what is left then can be removed later.
+// RemoveTree removes a directory below with everything in it, whatever its modes and depth. It needs only two
+// descriptors, because it first moves directories that are not empty to the top. It does not follow links, even if
+// they appear meanwhile. A missing directory is not an error. It returns the context's error when the context ends
+// first; the rest can be removed by another call.
 func (r *Root) RemoveTree(ctx context.Context, name string) error {
-	if err := r.at("remove", name, false, func(dir int, base string) error { return removeTree(ctx, dir, base) }); err != nil {
+	if err := r.withParent("remove", name, false, func(dir int, base string) error { return removeTree(ctx, dir, base) }); err != nil {
 		return err
 	}
 	return nil
@@ -36,7 +35,7 @@ func removeTree(ctx context.Context, in int, name string) error {
 	defer func() { _ = unix.Close(top) }()
 	f := flattener{top: top}
 	for {
-		left, err := f.pass(ctx)
+		left, err := f.removeEntries(ctx)
 		if err != nil {
 			return err
 		}
@@ -46,20 +45,20 @@ func removeTree(ctx context.Context, in int, name string) error {
 	}
 }
 
-// flattener empties a directory.
+// flattener removes the content of a directory.
 type flattener struct {
 	top   int
 	moved uint64
 }
 
-// pass goes once through the directory, and reports whether it met anything.
-func (f *flattener) pass(ctx context.Context) (met bool, err error) {
+// removeEntries goes through the directory once, and reports whether it found anything.
+func (f *flattener) removeEntries(ctx context.Context) (met bool, err error) {
 	err = eachName(ctx, f.top, func(name string) error {
 		met = true
-		if isDir, err := unlink(f.top, name); !isDir {
+		if isDir, err := removeFile(f.top, name); !isDir {
 			return err
 		}
-		if err := f.hoist(ctx, name); err != nil {
+		if err := f.emptySubdirectory(ctx, name); err != nil {
 			return err
 		}
 		return unix.Unlinkat(f.top, name, unix.AT_REMOVEDIR)
@@ -67,8 +66,8 @@ func (f *flattener) pass(ctx context.Context) (met bool, err error) {
 	return met, err
 }
 
-// hoist removes the files of a directory and moves its directories to the top.
-func (f *flattener) hoist(ctx context.Context, name string) error {
+// emptySubdirectory removes the files of a directory and moves its directories to the top.
+func (f *flattener) emptySubdirectory(ctx context.Context, name string) error {
 	dir, err := openClosed(f.top, name)
 	if err != nil {
 		return err
@@ -78,13 +77,13 @@ func (f *flattener) hoist(ctx context.Context, name string) error {
 		met := false
 		err := eachName(ctx, dir, func(child string) error {
 			met = true
-			if isDir, err := unlink(dir, child); !isDir {
+			if isDir, err := removeFile(dir, child); !isDir {
 				return err
 			}
 			if err := unix.Unlinkat(dir, child, unix.AT_REMOVEDIR); err == nil {
 				return nil
 			}
-			return f.move(dir, child)
+			return f.moveToTop(dir, child)
 		})
 		if err != nil || !met {
 			return err
@@ -92,16 +91,16 @@ func (f *flattener) hoist(ctx context.Context, name string) error {
 	}
 }
 
-// unlink removes a file, and reports whether it is a directory and so still there.
-func unlink(dir int, name string) (isDir bool, err error) {
+// removeFile removes a file. It reports whether name is a directory, which is not removed.
+func removeFile(dir int, name string) (isDir bool, err error) {
 	err = unix.Unlinkat(dir, name, 0)
 	return errors.Is(err, unix.EISDIR), err
 }
 
-// move moves a directory to the top, under a name that is free there.
-func (f *flattener) move(dir int, name string) error {
-	// To move a directory is to change it, which its mode may forbid.
-	if err := unlock(dir, name); err != nil {
+// moveToTop moves a directory to the top, under an unused name.
+func (f *flattener) moveToTop(dir int, name string) error {
+	// Moving a directory changes it, which its mode may forbid.
+	if err := makeAccessible(dir, name); err != nil {
 		return err
 	}
 	for {
@@ -113,15 +112,15 @@ func (f *flattener) move(dir int, name string) error {
 	}
 }
 
-// openClosed opens a directory, whatever its mode.
+// openClosed opens a directory whatever its mode.
 func openClosed(dir int, name string) (int, error) {
-	if err := unlock(dir, name); err != nil {
+	if err := makeAccessible(dir, name); err != nil {
 		return -1, err
 	}
 	return OpenDirAt(dir, name)
 }
 
-// eachName does something for each name in a directory, from the first on.
+// eachName calls do for each name in a directory.
 func eachName(ctx context.Context, dir int, do func(name string) error) error {
 	fd, err := OpenDirAt(dir, ".")
 	if err != nil {
@@ -146,13 +145,13 @@ func eachName(ctx context.Context, dir int, do func(name string) error) error {
 	}
 }
 
-// unlock lets its owner do everything with a directory. A link that has taken its place
-// is not followed: a descriptor says which file is meant.
-func unlock(dir int, name string) error {
+// makeAccessible gives the owner all rights on a directory. It does not follow a link that has taken its place,
+// because it changes the mode through a descriptor.
+func makeAccessible(dir int, name string) error {
 	fd, err := openat(dir, name, walkFlags, 0)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(fd) }() // it was only looked at
+	defer func() { _ = unix.Close(fd) }() // opened only for lookups
 	return unix.Fchmodat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), 0o700, 0)
 }

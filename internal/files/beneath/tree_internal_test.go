@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestUnlockFollowsNoLinks puts a link where a directory was, as a sandbox may while its
+// TestMakeAccessibleFollowsNoLinks puts a link where a directory was, as a sandbox may while its
 // files are removed: what the link names keeps its mode.
-func TestUnlockFollowsNoLinks(t *testing.T) {
+func TestMakeAccessibleFollowsNoLinks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "other"), 0o750); err != nil {
@@ -24,7 +24,7 @@ func TestUnlockFollowsNoLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := unlock(root.FD(), "link"); err == nil {
+	if err := makeAccessible(root.FD(), "link"); err == nil {
 		t.Error("a link is unlocked")
 	}
 	if fd, err := openClosed(root.FD(), "link"); err == nil {

@@ -6,27 +6,26 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Options describe a use of a disk that is bounded.
+// Options configure a Budget.
 type Options struct {
-	// Name is what error messages call it, for example "pulled images". Required.
+	// Name is the purpose in error messages, for example "pulled images". Required.
 	Name string
-	// Disk is where it is. Default: nothing is kept free there.
+	// Disk is the file system. Default: no free space is kept.
 	Disk *Disk
-	// Total bounds all owners together, in bytes. 0: only the disk does.
+	// Total bounds all owners together, in bytes. 0: only the disk bounds them.
 	Total int64
-	// PerOwner bounds one owner, in bytes. 0: only Total does.
+	// PerOwner bounds one owner, in bytes. 0: only Total bounds it.
 	PerOwner int64
-	// Held returns how many bytes lie on the disk and count against the bounds besides
-	// what is reserved: those of an owner, and those of all. A reservation ends when
-	// what it was for counts here, so that a restart forgets nothing. It is called for
-	// each reservation, concurrently. Default: nothing counts but reservations.
+	// Held returns the bytes on the disk that count in addition to reservations: those of an owner, and those of all
+	// owners. A reservation is released when its data counts here, so nothing is lost at a restart. It is called
+	// concurrently, for each reservation. Default: only reservations count.
 	Held func(owner string) (own, all int64, err error)
-	// Hint tells an owner at its bound what to do. Default: to try again later.
+	// Hint is the hint for an owner at its bound. Default: try again later.
 	Hint string
 }
 
-// Budget bounds how many bytes of a disk are used for something, by each owner and by all
-// of them. All methods may be called concurrently.
+// Budget bounds how many bytes of a disk are used for one purpose, for each owner and for all. All methods may be
+// called concurrently.
 type Budget struct {
 	o Options
 
@@ -35,7 +34,7 @@ type Budget struct {
 	reserved map[string]int64 // by owner, those with any
 }
 
-// NewBudget returns a budget of which nothing is reserved.
+// NewBudget returns a budget without reservations.
 func NewBudget(o Options) *Budget {
 	if o.Held == nil {
 		o.Held = func(string) (int64, int64, error) { return 0, 0, nil }
@@ -48,32 +47,32 @@ func NewBudget(o Options) *Budget {
 
 // Reserve reserves bytes for an owner. The caller releases the reservation.
 //
-// Exhausted: the owner or all owners have too much, or the disk too little room.
+// Exhausted: the owner or all owners together exceed a bound, or the disk has too little free space.
 func (b *Budget) Reserve(owner string, bytes int64) (*Reservation, error) {
-	return b.reserve(&Reservation{budget: b, owner: owner}, bytes)
+	return b.growNew(&Reservation{budget: b, owner: owner}, bytes)
 }
 
 // ReserveUnshared is Reserve for an administrator: only the total and the disk bound it.
 func (b *Budget) ReserveUnshared(owner string, bytes int64) (*Reservation, error) {
-	return b.reserve(&Reservation{budget: b, owner: owner, unshared: true}, bytes)
+	return b.growNew(&Reservation{budget: b, owner: owner, unshared: true}, bytes)
 }
 
-func (b *Budget) reserve(r *Reservation, bytes int64) (*Reservation, error) {
+func (b *Budget) growNew(r *Reservation, bytes int64) (*Reservation, error) {
 	if err := r.Grow(bytes); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-// Reserved returns how many bytes are reserved for an owner, and for all.
+// Reserved returns how many bytes are reserved for an owner, and for all owners.
 func (b *Budget) Reserved(owner string) (own, all int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.reserved[owner], b.all
 }
 
-// add counts bytes of an owner, which may be negative.
-func (b *Budget) add(owner string, bytes int64) {
+// addReserved adds bytes, which may be negative, to an owner's reserved bytes.
+func (b *Budget) addReserved(owner string, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.all += bytes
@@ -83,33 +82,33 @@ func (b *Budget) add(owner string, bytes int64) {
 	}
 }
 
-// maxRequest is more than any disk has, and so little that sums do not overflow.
+// maxRequest exceeds any disk, and is small enough that sums do not overflow.
 const maxRequest = 1 << 52
 
-// take counts bytes for an owner unless that exceeds a bound. They are counted before
-// they are compared: of two that do not fit together, one at least is refused.
-func (b *Budget) take(owner string, unshared bool, bytes int64) error {
+// reserveBytes reserves bytes for an owner unless that exceeds a bound. It counts before it compares, so of two
+// reservations that do not fit together at least one is refused.
+func (b *Budget) reserveBytes(owner string, unshared bool, bytes int64) error {
 	if bytes < 0 || bytes > maxRequest {
 		return sandpit.Errorf(sandpit.Exhausted, "%d bytes for %s are more than any disk has", bytes, b.o.Name)
 	}
-	b.add(owner, bytes)
-	if err := b.compare(owner, unshared, bytes); err != nil {
-		b.add(owner, -bytes)
+	b.addReserved(owner, bytes)
+	if err := b.checkBounds(owner, unshared, bytes); err != nil {
+		b.addReserved(owner, -bytes)
 		return err
 	}
-	if err := b.o.Disk.reserve(bytes); err != nil {
-		b.add(owner, -bytes)
+	if err := b.o.Disk.reserveBytes(bytes); err != nil {
+		b.addReserved(owner, -bytes)
 		return err
 	}
 	return nil
 }
 
-// compare reports whether what is reserved and held exceeds a bound.
-func (b *Budget) compare(owner string, unshared bool, more int64) error {
+// checkBounds reports whether reserved and held bytes exceed a bound.
+func (b *Budget) checkBounds(owner string, unshared bool, more int64) error {
 	if b.o.Total <= 0 && (unshared || b.o.PerOwner <= 0) {
 		return nil
 	}
-	// In this order: what becomes held meanwhile is counted twice rather than not at all.
+	// Read in this order: bytes that become held meanwhile are counted twice rather than not at all.
 	own, all := b.Reserved(owner)
 	ownHeld, allHeld, err := b.o.Held(owner)
 	if err != nil {
@@ -127,7 +126,7 @@ func (b *Budget) compare(owner string, unshared bool, more int64) error {
 	return nil
 }
 
-// Reservation is bytes that an owner will write or has written. Its methods may be called
+// Reservation is the disk space of data that an owner will write or has written. Its methods may be called
 // concurrently.
 type Reservation struct {
 	budget   *Budget
@@ -136,64 +135,61 @@ type Reservation struct {
 
 	mu       sync.Mutex
 	bytes    int64
-	written  int64 // of bytes: the disk knows of them
+	written  int64 // of bytes; included in the disk's figures
 	released bool
 }
 
 // Grow reserves more bytes.
 //
-// Exhausted: as Budget.Reserve; the reservation stays as it is. Canceled: it was
-// released.
+// Exhausted: as Budget.Reserve; the reservation stays unchanged. Canceled: the reservation was released.
 func (r *Reservation) Grow(bytes int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.grow(bytes)
+	return r.growLocked(bytes)
 }
 
-// grow is Grow. The lock is held.
-func (r *Reservation) grow(bytes int64) error {
+// growLocked is Grow with the lock held.
+func (r *Reservation) growLocked(bytes int64) error {
 	if r.released {
 		return sandpit.Errorf(sandpit.Canceled, "reserve disk space for %s: the reservation was released", r.budget.o.Name)
 	}
-	if err := r.budget.take(r.owner, r.unshared, bytes); err != nil {
+	if err := r.budget.reserveBytes(r.owner, r.unshared, bytes); err != nil {
 		return err
 	}
 	r.bytes += bytes
 	return nil
 }
 
-// The steps in which a reservation grows when more is written than it has.
+// Bounds of the step by which a reservation grows when more is written than was reserved.
 const (
 	minStep = 1 << 20
 	maxStep = 256 << 20
 )
 
-// Write is called before bytes are written, and reserves more if what is left of the
-// reservation does not suffice. So what cannot be known beforehand, for instance how
-// large something compressed is, is bounded too.
+// Write must be called before bytes are written. It reserves more if the rest of the reservation does not suffice, so
+// writes of unknown size, such as decompressed data, are bounded too.
 //
 // Errors are those of Grow; nothing may be written then.
 func (r *Reservation) Write(bytes int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if missing := r.written + bytes - r.bytes; missing > 0 {
-		// A large step spares work, a small one is enough.
-		err := r.grow(max(missing, min(max(r.bytes/4, minStep), maxStep)))
+		// A large step saves work; the missing bytes suffice.
+		err := r.growLocked(max(missing, min(max(r.bytes/4, minStep), maxStep)))
 		if err != nil {
-			err = r.grow(missing)
+			err = r.growLocked(missing)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	r.written += bytes
-	r.budget.o.Disk.settle(bytes)
+	r.budget.o.Disk.releaseBytes(bytes)
 	return nil
 }
 
-// Settle says that what was reserved for is complete and has so many bytes on the disk.
-// The rest is given back. More than was reserved counts without being refused, because it
-// exists.
+// Settle sets the reservation to the final size of its data, which is complete on the disk. It releases the rest. A
+// size above the reservation is counted without a check, because the data exists.
 func (r *Reservation) Settle(bytes int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -201,8 +197,8 @@ func (r *Reservation) Settle(bytes int64) {
 		return
 	}
 	bytes = max(bytes, 0)
-	r.budget.add(r.owner, bytes-r.bytes)
-	r.budget.o.Disk.settle(r.bytes - r.written)
+	r.budget.addReserved(r.owner, bytes-r.bytes)
+	r.budget.o.Disk.releaseBytes(r.bytes - r.written)
 	r.bytes, r.written = bytes, bytes
 }
 
@@ -213,8 +209,7 @@ func (r *Reservation) Bytes() int64 {
 	return r.bytes
 }
 
-// Release gives everything back: what was written is removed, or Options.Held counts it.
-// It is idempotent.
+// Release releases the whole reservation: its data was removed, or Options.Held counts it. It is idempotent.
 func (r *Reservation) Release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -222,7 +217,7 @@ func (r *Reservation) Release() {
 		return
 	}
 	r.released = true
-	r.budget.add(r.owner, -r.bytes)
-	r.budget.o.Disk.settle(r.bytes - r.written)
+	r.budget.addReserved(r.owner, -r.bytes)
+	r.budget.o.Disk.releaseBytes(r.bytes - r.written)
 	r.bytes, r.written = 0, 0
 }

@@ -1,6 +1,5 @@
-// Package diskspace reserves room on a disk before it is used, so that a request that
-// would fill the disk, or take more than its owner's share, is refused instead of failing
-// halfway and taking others with it.
+// Package diskspace reserves disk space before it is used. A request that would fill the disk or exceed its owner's
+// share is refused, instead of failing halfway together with others.
 package diskspace
 
 import (
@@ -13,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Disk keeps some bytes of one file system free. All methods may be called concurrently,
-// also on a nil Disk, which keeps nothing free.
+// Disk keeps some bytes of a file system free. All methods may be called concurrently, also on a nil Disk, which
+// keeps nothing free.
 type Disk struct {
 	minFree int64
 	measure func() (free, size int64, err error)
@@ -23,19 +22,19 @@ type Disk struct {
 	pending int64 // reserved and not written yet
 }
 
-// DiskOptions describe a file system.
+// DiskOptions configure a Disk.
 type DiskOptions struct {
-	// Dir is a directory of it. It must exist whenever room is reserved.
+	// Dir is a directory on the file system. It must exist at each reservation.
 	Dir string
-	// MinFree is how many bytes stay free, but at most a twentieth of the file system:
-	// a small disk can be used, too. 0 or less keeps nothing free.
+	// MinFree is how many bytes stay free, but at most a twentieth of the file system, so that a small disk can be
+	// used. 0 or less keeps nothing free.
 	MinFree int64
-	// Measure returns how many bytes are free, and how many the file system has.
-	// Default: the kernel is asked. It is called concurrently.
+	// Measure returns the number of free bytes and the size of the file system. It must be safe for concurrent use.
+	// Default: the kernel's figures.
 	Measure func() (free, size int64, err error)
 }
 
-// NewDisk returns a file system of which nothing is reserved.
+// NewDisk returns a Disk without reservations.
 func NewDisk(o DiskOptions) *Disk {
 	if o.Measure == nil {
 		o.Measure = func() (int64, int64, error) { return measureDisk(o.Dir) }
@@ -43,8 +42,7 @@ func NewDisk(o DiskOptions) *Disk {
 	return &Disk{minFree: o.MinFree, measure: o.Measure}
 }
 
-// measureDisk returns how many bytes an ordinary user can still write where dir is, and
-// the size of the file system.
+// measureDisk returns how many bytes an ordinary user can still write on the file system of dir, and its size.
 func measureDisk(dir string) (free, size int64, err error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -53,7 +51,7 @@ func measureDisk(dir string) (free, size int64, err error) {
 	return int64(st.Bavail) * st.Bsize, int64(st.Blocks) * st.Bsize, nil //nolint:gosec // sizes of real disks
 }
 
-// Size returns how many bytes the file system has, 0 for a nil Disk.
+// Size returns the size of the file system in bytes, 0 for a nil Disk.
 func (d *Disk) Size() (int64, error) {
 	if d == nil {
 		return 0, nil
@@ -65,19 +63,17 @@ func (d *Disk) Size() (int64, error) {
 	return size, nil
 }
 
-// Check reports whether there is room at all, for what needs little and cannot say how
-// much.
+// Check reports whether the minimum is free. It is for small writes of unknown size.
 //
-// Exhausted: less is free than has to stay free.
+// Exhausted: less than the minimum is free.
 func (d *Disk) Check() error {
 	if d == nil {
 		return nil
 	}
-	return d.reserve(0)
+	return d.reserveBytes(0)
 }
 
-// Missing returns how many bytes have to be freed before bytes can be reserved; 0 or less
-// if none.
+// Missing returns how many bytes must be freed before bytes can be reserved; 0 or less if none.
 func (d *Disk) Missing(bytes int64) (int64, error) {
 	if d == nil || d.minFree <= 0 {
 		return 0, nil
@@ -88,7 +84,7 @@ func (d *Disk) Missing(bytes int64) (int64, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return bytes - d.room(free, size), nil
+	return bytes - d.availableLocked(free, size), nil
 }
 
 func (d *Disk) measureNow() (free, size int64, err error) {
@@ -98,12 +94,14 @@ func (d *Disk) measureNow() (free, size int64, err error) {
 	return free, size, nil
 }
 
-// room returns how many bytes can be reserved; below zero if too little is free. The lock
-// is held.
-func (d *Disk) room(free, size int64) int64 { return free - d.pending - min(d.minFree, size/20) }
+// availableLocked returns how many bytes can be reserved; negative if less than the minimum is free. The lock must be
+// held.
+func (d *Disk) availableLocked(free, size int64) int64 {
+	return free - d.pending - min(d.minFree, size/20)
+}
 
-// reserve counts bytes that will be written. The caller takes them back with settle.
-func (d *Disk) reserve(bytes int64) error {
+// reserveBytes reserves bytes that will be written. releaseBytes ends the reservation.
+func (d *Disk) reserveBytes(bytes int64) error {
 	if d == nil || d.minFree <= 0 {
 		return nil
 	}
@@ -113,7 +111,7 @@ func (d *Disk) reserve(bytes int64) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if room := d.room(free, size); room < 0 || bytes > room {
+	if room := d.availableLocked(free, size); room < 0 || bytes > room {
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Exhausted, "the server's disk is almost full: %s are needed, and %s can be used",
 				formatSize(bytes), formatSize(max(room, 0))),
@@ -123,8 +121,8 @@ func (d *Disk) reserve(bytes int64) error {
 	return nil
 }
 
-// settle ends the reservation of bytes, which were written or are not needed.
-func (d *Disk) settle(bytes int64) {
+// releaseBytes ends the reservation of bytes that were written or are not needed.
+func (d *Disk) releaseBytes(bytes int64) {
 	if d == nil || d.minFree <= 0 {
 		return
 	}
@@ -133,9 +131,8 @@ func (d *Disk) settle(bytes int64) {
 	d.pending -= bytes
 }
 
-// Disks finds the Disk of a directory: directories of one file system have the same, so
-// that what is reserved for one of them counts for all. All methods may be called
-// concurrently.
+// Disks finds the Disk of a directory. Directories on the same file system share a Disk and its reservations. All
+// methods may be called concurrently.
 type Disks struct {
 	minFree int64
 
@@ -143,8 +140,7 @@ type Disks struct {
 	disks map[uint64]*Disk // by device
 }
 
-// NewDisks returns the disks of the machine. Each keeps minFree bytes free, see
-// DiskOptions.
+// NewDisks returns Disks that keep minFree bytes free each: see DiskOptions.
 func NewDisks(minFree int64) *Disks { return &Disks{minFree: minFree, disks: make(map[uint64]*Disk)} }
 
 // At returns the disk of a directory, which must exist.

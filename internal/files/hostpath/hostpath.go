@@ -1,6 +1,5 @@
-// Package hostpath says which directories of the machine a sandbox may be
-// shown on request. It is a guard rail against a slip of the pen: whoever may
-// name paths at all can still insist.
+// Package hostpath says which directories of the machine a client may mount into a sandbox. It protects against
+// mistakes, not against a client that is allowed to name paths.
 package hostpath
 
 import (
@@ -15,36 +14,34 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// whole are directories that are refused with all that is in them.
-var whole = []string{"/etc", "/proc", "/sys", "/dev", "/boot"}
+// refusedTrees are directories that are refused with everything in them.
+var refusedTrees = []string{"/etc", "/proc", "/sys", "/dev", "/boot"}
 
-// alone are directories that are refused themselves; what is in them may be
-// shown.
-var alone = []string{"/", "/run", "/var", "/var/run", "/var/lib", "/root", "/home"}
+// refusedDirs are directories that are refused themselves; files in them are allowed.
+var refusedDirs = []string{"/", "/run", "/var", "/var/run", "/var/lib", "/root", "/home"}
 
-// credentials are what a home directory has that must not be shown, with all that is in it.
-var credentials = []string{
+// credentialPaths are paths in a home directory that are refused with everything in them.
+var credentialPaths = []string{
 	".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config", ".netrc", ".git-credentials", ".npmrc", ".pypirc",
 	".password-store", ".local/share/keyrings", ".mozilla",
 }
 
-// Rules say which paths of this machine are refused besides those that are refused on
-// every one.
+// Rules configure refused paths of this machine, in addition to those that are refused on every machine.
 type Rules struct {
-	// Own are absolute paths of sandpit's own: directories with its state, and the socket
-	// of Docker. They are refused with what is in them, and so is what they are in.
+	// Own are absolute paths of sandpit: directories with its state, and the socket of Docker. They are refused with
+	// everything in them and every directory above them.
 	Own []string
-	// Homes are home directories besides those of the users in /etc/passwd. A home is
-	// refused, and so are the credentials in it and what it is in.
+	// Homes are home directories in addition to those of the users in /etc/passwd. A home directory is refused, and
+	// so are the credentials in it and every directory above it.
 	Homes []string
-	// Allowed are resolved paths that may be shown all the same.
+	// Allowed are resolved paths that are allowed despite the rules.
 	Allowed []string
 }
 
-// Resolve returns the absolute path without symbolic links, which is what must
-// be shown and checked: a link could be turned around between the two.
+// Resolve returns the absolute path without symbolic links. The result must be the path that is checked and mounted,
+// because a link could change in between.
 //
-// NotFound: nothing is there.
+// NotFound: no such file.
 func Resolve(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -57,26 +54,25 @@ func Resolve(path string) (string, error) {
 	return resolved, nil
 }
 
-// Check refuses a resolved path that would give a sandbox the machine, a way to control
-// it, a user's home directory or credentials, or files of sandpit's own, unless it is
-// among the allowed ones.
+// Check refuses a resolved path that would give a sandbox control over the machine, a user's home directory or
+// credentials, or files of sandpit itself, unless it is in Allowed.
 //
 // PermissionDenied: refused. Invalid: neither a directory nor a regular file.
 func (r Rules) Check(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return sandpit.Errorf(sandpit.CodeOf(err), "look at %s: %w", path, err)
+		return sandpit.Errorf(sandpit.CodeOf(err), "check %s: %w", path, err)
 	}
 	isSocket := info.Mode()&fs.ModeSocket != 0
 	if !info.IsDir() && !info.Mode().IsRegular() && !isSocket {
 		return sandpit.Errorf(sandpit.Invalid, "%s is neither a directory nor a regular file", path)
 	}
-	reason := r.reason(path)
+	reason := r.refusalOf(path)
 	switch {
 	case isSocket:
-		reason = "a socket, and whoever listens on it takes orders"
+		reason = "a socket, whose server a sandbox could control"
 	case reason == "" && isWithin(path, "/run") && info.IsDir() && holdsSocket(path):
-		reason = "a directory of sockets, and whoever listens on them takes orders"
+		reason = "a directory of sockets, whose servers a sandbox could control"
 	}
 	if reason == "" || slices.Contains(r.Allowed, path) {
 		return nil
@@ -84,69 +80,69 @@ func (r Rules) Check(path string) error {
 	return sandpit.Errorf(sandpit.PermissionDenied, "%s is %s", path, reason)
 }
 
-// Reason says what is wrong with showing a path, "" for nothing. Unlike Check it does not
-// require the path to exist on this machine, and resolves its symbolic links as far as it does.
+// Reason returns why a path is refused, "" if it is allowed. Unlike Check it does not require the path to exist; it
+// resolves symbolic links in the part that exists.
 func (r Rules) Reason(path string) string {
-	real := resolved(path)
+	real := resolveExisting(path)
 	if slices.Contains(r.Allowed, real) {
 		return ""
 	}
 	if info, err := os.Stat(real); err == nil && info.Mode()&fs.ModeSocket != 0 {
-		return "a socket, and whoever listens on it takes orders"
+		return "a socket, whose server a sandbox could control"
 	}
-	return r.reason(real)
+	return r.refusalOf(real)
 }
 
-// reason says what is wrong with showing a path, "" for nothing.
-func (r Rules) reason(path string) string {
-	const machine = "a part of the machine itself"
-	if slices.ContainsFunc(whole, func(d string) bool { return isWithin(path, d) }) {
+// refusalOf returns why a resolved path is refused, "" if it is allowed.
+func (r Rules) refusalOf(path string) string {
+	const machine = "part of the machine itself"
+	if slices.ContainsFunc(refusedTrees, func(d string) bool { return isWithin(path, d) }) {
 		return machine
 	}
 	for _, own := range r.Own {
-		if overlaps(path, resolved(own)) {
-			return "a directory of sandpit's own or a socket of Docker, or part of one, or holds one"
+		if overlaps(path, resolveExisting(own)) {
+			return "a directory of sandpit or a socket of Docker, or inside or above one"
 		}
 	}
 	for _, home := range slices.Concat(r.Homes, systemHomes()) {
-		if home = resolved(home); isUnusualHome(home) {
+		if home = resolveExisting(home); isUnusualHome(home) {
 			continue
 		}
 		if isWithin(home, path) && path != "/" {
-			return "a home directory, or holds one"
+			return "a home directory, or above one"
 		}
-		for _, name := range credentials {
+		for _, name := range credentialPaths {
 			if overlaps(path, filepath.Join(home, name)) {
-				return "credentials of a user, or holds them"
+				return "credentials of a user, or above them"
 			}
 		}
 	}
 	if filepath.Dir(path) == "/home" {
-		return "a home directory, or holds one"
+		return "a home directory, or above one"
 	}
-	if slices.Contains(alone, path) {
+	if slices.Contains(refusedDirs, path) {
 		return machine
 	}
 	return ""
 }
 
-// isUnusualHome reports whether a home is a directory of the system, which is no reason to
-// refuse it or what it is in: in containers some users live in / or /usr.
+// isUnusualHome reports whether a home directory is a directory of the system, which the rules for homes do not
+// cover: in containers some users live in / or /usr.
 func isUnusualHome(home string) bool {
 	return !filepath.IsAbs(home) || home == "/" || slices.ContainsFunc([]string{"/usr", "/opt", "/srv", "/bin", "/tmp"}, func(d string) bool {
 		return isWithin(d, home)
 	})
 }
 
-// isWithin reports whether a clean path is dir or in it.
+// isWithin reports whether a clean path is dir or below it.
 func isWithin(path, dir string) bool {
 	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
 }
 
 func overlaps(a, b string) bool { return isWithin(a, b) || isWithin(b, a) }
 
-// resolved is Resolve as far as the path exists.
-func resolved(path string) string {
+// resolveExisting resolves symbolic links in the part of a path that exists.
+func resolveExisting(path string) string {
 	path = filepath.Clean(path)
 	for dir, rest := path, ""; ; dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest) {
 		if real, err := filepath.EvalSymlinks(dir); err == nil {
@@ -158,12 +154,11 @@ func resolved(path string) string {
 	}
 }
 
-// holdsSocket reports whether a socket is directly in a directory, as in a user's
-// directory below /run.
+// holdsSocket reports whether a directory directly contains a socket, as a user's directory below /run does.
 func holdsSocket(dir string) bool {
 	f, err := os.Open(dir)
 	if err != nil {
-		return true // what cannot be looked at is not shown
+		return true // an unreadable directory is refused
 	}
 	defer f.Close()
 	const most = 10_000
@@ -177,7 +172,7 @@ const (
 	lastUser  = 60_000
 )
 
-// systemHomes returns the home directories of root and of people who have an account.
+// systemHomes returns the home directories of root and of accounts of people.
 func systemHomes() []string {
 	homes := []string{"/root"}
 	text, err := os.ReadFile("/etc/passwd")
@@ -192,8 +187,7 @@ func systemHomes() []string {
 	return homes
 }
 
-// homeOf returns the home directory in a line of /etc/passwd if it is that of root or of a
-// person.
+// homeOf returns the home directory in a line of /etc/passwd if the account is root's or a person's.
 func homeOf(line string) (string, bool) {
 	fields := strings.Split(strings.TrimSpace(line), ":")
 	const fieldCount, uidField, homeField = 7, 2, 5

@@ -12,31 +12,30 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Limits bound what Compare returns. Zero is none.
+// Limits bound what Compare returns. Zero means none.
 type Limits struct {
 	Changes int
 	Patches int // bytes of all patches together
 }
 
-// Compare tells how the files of one become those of another, both being layers of the
-// same image; nil is the image itself. A directory that one has written, and the other has
-// as their image, is told only if nothing in it was. Patches are made of the texts that
-// were kept.
-func Compare(from, to *Layer, most Limits) sandpit.FileDiff {
+// Compare returns how the files of one layer differ from those of another. Both must be layers of the same image; nil
+// means the image itself. A directory that only one layer has written is included only if nothing in it was written.
+// Patches are made from the stored texts.
+func Compare(from, to *Layer, limits Limits) sandpit.FileDiff {
 	d := sandpit.FileDiff{Changes: []sandpit.FileChange{}}
-	left := most.Patches
-	names, full := paths(from, to)
+	left := limits.Patches
+	names, full := changedPaths(from, to)
 	for _, name := range names {
-		c, ok := compare(from, to, name)
+		c, ok := compareFile(from, to, name)
 		if !ok || full[name] && c.Type == "directory" && (c.Kind == sandpit.DiffWritten || c.Kind == sandpit.DiffRestored) {
 			continue
 		}
-		if len(d.Changes) == most.Changes {
+		if len(d.Changes) == limits.Changes {
 			d.Truncated = true
 			break
 		}
 		if left > 0 {
-			c.Patch = patch(from, to, name)
+			c.Patch = makePatch(from, to, name)
 			if left -= len(c.Patch); left <= 0 {
 				c.Patch, d.Truncated = "", true
 			}
@@ -46,24 +45,23 @@ func Compare(from, to *Layer, most Limits) sandpit.FileDiff {
 	return d
 }
 
-// paths returns all that either says something of, in order, and the directories of
-// those.
-func paths(layers ...*Layer) (names []string, full map[string]bool) {
+// changedPaths returns all paths that any of the layers has, sorted, and the directories that contain them.
+func changedPaths(layers ...*Layer) (names []string, full map[string]bool) {
 	all := make(map[string]bool)
 	full = make(map[string]bool)
 	for _, l := range layers {
 		if l != nil {
 			for name := range l.files {
-				all[name], full[parent(name)] = true, true
+				all[name], full[parentOf(name)] = true, true
 			}
 		}
 	}
 	return slices.Sorted(maps.Keys(all)), full
 }
 
-func compare(from, to *Layer, name string) (sandpit.FileChange, bool) {
-	old, hasOld := from.find(name)
-	now, hasNow := to.find(name)
+func compareFile(from, to *Layer, name string) (sandpit.FileChange, bool) {
+	old, hasOld := from.findFile(name)
+	now, hasNow := to.findFile(name)
 	c := sandpit.FileChange{Path: "/" + name}
 	switch {
 	case !hasOld && now.gone:
@@ -73,29 +71,29 @@ func compare(from, to *Layer, name string) (sandpit.FileChange, bool) {
 		c.Kind = sandpit.DiffWritten
 	case !hasNow:
 		c.Kind = sandpit.DiffRestored
-		c.Type, c.OldMode, c.OldSize = kind(old), old.mode, old.size
+		c.Type, c.OldMode, c.OldSize = typeName(old), old.mode, old.size
 		return c, true
-	case old.gone && now.gone, same(old, now):
+	case old.gone && now.gone, isSameFile(old, now):
 		return c, false
 	case old.gone:
 		c.Kind = sandpit.DiffAdded
 	case now.gone:
 		c.Kind = sandpit.DiffRemoved
-		c.Type, c.Mode, c.Size = kind(old), old.mode, old.size
+		c.Type, c.Mode, c.Size = typeName(old), old.mode, old.size
 		return c, true
 	default:
 		c.Kind, c.OldMode, c.OldSize = sandpit.DiffChanged, old.mode, old.size
 	}
-	c.Type, c.Mode, c.Size = kind(now), now.mode, now.size
+	c.Type, c.Mode, c.Size = typeName(now), now.mode, now.size
 	return c, true
 }
 
-func same(a, b file) bool {
+func isSameFile(a, b file) bool {
 	return a.gone == b.gone && a.kind == b.kind && a.mode == b.mode && a.uid == b.uid && a.gid == b.gid &&
 		a.size == b.size && a.link == b.link && a.sum == b.sum
 }
 
-func kind(f file) string {
+func typeName(f file) string {
 	switch f.kind {
 	case tar.TypeReg, tar.TypeLink:
 		return "file"
@@ -108,11 +106,11 @@ func kind(f file) string {
 	}
 }
 
-// patch returns how one text becomes the other, "" if they are not both known to be
-// texts, or if a name would be taken for a part of the patch.
-func patch(from, to *Layer, name string) string {
-	old, hasOld := from.find(name)
-	now, hasNow := to.find(name)
+// makePatch returns a patch from one text to the other, "" if not both are known texts, or if the name could be
+// mistaken for a part of the patch.
+func makePatch(from, to *Layer, name string) string {
+	old, hasOld := from.findFile(name)
+	now, hasNow := to.findFile(name)
 	if !hasOld || !hasNow || old.text == nil && !old.gone || now.text == nil && !now.gone || old.sum == now.sum ||
 		strings.ContainsFunc(name, unicode.IsControl) {
 		return ""

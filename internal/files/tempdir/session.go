@@ -17,12 +17,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Session has the temporary directories of a program that keeps no account elsewhere and
-// may be killed at any moment: what one that is gone has left, Sweep removes. All methods
-// may be called concurrently.
+// Session holds the temporary directories of a program that has no other record of them and may be killed at any
+// moment: Sweep removes what a killed program has left. All methods may be called concurrently.
 type Session struct {
 	mu    sync.Mutex
-	note  *os.File // locked as long as the session lives; it names what was made
+	note  *os.File // locked while the session lives; it lists the directories
 	shown []string
 }
 
@@ -31,7 +30,7 @@ const notePrefix = "session-"
 // maxNote is how much of a note is read, in bytes.
 const maxNote = 1 << 20
 
-// Begin begins a session whose note is in a directory that is closed to other users.
+// Begin starts a session with a note in a directory that is closed to other users.
 func Begin(notes string) (*Session, error) {
 	for {
 		note, err := os.CreateTemp(notes, notePrefix)
@@ -39,7 +38,7 @@ func Begin(notes string) (*Session, error) {
 			return nil, fmt.Errorf("note temporary directories: %w", err)
 		}
 		err = unix.Flock(int(note.Fd()), unix.LOCK_EX)
-		if err == nil && named(note) {
+		if err == nil && isLinked(note) {
 			return &Session{note: note}, nil
 		}
 		_ = note.Close() // nothing was written
@@ -49,21 +48,21 @@ func Begin(notes string) (*Session, error) {
 	}
 }
 
-// named reports whether nobody has removed a file since it was opened.
-func named(f *os.File) bool {
+// isLinked reports whether an open file still has a name.
+func isLinked(f *os.File) bool {
 	var stat unix.Stat_t
 	return unix.Fstat(int(f.Fd()), &stat) == nil && stat.Nlink > 0
 }
 
-// Make is Make, of what End removes.
+// Make is the function Make for a directory that End removes.
 func (s *Session) Make(shown string) error {
 	if _, err := outerOf(shown); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// It is written down before it is there: whoever is killed in between leaves a name
-	// of nothing.
+	// The note comes first: a program that is killed in between leaves only the name of a directory that does not
+	// exist.
 	if _, err := s.note.WriteString(strconv.Quote(shown) + "\n"); err != nil {
 		return fmt.Errorf("note temporary directories: %w", err)
 	}
@@ -71,15 +70,14 @@ func (s *Session) Make(shown string) error {
 	return Make(shown)
 }
 
-// End removes everything that was made. What cannot be removed is left to Sweep. It must
-// be called once.
+// End removes all directories of the session. Sweep removes those that End could not. It must be called once.
 func (s *Session) End(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(removeNoted(ctx, s.note, s.shown), s.note.Close())
 }
 
-// removeNoted removes directories and then the note of them.
+// removeNoted removes directories and then their note.
 func removeNoted(ctx context.Context, note *os.File, shown []string) error {
 	var errs []error
 	for _, path := range shown {
@@ -91,7 +89,7 @@ func removeNoted(ctx context.Context, note *os.File, shown []string) error {
 	return os.Remove(note.Name())
 }
 
-// Sweep removes what sessions have left that were killed. One that lives is left alone.
+// Sweep removes what killed sessions have left. It skips live sessions.
 func Sweep(ctx context.Context, notes string) error {
 	list, err := filepath.Glob(filepath.Join(notes, notePrefix+"*"))
 	if err != nil {
@@ -99,12 +97,12 @@ func Sweep(ctx context.Context, notes string) error {
 	}
 	var errs []error
 	for _, path := range list {
-		errs = append(errs, sweep(ctx, path))
+		errs = append(errs, sweepSession(ctx, path))
 	}
 	return errors.Join(errs...)
 }
 
-func sweep(ctx context.Context, path string) error {
+func sweepSession(ctx context.Context, path string) error {
 	note, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -114,15 +112,15 @@ func sweep(ctx context.Context, path string) error {
 	}
 	defer note.Close()
 	err = unix.Flock(int(note.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !named(note) {
-		return nil // it lives, or somebody else has swept it
+	if errors.Is(err, unix.EWOULDBLOCK) || err == nil && !isLinked(note) {
+		return nil // it is alive, or another sweep has removed it
 	}
 	if err != nil {
 		return sandpit.Errorf(sandpit.CodeOf(err), "lock %s: %w", path, err)
 	}
 	var shown []string
 	for lines := bufio.NewScanner(io.LimitReader(note, maxNote)); lines.Scan(); {
-		// A line that is not whole was being written when its program was killed.
+		// An incomplete line was being written when its program was killed.
 		if name, err := strconv.Unquote(strings.TrimSpace(lines.Text())); err == nil {
 			shown = append(shown, name)
 		}

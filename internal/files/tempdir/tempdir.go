@@ -1,10 +1,9 @@
-// Package tempdir makes directories of the machine that sandboxes are shown, and
-// removes them when the sandboxes are gone.
+// Package tempdir creates directories of the machine that are mounted in sandboxes, and removes them when the
+// sandboxes are gone.
 //
-// Each is two directories: the outer one, sandbox_NAME_RANDOM, is closed to all other
-// users of the machine; the inner one, which is shown, is open to everybody, so that
-// whoever programs run as in the sandbox can write there. What a sandbox leaves in it is
-// hostile: links, modes and depths included.
+// Each consists of two directories. The outer one, sandbox_NAME_RANDOM, is closed to all other users of the machine.
+// The inner one, which is mounted, is open to all, so that programs can write there as any user of the sandbox. What
+// a sandbox leaves in it is hostile: links, modes and depths included.
 package tempdir
 
 import (
@@ -25,20 +24,20 @@ import (
 )
 
 const (
-	// inner is the name of the directory that is shown.
-	inner = "files"
-	// maxName is how much of a target's name is in that of its directory, in bytes.
+	// shownName is the name of the inner directory.
+	shownName = "files"
+	// maxName is how much of a target's name becomes part of the directory's name, in bytes.
 	maxName = 40
 )
 
 var (
 	outerPattern = regexp.MustCompile(`^sandbox_[A-Za-z0-9_.-]{1,40}_[0-9a-f]{16}$`)
-	unfit        = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
+	unsafeChars  = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 )
 
-// Check returns the directory below which others can be made, links resolved.
+// Check returns the directory for temporary directories, with links resolved.
 //
-// PermissionDenied: other users could exchange what is made there. NotFound.
+// PermissionDenied: other users could replace directories in it. NotFound.
 func Check(parent string) (string, error) {
 	resolved, err := filepath.EvalSymlinks(parent)
 	if err != nil {
@@ -49,7 +48,7 @@ func Check(parent string) (string, error) {
 		return "", sandpit.Errorf(sandpit.CodeOf(err), "directory for temporary ones: %w", err)
 	}
 	if !info.IsDir() {
-		return "", sandpit.Errorf(sandpit.Invalid, "directory for temporary ones: %s is none", resolved)
+		return "", sandpit.Errorf(sandpit.Invalid, "directory for temporary ones: %s is not a directory", resolved)
 	}
 	if info.Mode().Perm()&0o022 != 0 && info.Mode()&fs.ModeSticky == 0 {
 		return "", sandpit.WithHint(
@@ -59,20 +58,18 @@ func Check(parent string) (string, error) {
 	return resolved, nil
 }
 
-// Name returns the path that is to be shown at target, below a directory that Check has
-// returned. Nothing is made.
+// Name returns a path to mount at target, below a directory that Check has returned. It creates nothing.
 func Name(parent, target string) string {
-	name := unfit.ReplaceAllString(path.Base(target), "_")
+	name := unsafeChars.ReplaceAllString(path.Base(target), "_")
 	name = name[:min(len(name), maxName)]
 	raw := make([]byte, 8)
 	_, _ = rand.Read(raw) // never fails: crypto/rand ends the program instead
-	return filepath.Join(parent, "sandbox_"+name+"_"+hex.EncodeToString(raw), inner)
+	return filepath.Join(parent, "sandbox_"+name+"_"+hex.EncodeToString(raw), shownName)
 }
 
-// Make makes what Name has named. What is there already from an earlier call stays as it
-// is.
+// Make creates the directories for a path that Name has returned. Directories from an earlier call stay.
 //
-// Invalid: Name would not say so. PermissionDenied: something else is there.
+// Invalid: not a path of Name. PermissionDenied: the path has something else.
 func Make(shown string) error {
 	outer, err := outerOf(shown)
 	if err != nil {
@@ -89,24 +86,22 @@ func Make(shown string) error {
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
 	defer root.Close()
-	if err := root.Mkdir(inner, 0o777); err != nil {
+	if err := root.Mkdir(shownName, 0o777); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return nil
 		}
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
-	if err := root.Chmod(inner, 0o777); err != nil { // whatever the umask is
+	if err := root.Chmod(shownName, 0o777); err != nil { // the umask may have removed bits
 		return fmt.Errorf("make a temporary directory: %w", err)
 	}
 	return nil
 }
 
-// Remove removes what Make has made, with all that is in it, and nothing else. What is
-// not there is fine.
+// Remove removes the directories that Make has created, with everything in them. A missing directory is not an error.
 //
-// Invalid: Name would not say so. PermissionDenied: something else is there, or somebody
-// else's files are in it. The context's error: there was more than could be removed in
-// time; the next call goes on.
+// Invalid: not a path of Name. PermissionDenied: the path has something else, or contains files of other users. The
+// context's error: not everything was removed in time; the next call continues.
 func Remove(ctx context.Context, shown string) error {
 	outer, err := outerOf(shown)
 	if err != nil {
@@ -130,16 +125,16 @@ func Remove(ctx context.Context, shown string) error {
 	return nil
 }
 
-// outerOf returns the directory around one that is shown.
+// outerOf returns the outer directory of a mounted one.
 func outerOf(shown string) (string, error) {
 	outer := filepath.Dir(shown)
-	if !filepath.IsAbs(shown) || filepath.Clean(shown) != shown || filepath.Base(shown) != inner || !outerPattern.MatchString(filepath.Base(outer)) {
-		return "", sandpit.Errorf(sandpit.Invalid, "%.200q is no temporary directory of a sandbox", shown)
+	if !filepath.IsAbs(shown) || filepath.Clean(shown) != shown || filepath.Base(shown) != shownName || !outerPattern.MatchString(filepath.Base(outer)) {
+		return "", sandpit.Errorf(sandpit.Invalid, "%.200q is not a temporary directory of a sandbox", shown)
 	}
 	return outer, nil
 }
 
-// checkOwn makes sure that a directory is one of this user's, and closed to others.
+// checkOwn returns an error unless the directory belongs to this user and is closed to others.
 func checkOwn(outer string) error {
 	info, err := os.Lstat(outer)
 	if err != nil {

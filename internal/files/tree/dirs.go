@@ -15,50 +15,46 @@ import (
 )
 
 const (
-	// permBits are what a mode keeps without being asked.
+	// permBits are the mode bits that are kept by default.
 	permBits    = 0o777
 	specialBits = unix.S_ISUID | unix.S_ISGID | unix.S_ISVTX
-	// ownerBits are what whoever fills a directory needs.
+	// ownerBits are the permissions that the process needs to fill a directory.
 	ownerBits = 0o700
-	// maxSettled bounds the memory for directories that are done, to about 40 MB.
-	maxSettled = 1 << 20
-	// maxTries is how often something is made while others make it too.
+	// maxFinished bounds the memory for finished directories, to about 40 MB.
+	maxFinished = 1 << 20
+	// maxTries is how often an entry is created again if other processes create it at the same time.
 	maxTries = 8
 )
 
-// dirs are the directories on the way to the present member, kept open, the
-// target first.
+// dirs are the open directories on the way to the current member, the target first.
 //
-// A directory gets its mode and time when the stream has left it, so that it can
-// be filled whatever its mode. What must be remembered for that is one level of
-// depth each. A stream may come back to a directory, which changes its time
-// again: a directory that is known to be settled then gets the time back that it
-// is found with. To know that takes a hash of 64 bits for each settled
-// directory, for the first million of them; if one is mistaken for another, one
-// time is off.
+// A directory gets its mode and time when the stream has left it, so that it can be filled whatever its mode. That
+// takes memory only for one entry for each level. A stream may return to a directory, which changes its time again: a
+// directory that is known to be finished then keeps the time that it had. That takes a hash of 64 bits for each
+// finished directory, up to a million of them; a collision would leave one time wrong.
 type dirs struct {
-	root    *beneath.Root
-	owner   *Owner // nil: no need to give what is made to somebody
-	stack   []level
-	settled map[uint64]struct{}
-	seed    maphash.Seed
+	root     *beneath.Root
+	owner    *Owner // nil: new files need no change of owner
+	stack    []level
+	finished map[uint64]struct{}
+	seed     maphash.Seed
 }
 
 // level is one open directory.
 type level struct {
 	path   string // clean; "." for the target
 	fd     int
-	file   *os.File // what the descriptor belongs to, if it came from the root
-	linked bool     // reached through a link: its real depth is unknown
-	made   bool     // by this stream
-	meta   *meta    // what it gets at the end, if anything
+	file   *os.File // owner of the descriptor, if opened by the root
+	linked bool     // reached through a link, so its real depth is unknown
+	made   bool     // created by this stream
+	meta   *meta    // mode and time to set at the end, if any
 
-	// granted and denied are permission bits that files made here did get and
-	// did not: the process's umask and default ACLs, learned without asking.
+	// granted and denied are permission bits that files created here did get and did not get, because of the umask
+	// and default ACLs.
 	granted, denied uint32
 }
 
-// meta is what is kept of a file.
+// meta is the stored mode and time of a file.
 type meta struct {
 	mode  uint32 // permission and special bits
 	mtime unix.Timespec
@@ -67,137 +63,136 @@ type meta struct {
 func openDirs(root *beneath.Root, owner *Owner) (*dirs, error) {
 	top, err := root.OpenDir(".")
 	if err != nil {
-		return nil, failed("open", ".", err)
+		return nil, fileError("open", ".", err)
 	}
 	if owner != nil && owner.UID == os.Geteuid() && owner.GID == os.Getegid() {
 		owner = nil
 	}
 	return &dirs{
-		root: root, owner: owner, seed: maphash.MakeSeed(), settled: map[uint64]struct{}{},
+		root: root, owner: owner, seed: maphash.MakeSeed(), finished: map[uint64]struct{}{},
 		stack: []level{{path: ".", fd: int(top.Fd()), file: top}},
 	}, nil
 }
 
-// here is the innermost open directory.
-func (d *dirs) here() *level { return &d.stack[len(d.stack)-1] }
+// innermost returns the innermost open directory.
+func (d *dirs) innermost() *level { return &d.stack[len(d.stack)-1] }
 
-// depth is how many directories below the target the innermost one is for sure.
+// depth returns how many levels below the target the innermost directory certainly is.
 func (d *dirs) depth() int {
-	if d.here().linked {
+	if d.innermost().linked {
 		return 0
 	}
 	return len(d.stack) - 1
 }
 
-// holds reports whether path is the level's directory or below it.
-func (l *level) holds(path string) bool {
+// contains reports whether path is the level's directory or below it.
+func (l *level) contains(path string) bool {
 	if l.path == "." || l.path == path {
 		return true
 	}
 	return len(path) > len(l.path) && path[len(l.path)] == '/' && strings.HasPrefix(path, l.path)
 }
 
-// enter goes to a directory, making what is missing on the way. The result is
-// good until the next call.
-func (d *dirs) enter(path string) (*level, error) {
-	for !d.here().holds(path) {
-		if err := d.leave(); err != nil {
+// enterDir opens a directory and creates missing ones on the way. The result is valid until the next call.
+func (d *dirs) enterDir(path string) (*level, error) {
+	for !d.innermost().contains(path) {
+		if err := d.leaveDir(); err != nil {
 			return nil, err
 		}
 	}
-	for d.here().path != path {
+	for d.innermost().path != path {
 		from := 0
-		if at := d.here().path; at != "." {
+		if at := d.innermost().path; at != "." {
 			from = len(at) + 1
 		}
 		end := len(path)
 		if i := strings.IndexByte(path[from:], '/'); i >= 0 {
 			end = from + i
 		}
-		if err := d.descend(path[:end], path[from:end]); err != nil {
+		if err := d.enterChild(path[:end], path[from:end]); err != nil {
 			return nil, err
 		}
 	}
-	return d.here(), nil
+	return d.innermost(), nil
 }
 
-// descend opens a directory that the stream does not describe at this place, or
-// makes it. Another stream may make it at the same moment.
-func (d *dirs) descend(path, name string) error {
-	settled := d.isSettled(path)
+// enterChild opens a directory that the stream has not described here, or creates it. Another process may create it
+// at the same time.
+func (d *dirs) enterChild(path, name string) error {
+	settled := d.isFinished(path)
 	var err error
 	for range maxTries {
 		var l level
-		if l, err = d.open(path, name, settled); err == nil {
-			return d.resume(l, settled)
+		if l, err = d.openDir(path, name, settled); err == nil {
+			return d.pushExisting(l, settled)
 		}
 		if isNoDir(err) {
-			return d.follow(path)
+			return d.followLink(path)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			err = d.create(path, name, 0o755)
+			err = d.createDir(path, name, 0o755)
 		}
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
 	}
 	if err != nil {
-		return failed("open", path, err)
+		return fileError("open", path, err)
 	}
 	return nil
 }
 
-// resume goes into a directory that was there.
-func (d *dirs) resume(l level, settled bool) error {
+// pushExisting enters a directory that existed.
+func (d *dirs) pushExisting(l level, settled bool) error {
 	d.stack = append(d.stack, l)
 	if !settled {
 		return nil
 	}
-	_, err := d.here().keep()
+	_, err := d.innermost().recordMeta()
 	return err
 }
 
-// describe makes a directory, or takes the one that is there, and notes what it
-// gets when the stream leaves it. Anything else in its place is removed.
-func (d *dirs) describe(path string, m meta) error {
+// makeDescribed creates a directory, or enters an existing one, and records the mode and time that it gets when the
+// stream leaves it. Any other file in its place is removed.
+func (d *dirs) makeDescribed(path string, m meta) error {
 	if path == "." {
-		if _, err := d.enter(path); err != nil {
+		if _, err := d.enterDir(path); err != nil {
 			return err
 		}
-		return d.here().adopt(m)
+		return d.innermost().setMeta(m)
 	}
-	parent, name := split(path)
-	at, err := d.enter(parent)
+	parent, name := splitName(path)
+	at, err := d.enterDir(parent)
 	if err != nil {
 		return err
 	}
-	err = d.create(path, name, ownerBits)
+	err = d.createDir(path, name, ownerBits)
 	if errors.Is(err, fs.ErrExist) {
 		var l level
-		if l, err = d.open(path, name, true); err == nil {
+		if l, err = d.openDir(path, name, true); err == nil {
 			d.stack = append(d.stack, l)
-			return d.here().adopt(m)
+			return d.innermost().setMeta(m)
 		}
 		if isNoDir(err) {
-			if err = unlink(at.fd, name); err == nil {
-				err = d.create(path, name, ownerBits)
+			if err = unlinkAt(at.fd, name); err == nil {
+				err = d.createDir(path, name, ownerBits)
 			}
 		}
 	}
 	if err != nil {
-		return failed("make", path, err)
+		return fileError("create", path, err)
 	}
-	d.here().meta = &m
+	d.innermost().meta = &m
 	return nil
 }
 
-// create makes a directory and goes into it.
-func (d *dirs) create(path, name string, mode uint32) error {
-	at := d.here()
-	if err := retry(func() error { return unix.Mkdirat(at.fd, name, mode) }); err != nil {
+// createDir creates a directory and enters it.
+func (d *dirs) createDir(path, name string, mode uint32) error {
+	at := d.innermost()
+	if err := retryInterrupted(func() error { return unix.Mkdirat(at.fd, name, mode) }); err != nil {
 		return err
 	}
-	l, err := d.open(path, name, false)
+	l, err := d.openDir(path, name, false)
 	if err != nil {
 		return err
 	}
@@ -206,20 +201,20 @@ func (d *dirs) create(path, name string, mode uint32) error {
 	return nil
 }
 
-// open opens a directory in the innermost one, and no link. With force, one of
-// our own is opened whatever its mode, which is kept in the level's meta.
-func (d *dirs) open(path, name string, force bool) (level, error) {
-	l := level{path: path, linked: d.here().linked}
+// openDir opens a directory in the innermost one, and refuses a link. With force, a directory of this user is opened
+// whatever its mode, which is recorded in the level's meta.
+func (d *dirs) openDir(path, name string, force bool) (level, error) {
+	l := level{path: path, linked: d.innermost().linked}
 	var err error
-	l.fd, err = beneath.OpenDirAt(d.here().fd, name)
+	l.fd, err = beneath.OpenDirAt(d.innermost().fd, name)
 	if force && errors.Is(err, fs.ErrPermission) {
 		return d.openForbidden(l)
 	}
 	return l, err
 }
 
-// openForbidden opens a directory that only its mode keeps us from. By way of
-// the root, as changing the mode of a name could follow a link.
+// openForbidden opens a directory whose mode forbids it. It uses the root, because changing the mode of a name could
+// follow a link.
 func (d *dirs) openForbidden(l level) (level, error) {
 	info, err := d.root.Lstat(l.path)
 	if err != nil {
@@ -241,41 +236,40 @@ func (d *dirs) openForbidden(l level) (level, error) {
 	return l, nil
 }
 
-// follow opens the directory that a link stands for, if it is one of the tree.
-// Whether it is, the root decides, by resolving the path from the top.
-func (d *dirs) follow(path string) error {
+// followLink opens the directory that a link leads to, if it is in the tree. The root checks that by resolving the
+// path from the top.
+func (d *dirs) followLink(path string) error {
 	f, err := d.root.OpenDir(path)
 	if err != nil {
-		return sandpit.Errorf(sandpit.Invalid, "open %s: a file, or a link to no directory of the tree: %w", quote(path), err)
+		return sandpit.Errorf(sandpit.Invalid, "open %s: not a directory, or a link that does not lead to a directory of the tree: %w", quoteName(path), err)
 	}
 	d.stack = append(d.stack, level{path: path, fd: int(f.Fd()), file: f, linked: true})
 	return nil
 }
 
-// keep notes the mode and time that the directory has now, to be given again at
-// the end, and lets us fill it meanwhile.
-func (l *level) keep() (*meta, error) {
+// recordMeta records the current mode and time of the directory, which are set again at the end, and makes the
+// directory writable until then.
+func (l *level) recordMeta() (*meta, error) {
 	if l.meta != nil {
 		return l.meta, nil
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(l.fd, &st); err != nil {
-		return nil, failed("look at", l.path, err)
+		return nil, fileError("stat", l.path, err)
 	}
 	l.meta = &meta{mode: st.Mode & (permBits | specialBits), mtime: st.Mtim}
 	if st.Mode&ownerBits == ownerBits || int(st.Uid) != os.Geteuid() {
 		return l.meta, nil
 	}
 	if err := unix.Fchmod(l.fd, l.meta.mode|ownerBits); err != nil {
-		return nil, failed("change the mode of", l.path, err)
+		return nil, fileError("change the mode of", l.path, err)
 	}
 	return l.meta, nil
 }
 
-// adopt has a directory that was there get a mode and time. Special bits of its
-// own stay.
-func (l *level) adopt(m meta) error {
-	found, err := l.keep()
+// setMeta sets the mode and time for an existing directory. It keeps the directory's special bits.
+func (l *level) setMeta(m meta) error {
+	found, err := l.recordMeta()
 	if err != nil {
 		return err
 	}
@@ -284,10 +278,10 @@ func (l *level) adopt(m meta) error {
 	return nil
 }
 
-// leave settles the innermost directory and closes it.
-func (d *dirs) leave() error {
-	l := d.here()
-	err := d.settle(l)
+// leaveDir finishes the innermost directory and closes it.
+func (d *dirs) leaveDir() error {
+	l := d.innermost()
+	err := d.applyMeta(l)
 	if l.file != nil {
 		_ = l.file.Close() // only read
 	} else {
@@ -297,63 +291,62 @@ func (d *dirs) leave() error {
 	return err
 }
 
-// close settles and closes all. It returns the first error.
+// close finishes and closes all directories. It returns the first error.
 func (d *dirs) close() error {
 	var first error
 	for len(d.stack) > 0 {
-		if err := d.leave(); first == nil {
+		if err := d.leaveDir(); first == nil {
 			first = err
 		}
 	}
 	return first
 }
 
-// settle gives a directory what it gets when nothing more is made in it. The
-// mode comes last: it may forbid the rest, and a new owner takes bits off.
-func (d *dirs) settle(l *level) error {
+// applyMeta sets the time, owner and mode of a directory in which nothing more is created. The mode is last: it may
+// forbid the others, and a new owner clears special bits.
+func (d *dirs) applyMeta(l *level) error {
 	if l.meta != nil {
 		if err := setTime(l.fd, ".", l.meta.mtime); err != nil {
-			return failed("set the time of", l.path, err)
+			return fileError("set the time of", l.path, err)
 		}
 	}
 	if l.made && d.owner != nil {
 		if err := unix.Fchown(l.fd, d.owner.UID, d.owner.GID); err != nil {
-			return failed("set the owner of", l.path, err)
+			return fileError("set the owner of", l.path, err)
 		}
 	}
 	if l.meta == nil {
 		return nil
 	}
 	if err := unix.Fchmod(l.fd, l.meta.mode); err != nil {
-		return failed("set the mode of", l.path, err)
+		return fileError("set the mode of", l.path, err)
 	}
-	if len(d.settled) < maxSettled {
-		d.settled[maphash.String(d.seed, l.path)] = struct{}{}
+	if len(d.finished) < maxFinished {
+		d.finished[maphash.String(d.seed, l.path)] = struct{}{}
 	}
 	return nil
 }
 
-func (d *dirs) isSettled(path string) bool {
-	if len(d.settled) == 0 {
+func (d *dirs) isFinished(path string) bool {
+	if len(d.finished) == 0 {
 		return false
 	}
-	_, ok := d.settled[maphash.String(d.seed, path)]
+	_, ok := d.finished[maphash.String(d.seed, path)]
 	return ok
 }
 
-// isNoDir reports whether opening a directory found something else, a link for
-// instance; which of the two errors a link gives depends on the kernel.
+// isNoDir reports whether opening a directory found another kind of file, such as a link. Which of the errors a link
+// gives depends on the kernel.
 func isNoDir(err error) bool {
 	return errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }
 
-// setTime sets the time at which a file was changed, of a link itself if it is
-// one.
+// setTime sets the modification time of a file, or of a link itself.
 func setTime(dir int, name string, mtime unix.Timespec) error {
 	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, mtime}
 	return unix.UtimesNanoAt(dir, name, times, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func unlink(dir int, name string) error {
-	return retry(func() error { return unix.Unlinkat(dir, name, 0) })
+func unlinkAt(dir int, name string) error {
+	return retryInterrupted(func() error { return unix.Unlinkat(dir, name, 0) })
 }

@@ -11,12 +11,12 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// failed says what was being done to which file.
-func failed(doing, name string, err error) error {
-	return sandpit.Errorf(codeOf(err), "%s %s: %w", doing, quote(name), err)
+// fileError returns an error with the operation and the file name.
+func fileError(doing, name string, err error) error {
+	return sandpit.Errorf(codeOf(err), "%s %s: %w", doing, quoteName(name), err)
 }
 
-// codeOf is sandpit.CodeOf with more of the machine's errors.
+// codeOf is sandpit.CodeOf with further errors of the kernel.
 func codeOf(err error) sandpit.Code {
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		switch errno {
@@ -32,8 +32,8 @@ func codeOf(err error) sandpit.Code {
 	return sandpit.CodeOf(err)
 }
 
-// streamError translates what the tar reader says. in tells whether the stream
-// itself failed, which is not the stream's maker's fault.
+// streamError translates an error of the tar reader. in distinguishes errors of reading the stream from errors in its
+// content.
 func streamError(err error, in *input) error {
 	switch {
 	case in.err != nil && errors.Is(err, in.err) && !errors.Is(in.err, io.ErrUnexpectedEOF):
@@ -46,8 +46,8 @@ func streamError(err error, in *input) error {
 	return sandpit.Errorf(sandpit.Invalid, "read the tar stream: %w", err)
 }
 
-// retry repeats a system call that a signal interrupted.
-func retry(call func() error) error {
+// retryInterrupted repeats a system call that a signal interrupted.
+func retryInterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
 			return err

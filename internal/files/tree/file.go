@@ -12,43 +12,43 @@ import (
 
 const (
 	fileFlags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
-	// minHole is how many zero bytes in a row are worth a hole.
+	// minHole is how many zero bytes in a row become a hole.
 	minHole = 64 << 10
 )
 
-// file makes a regular file, always a new one.
-func (u *unpacker) file(h *tar.Header, name string) error {
+// unpackFile creates a regular file, always a new one.
+func (u *unpacker) unpackFile(h *tar.Header, name string) error {
 	if left := u.o.MaxBytes - u.report.Bytes; u.o.MaxBytes > 0 && h.Size > left {
-		return sandpit.Errorf(sandpit.Exhausted, "member %s: more than %d bytes in the tar stream", quote(name), u.o.MaxBytes)
+		return sandpit.Errorf(sandpit.Exhausted, "member %s: the tar stream has more than %d bytes", quoteName(name), u.o.MaxBytes)
 	}
-	dir, base := split(name)
-	at, err := u.dirs.enter(dir)
+	dir, base := splitName(name)
+	at, err := u.dirs.enterDir(dir)
 	if err != nil {
 		return err
 	}
-	m := u.meta(h)
+	m := u.metaOf(h)
 	fd := -1
-	err = at.put(base, func() (err error) {
+	err = at.replaceEntry(base, func() (err error) {
 		fd, err = unix.Openat(at.fd, base, fileFlags, m.mode&permBits)
 		return err
 	})
 	if err != nil {
-		return failed("make", name, err)
+		return fileError("create", name, err)
 	}
-	err = u.fill(fd, h.Size, name)
+	err = u.writeContent(fd, h.Size, name)
 	if err == nil {
-		err = u.finish(fd, at, m, name)
+		err = u.setOwnerAndMode(fd, at, m, name)
 	}
 	if closed := unix.Close(fd); err == nil && closed != nil {
-		err = failed("close", name, closed)
+		err = fileError("close", name, closed)
 	}
 	if err == nil {
 		if e := setTime(at.fd, base, m.mtime); e != nil {
-			err = failed("set the time of", name, e)
+			err = fileError("set the time of", name, e)
 		}
 	}
 	if err != nil {
-		_ = unlink(at.fd, base) // the first error tells more
+		_ = unlinkAt(at.fd, base) // the first error is returned
 		return err
 	}
 	u.report.Files++
@@ -56,16 +56,15 @@ func (u *unpacker) file(h *tar.Header, name string) error {
 	return nil
 }
 
-// fill writes the content of a new file. Long runs of zeros become holes, so a
-// sparse file needs as little space as it did.
-func (u *unpacker) fill(fd int, size int64, name string) error {
+// writeContent writes the content of a new file. Long runs of zeros become holes, so a sparse file stays sparse.
+func (u *unpacker) writeContent(fd int, size int64, name string) error {
 	hole := false
 	for left := size; left > 0; {
 		chunk := u.buf[:min(left, bufferSize)]
 		if _, err := io.ReadFull(u.tar, chunk); err != nil {
-			return streamError(unexpected(err), u.in)
+			return streamError(toUnexpectedEOF(err), u.in)
 		}
-		// Here too: the holes of a sparse file are not read from the stream.
+		// Check here too: the holes of a sparse file are not read from the stream.
 		if err := u.in.check(); err != nil {
 			return err
 		}
@@ -73,43 +72,43 @@ func (u *unpacker) fill(fd int, size int64, name string) error {
 		var err error
 		if hole = len(chunk) >= minHole && isZero(chunk); hole {
 			_, err = unix.Seek(fd, int64(len(chunk)), io.SeekCurrent)
-		} else if err = u.reserve(int64(len(chunk))); err != nil {
+		} else if err = u.reserveBytes(int64(len(chunk))); err != nil {
 			return err
 		} else {
 			err = writeAll(fd, chunk)
 		}
 		if err != nil {
-			return failed("write", name, err)
+			return fileError("write", name, err)
 		}
 	}
 	if hole {
 		if err := unix.Ftruncate(fd, size); err != nil {
-			return failed("write", name, err)
+			return fileError("write", name, err)
 		}
 	}
 	return nil
 }
 
-// unexpected is err, where the end of the stream is one.
-func unexpected(err error) error {
-	if err == io.EOF { //nolint:errorlint // ReadFull returns it as it is
+// toUnexpectedEOF returns io.ErrUnexpectedEOF for io.EOF, and other errors unchanged.
+func toUnexpectedEOF(err error) error {
+	if err == io.EOF { //nolint:errorlint // ReadFull does not wrap it
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// finish gives a file its owner and, where making it did not, its mode.
-func (u *unpacker) finish(fd int, at *level, m meta, name string) error {
+// setOwnerAndMode sets the owner of a file, and its mode if creating the file did not.
+func (u *unpacker) setOwnerAndMode(fd int, at *level, m meta, name string) error {
 	if to := u.dirs.owner; to != nil {
 		if err := unix.Fchown(fd, to.UID, to.GID); err != nil {
-			return failed("set the owner of", name, err)
+			return fileError("set the owner of", name, err)
 		}
 	}
 	set := m.mode&^permBits != 0 || m.mode&at.denied != 0
 	if !set && m.mode&^at.granted != 0 {
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
-			return failed("look at", name, err)
+			return fileError("stat", name, err)
 		}
 		at.granted |= m.mode & st.Mode
 		at.denied |= m.mode &^ st.Mode
@@ -119,7 +118,7 @@ func (u *unpacker) finish(fd int, at *level, m meta, name string) error {
 		return nil
 	}
 	if err := unix.Fchmod(fd, m.mode); err != nil {
-		return failed("set the mode of", name, err)
+		return fileError("set the mode of", name, err)
 	}
 	return nil
 }
@@ -132,7 +131,7 @@ func isZero(b []byte) bool {
 func writeAll(fd int, b []byte) error {
 	for len(b) > 0 {
 		n := 0
-		err := retry(func() (err error) {
+		err := retryInterrupted(func() (err error) {
 			n, err = unix.Write(fd, b)
 			return err
 		})

@@ -6,14 +6,14 @@ import (
 	"io"
 )
 
-// input is the stream as the tar reader sees it. It knows why a read failed and
-// whether the stream had an end before the reader was done with it.
+// input is the stream for the tar reader. It records why a read failed and whether the stream ended before the tar
+// reader was done.
 type input struct {
 	r        io.Reader
-	check    func() error // the context's error
+	check    func() error // returns the context's error
 	buffered *bufio.Reader
-	err      error // what r failed with
-	ended    bool  // somebody wanted more than there is
+	err      error // error of r
+	ended    bool  // the tar reader reached the end of the stream
 }
 
 // Read implements io.Reader for the tar reader.
@@ -25,8 +25,8 @@ func (in *input) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// source is the stream below the buffer.
-func (in *input) source() io.Reader { return source{in} }
+// newSource returns the stream below the buffer.
+func (in *input) newSource() io.Reader { return source{in} }
 
 type source struct{ in *input }
 
@@ -42,9 +42,9 @@ func (s source) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// drain reads what follows the mark of the end, so that whoever writes the
-// stream can finish, and can still say that something went wrong.
-func (in *input) drain() error {
+// readTail reads what follows the end mark, so that the writer of the stream can finish and can still report an
+// error.
+func (in *input) readTail() error {
 	_, err := io.Copy(io.Discard, io.LimitReader(in.buffered, maxTail))
 	if err != nil {
 		return streamError(err, in)

@@ -20,7 +20,7 @@ func (p *packer) readDir(fd int) ([]listed, error) {
 	var all []listed
 	for {
 		n := 0
-		err := retry(func() (err error) {
+		err := retryInterrupted(func() (err error) {
 			n, err = unix.Getdents(fd, p.list)
 			return err
 		})
@@ -36,8 +36,8 @@ func (p *packer) readDir(fd int) ([]listed, error) {
 	return all, nil
 }
 
-// appendListed reads the kernel's records: 8 bytes inode, 8 bytes offset, 2 bytes
-// length of the record, 1 byte kind, and the name, ended by a zero byte.
+// appendListed parses the kernel's records: 8 bytes inode, 8 bytes offset, 2 bytes length of the record, 1 byte type,
+// and the name, ended by a zero byte.
 func appendListed(all []listed, records []byte) []listed {
 	const lengthAt, kindAt, nameAt = 16, 18, 19
 	for len(records) > nameAt {

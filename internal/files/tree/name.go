@@ -9,33 +9,32 @@ import (
 )
 
 const (
-	maxName     = 4095 // bytes of a whole name or link target, as Linux has it
-	maxPart     = 255  // bytes between two slashes
-	maxNameTold = 200  // bytes of a name that an error tells
+	maxName       = 4095 // as in Linux
+	maxPart       = 255  // bytes between two slashes
+	maxQuotedName = 200  // bytes of a name that an error quotes
 )
 
-// cleanName returns a member's name without "./", doubled slashes and the slash
-// at the end; "." is the tree itself. Anything that could be understood as
-// outside of the tree is Invalid.
+// cleanName returns a member's name without "./", doubled slashes and a trailing slash; "." is the tree itself.
+// Invalid: the name could lead out of the tree.
 func cleanName(name string) (string, error) {
 	switch {
 	case name == "":
 		return "", sandpit.Errorf(sandpit.Invalid, "a member without a name")
 	case len(name) > maxName:
-		return "", refused(name, "its name is too long")
+		return "", memberError(name, "its name is too long")
 	case name[0] == '/':
-		return "", refused(name, "its name is absolute")
+		return "", memberError(name, "its name is absolute")
 	case strings.IndexByte(name, 0) >= 0:
-		return "", refused(name, "its name has a zero byte")
+		return "", memberError(name, "its name has a zero byte")
 	}
-	plain := name != "." // nothing to take out
+	plain := name != "." // needs no cleaning
 	depth := 0
 	for part := range strings.SplitSeq(strings.TrimSuffix(name, "/"), "/") {
 		switch {
 		case part == "..":
-			return "", refused(name, `its name has ".."`)
+			return "", memberError(name, `its name has ".."`)
 		case len(part) > maxPart:
-			return "", refused(name, "a part of its name is too long")
+			return "", memberError(name, "a part of its name is too long")
 		case part == "" || part == ".":
 			plain = false
 		default:
@@ -43,17 +42,17 @@ func cleanName(name string) (string, error) {
 		}
 	}
 	switch {
-	case depth > maxDepth+1: // the last is what lies in the deepest
-		return "", refused(name, fmt.Sprintf("it is more than %d directories deep", maxDepth))
+	case depth > maxDepth+1: // the last level is a file in the deepest directory
+		return "", memberError(name, fmt.Sprintf("it is more than %d directories deep", maxDepth))
 	case plain:
 		return strings.TrimSuffix(name, "/"), nil
 	case depth == 0:
 		return ".", nil
 	}
-	return rejoin(name), nil
+	return joinParts(name), nil
 }
 
-func rejoin(name string) string {
+func joinParts(name string) string {
 	parts := make([]string, 0, strings.Count(name, "/")+1)
 	for part := range strings.SplitSeq(name, "/") {
 		if part != "" && part != "." {
@@ -63,20 +62,18 @@ func rejoin(name string) string {
 	return strings.Join(parts, "/")
 }
 
-// split cuts a clean name into the directory and the name in it.
-func split(name string) (dir, base string) {
+// splitName splits a clean name into the directory and the base name.
+func splitName(name string) (dir, base string) {
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
 		return name[:i], name[i+1:]
 	}
 	return ".", name
 }
 
-// leadsOutside reports whether a symbolic link that lies depth directories
-// below the top may lead out of the tree. It must not depend on what the names
-// in target are now, because the stream may exchange them later. With ".." only
-// at the beginning, and no more than depth of them, each link comes to a
-// directory of the tree and goes down from there; so any chain of such links
-// stays inside.
+// leadsOutside reports whether a symbolic link at depth levels below the top may lead out of the tree. The result
+// must not depend on the current files, because the stream may replace them later. If target has ".." only at the
+// beginning, and at most depth of them, the link leads to a directory of the tree and down from there; so any chain
+// of such links stays inside.
 func leadsOutside(target string, depth int) bool {
 	if strings.HasPrefix(target, "/") {
 		return true
@@ -97,14 +94,14 @@ func leadsOutside(target string, depth int) bool {
 	return false
 }
 
-// quote shows a name from a stream in an error: printable and not too long.
-func quote(name string) string {
-	if len(name) > maxNameTold {
-		return strconv.QuoteToASCII(name[:maxNameTold]) + "…"
+// quoteName quotes a name from a stream for an error: printable and of bounded length.
+func quoteName(name string) string {
+	if len(name) > maxQuotedName {
+		return strconv.QuoteToASCII(name[:maxQuotedName]) + "…"
 	}
 	return strconv.QuoteToASCII(name)
 }
 
-func refused(name, why string) error {
-	return sandpit.Errorf(sandpit.Invalid, "member %s: %s", quote(name), why)
+func memberError(name, why string) error {
+	return sandpit.Errorf(sandpit.Invalid, "member %s: %s", quoteName(name), why)
 }

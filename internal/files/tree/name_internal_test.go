@@ -17,7 +17,7 @@ func FuzzName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name string) {
 		got, err := cleanName(name)
 		if err != nil {
-			if len(err.Error()) > 8*maxNameTold {
+			if len(err.Error()) > 8*maxQuotedName {
 				t.Errorf("cleanName(%.100q): an error of %d bytes", name, len(err.Error()))
 			}
 			if filepath.IsLocal(name) && len(name) < maxPart && !strings.Contains(name, "..") && !strings.Contains(name, "\x00") {
@@ -34,7 +34,7 @@ func FuzzName(f *testing.F) {
 		if again, err := cleanName(got); err != nil || again != got {
 			t.Errorf("cleanName(%q) = %q, %v, want no change", got, again, err)
 		}
-		dir, base := split(got)
+		dir, base := splitName(got)
 		if strings.Contains(base, "/") || path.Join(dir, base) != got {
 			t.Errorf("split(%q) = %q, %q", got, dir, base)
 		}

@@ -17,28 +17,25 @@ import (
 )
 
 const (
-	// openFlags open a file of any kind without waiting for anybody and without
-	// following a link.
+	// openFlags open a file of any kind without blocking and without following a link.
 	openFlags = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_CLOEXEC
-	// listSize is how much of a directory is read at once, in bytes.
+	// listSize is the size of the buffer for names of a directory, in bytes.
 	listSize = 64 << 10
 )
 
-// Pack writes to w what name holds, a slash path inside root, "." for all of it.
-// Links on the way are followed inside root; name itself is not, so a link is
-// packed as a link. Members are sorted by name in each directory.
+// Pack writes the file or directory name to w. name is a slash-separated path inside root; "." means all of it. Links
+// on the way are followed inside root; name itself is not followed, so a link is packed as a link. Members are sorted
+// by name in each directory.
 //
-// Files may change meanwhile: one that is gone when its turn comes is left out,
-// one that shrinks is filled up with zeros, of one that grows the rest is left
-// out. NotFound: no such name. PermissionDenied: a file that cannot be read.
-// Invalid: a name that leads outside of root or is nothing that can be packed,
-// or more than 512 directories inside each other. After an error the stream has
-// no mark of its end, so whoever reads it notices.
+// Files may change meanwhile: a removed file is left out, a file that shrinks is padded with zeros, and a file that
+// grows is cut. NotFound: no such name. PermissionDenied: a file cannot be read. Invalid: the name leads out of root
+// or is not a file, directory or link, or there are more than 512 levels of directories. After an error the stream
+// has no end mark, so its reader detects the error.
 func Pack(ctx context.Context, w io.Writer, root *beneath.Root, name string) error {
 	if !filepath.IsLocal(name) {
-		return sandpit.Errorf(sandpit.Invalid, "pack %s: not a name inside the directory", quote(name))
+		return sandpit.Errorf(sandpit.Invalid, "pack %s: not a name inside the directory", quoteName(name))
 	}
-	dir, base := split(path.Clean(name))
+	dir, base := splitName(path.Clean(name))
 	parent, err := root.OpenDir(dir)
 	if err != nil {
 		return openError(name, err)
@@ -49,9 +46,9 @@ func Pack(ctx context.Context, w io.Writer, root *beneath.Root, name string) err
 		tar: tar.NewWriter(out), check: ctx.Err,
 		buf: make([]byte, bufferSize), list: make([]byte, listSize), names: map[inode]string{},
 	}
-	found, err := p.unknown(int(parent.Fd()), base, base, 0)
+	found, err := p.packUnknown(int(parent.Fd()), base, base, 0)
 	if err == nil && !found {
-		err = sandpit.Errorf(sandpit.NotFound, "pack %s: it is gone, or neither a file, a directory nor a link", quote(name))
+		err = sandpit.Errorf(sandpit.NotFound, "pack %s: not found, or not a file, directory or link", quoteName(name))
 	}
 	if err != nil {
 		return err
@@ -67,73 +64,72 @@ func Pack(ctx context.Context, w io.Writer, root *beneath.Root, name string) err
 
 type packer struct {
 	tar   *tar.Writer
-	check func() error // the context's error
+	check func() error // returns the context's error
 	buf   []byte
 	list  []byte
-	names map[inode]string // of files that have more than one
+	names map[inode]string // member names of files with several links
 }
 
 type inode struct{ dev, ino uint64 }
 
-// entry packs one file of any kind under the name member. It tells whether there
-// was one that can be packed.
-func (p *packer) entry(dir int, base, member string, depth int) (found bool, err error) {
+// packEntry packs one file of any kind as member. It reports whether there was one that can be packed.
+func (p *packer) packEntry(dir int, base, member string, depth int) (found bool, err error) {
 	if err := p.check(); err != nil {
 		return false, err
 	}
 	fd := -1
-	err = retry(func() (err error) {
+	err = retryInterrupted(func() (err error) {
 		fd, err = unix.Openat(dir, base, openFlags, 0)
 		return err
 	})
 	switch {
 	case errors.Is(err, unix.ELOOP):
-		return p.link(dir, base, member)
+		return p.packLink(dir, base, member)
 	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENXIO):
 		return false, nil // gone, or a socket by now
 	case err != nil:
-		return false, failed("open", member, err)
+		return false, fileError("open", member, err)
 	}
 	defer func() { _ = unix.Close(fd) }() // only read
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return false, failed("look at", member, err)
+		return false, fileError("stat", member, err)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		return true, p.file(fd, member, &st)
+		return true, p.packFile(fd, member, &st)
 	case unix.S_IFDIR:
-		return true, p.dir(fd, member, &st, depth)
+		return true, p.packDir(fd, member, &st, depth)
 	}
 	return false, nil
 }
 
-// dir packs an open directory and all below it.
-func (p *packer) dir(fd int, member string, st *unix.Stat_t, depth int) error {
+// packDir packs an open directory and everything below it.
+func (p *packer) packDir(fd int, member string, st *unix.Stat_t, depth int) error {
 	if depth > maxDepth {
-		return sandpit.Errorf(sandpit.Invalid, "pack %s: more than %d directories deep", quote(member), maxDepth)
+		return sandpit.Errorf(sandpit.Invalid, "pack %s: more than %d directories deep", quoteName(member), maxDepth)
 	}
 	prefix := member + "/"
-	h := header(tar.TypeDir, prefix, st)
+	h := newHeader(tar.TypeDir, prefix, st)
 	if depth == 0 {
 		prefix, h.Name = "", "./"
 	}
-	if err := p.begin(h); err != nil {
+	if err := p.writeHeader(h); err != nil {
 		return err
 	}
 	entries, err := p.readDir(fd)
 	if err != nil {
-		return failed("list", h.Name, err)
+		return fileError("list", h.Name, err)
 	}
 	for _, e := range entries {
 		name := prefix + e.name
 		switch e.kind {
 		case unix.DT_LNK:
-			_, err = p.link(fd, e.name, name)
+			_, err = p.packLink(fd, e.name, name)
 		case unix.DT_REG, unix.DT_DIR:
-			_, err = p.entry(fd, e.name, name, depth+1)
+			_, err = p.packEntry(fd, e.name, name, depth+1)
 		case unix.DT_UNKNOWN:
-			_, err = p.unknown(fd, e.name, name, depth+1)
+			_, err = p.packUnknown(fd, e.name, name, depth+1)
 		}
 		if err != nil {
 			return err
@@ -142,40 +138,39 @@ func (p *packer) dir(fd int, member string, st *unix.Stat_t, depth int) error {
 	return nil
 }
 
-// unknown packs what the file system does not tell the kind of. Opening a device
-// to see could have effects.
-func (p *packer) unknown(dir int, base, member string, depth int) (found bool, err error) {
+// packUnknown packs an entry for which the file system reports no type. It does not open devices, because that could
+// have effects.
+func (p *packer) packUnknown(dir int, base, member string, depth int) (found bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
 	if err != nil {
-		return false, failed("look at", member, err)
+		return false, fileError("stat", member, err)
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		return p.link(dir, base, member)
+		return p.packLink(dir, base, member)
 	case unix.S_IFREG, unix.S_IFDIR:
-		return p.entry(dir, base, member, depth)
+		return p.packEntry(dir, base, member, depth)
 	}
 	return false, nil
 }
 
-// file packs an open regular file. Its header has promised a size; that many
-// bytes it will be.
-func (p *packer) file(fd int, member string, st *unix.Stat_t) error {
-	h := header(tar.TypeReg, member, st)
+// packFile packs an open regular file. It writes exactly as many bytes as the header says.
+func (p *packer) packFile(fd int, member string, st *unix.Stat_t) error {
+	h := newHeader(tar.TypeReg, member, st)
 	if st.Nlink > 1 {
 		id := inode{dev: st.Dev, ino: st.Ino}
 		if first, ok := p.names[id]; ok {
 			h.Typeflag, h.Linkname = tar.TypeLink, first
-			return p.begin(h)
+			return p.writeHeader(h)
 		}
 		p.names[id] = member
 	}
 	h.Size = st.Size
-	if err := p.begin(h); err != nil {
+	if err := p.writeHeader(h); err != nil {
 		return err
 	}
 	for left := st.Size; left > 0; {
@@ -184,12 +179,12 @@ func (p *packer) file(fd int, member string, st *unix.Stat_t) error {
 		}
 		chunk := p.buf[:min(left, bufferSize)]
 		n := 0
-		err := retry(func() (err error) {
+		err := retryInterrupted(func() (err error) {
 			n, err = unix.Read(fd, chunk)
 			return err
 		})
 		if err != nil {
-			return failed("read", member, err)
+			return fileError("read", member, err)
 		}
 		if n == 0 {
 			clear(chunk)
@@ -203,8 +198,8 @@ func (p *packer) file(fd int, member string, st *unix.Stat_t) error {
 	return nil
 }
 
-// link packs a symbolic link, unless it is something else by now.
-func (p *packer) link(dir int, base, member string) (found bool, err error) {
+// packLink packs a symbolic link, unless it has become another kind of file.
+func (p *packer) packLink(dir int, base, member string) (found bool, err error) {
 	var st unix.Stat_t
 	err = unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW)
 	n := 0
@@ -215,17 +210,17 @@ func (p *packer) link(dir int, base, member string) (found bool, err error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, failed("read the link", member, err)
+		return false, fileError("read the link", member, err)
 	}
-	h := header(tar.TypeSymlink, member, &st)
+	h := newHeader(tar.TypeSymlink, member, &st)
 	h.Linkname = string(p.buf[:n])
-	return true, p.begin(h)
+	return true, p.writeHeader(h)
 }
 
-// begin writes a header.
-func (p *packer) begin(h *tar.Header) error {
+// writeHeader writes the header of a member.
+func (p *packer) writeHeader(h *tar.Header) error {
 	if len(h.Name) > maxName {
-		return sandpit.Errorf(sandpit.Invalid, "pack %s: its name is too long", quote(h.Name))
+		return sandpit.Errorf(sandpit.Invalid, "pack %s: its name is too long", quoteName(h.Name))
 	}
 	if err := p.tar.WriteHeader(h); err != nil {
 		return writeError(err)
@@ -233,20 +228,19 @@ func (p *packer) begin(h *tar.Header) error {
 	return nil
 }
 
-func header(kind byte, name string, st *unix.Stat_t) *tar.Header {
+func newHeader(kind byte, name string, st *unix.Stat_t) *tar.Header {
 	return &tar.Header{
 		Typeflag: kind, Name: name, Mode: int64(st.Mode & (permBits | specialBits)),
 		ModTime: time.Unix(st.Mtim.Unix()), Format: tar.FormatPAX,
 	}
 }
 
-// openError is why the way to name could not be gone. One without a word of the
-// machine is the root's own: the way leads outside.
+// openError is the error of resolving name. One without a system error comes from the root: the name leads outside.
 func openError(name string, err error) error {
 	if _, ok := errors.AsType[unix.Errno](err); !ok {
-		return sandpit.Errorf(sandpit.Invalid, "pack %s: %w", quote(name), err)
+		return sandpit.Errorf(sandpit.Invalid, "pack %s: %w", quoteName(name), err)
 	}
-	return failed("open", name, err)
+	return fileError("open", name, err)
 }
 
 func writeError(err error) error {

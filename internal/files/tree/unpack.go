@@ -14,39 +14,36 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
-// maxTail is how much may follow the end mark of a stream, in bytes: writers
-// fill up their last block.
+// maxTail is how much may follow the end mark of a stream, in bytes: writers pad their last block.
 const maxTail = 1 << 20
 
-const notRegular = "a hard link to what is not a regular file"
+const notRegular = "a hard link to a file that is not regular"
 
-// Unpack reads a tar stream from r into root, the target directory. Nothing
-// outside of it is touched, whatever the stream says. Directories that are there
-// are merged; files are replaced by new ones, never written through.
+// Unpack reads a tar stream from r into root, the target directory. It changes nothing outside, whatever the stream
+// contains. Existing directories are merged; existing files are replaced, never written through.
 //
-// It returns what it did also beside an error: the members before the bad one
-// are unpacked then, and of that one nothing is left. Invalid: not a tar stream,
-// a cut one, or a member that may not be. Exhausted: a bound of o, or no space.
-// What r fails with keeps its code. Between reads it looks at ctx; a read that
-// hangs is for whoever owns r to end.
+// It returns its Report also with an error: then the members before the bad one are unpacked, and nothing is left of
+// the bad one. Invalid: not a tar stream, an incomplete one, or a forbidden member. Exhausted: a bound of o, or no
+// disk space. Errors of r keep their codes. Unpack checks ctx between reads; the owner of r must end a read that
+// hangs.
 func Unpack(ctx context.Context, r io.Reader, root *beneath.Root, o Options) (Report, error) {
 	dirs, err := openDirs(root, o.Owner)
 	if err != nil {
 		return Report{}, err
 	}
 	in := &input{r: r, check: ctx.Err}
-	in.buffered = bufio.NewReaderSize(in.source(), bufferSize)
+	in.buffered = bufio.NewReaderSize(in.newSource(), bufferSize)
 	u := &unpacker{o: o, in: in, tar: tar.NewReader(in), dirs: dirs, buf: make([]byte, bufferSize)}
-	err = u.run()
-	// After an error the directories get their modes all the same, so that
-	// nothing is left that cannot be read; that this may fail too is no news.
+	err = u.unpackMembers()
+	// After an error, too, the directories get their modes, so that no unreadable ones are left; an error of that is
+	// not reported.
 	if closed := dirs.close(); err == nil {
 		err = closed
 	}
 	if err == nil {
-		err = in.drain()
+		err = in.readTail()
 	}
-	return u.report.clone(), err
+	return u.report.detach(), err
 }
 
 type unpacker struct {
@@ -59,73 +56,73 @@ type unpacker struct {
 	entries int
 }
 
-func (u *unpacker) run() error {
+func (u *unpacker) unpackMembers() error {
 	for {
 		h, err := u.tar.Next()
 		if errors.Is(err, io.EOF) && !u.in.ended {
 			return nil
 		}
 		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // no mark of the end
+			err = io.ErrUnexpectedEOF // no end mark
 		}
 		if err != nil {
 			return streamError(err, u.in)
 		}
 		if u.entries++; u.o.MaxEntries > 0 && u.entries > u.o.MaxEntries {
-			return sandpit.Errorf(sandpit.Exhausted, "more than %d members in the tar stream", u.o.MaxEntries)
+			return sandpit.Errorf(sandpit.Exhausted, "the tar stream has more than %d members", u.o.MaxEntries)
 		}
 		if err := u.in.check(); err != nil {
 			return err
 		}
 		if h.Typeflag == tar.TypeXGlobalHeader {
-			continue // a remark, as git writes one
+			continue // a comment, as git writes
 		}
 		name, err := cleanName(h.Name)
 		if err != nil {
 			return err
 		}
-		if err := u.reserve(MemberBytes); err != nil {
+		if err := u.reserveBytes(MemberBytes); err != nil {
 			return err
 		}
-		if err := u.member(h, name); err != nil {
+		if err := u.unpackMember(h, name); err != nil {
 			return err
 		}
 	}
 }
 
-func (u *unpacker) reserve(bytes int64) error {
+func (u *unpacker) reserveBytes(bytes int64) error {
 	if u.o.Reserve == nil {
 		return nil
 	}
 	return u.o.Reserve(bytes)
 }
 
-func (u *unpacker) member(h *tar.Header, name string) error {
+func (u *unpacker) unpackMember(h *tar.Header, name string) error {
 	if name == "." && h.Typeflag != tar.TypeDir {
-		return refused(h.Name, "the tree itself must be a directory")
+		return memberError(h.Name, "the top of the tree must be a directory")
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return u.directory(h, name)
+		return u.unpackDir(h, name)
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
 		if strings.HasSuffix(h.Name, "/") {
-			return refused(h.Name, "a file with the name of a directory")
+			return memberError(h.Name, "a file with the name of a directory")
 		}
-		return u.file(h, name)
+		return u.unpackFile(h, name)
 	case tar.TypeSymlink:
-		return u.symlink(h, name)
+		return u.unpackSymlink(h, name)
 	case tar.TypeLink:
-		return u.hardLink(h, name)
+		return u.unpackHardLink(h, name)
 	}
-	u.report.skip(name)
+	u.report.addSkipped(name)
 	return nil
 }
 
-func (u *unpacker) directory(h *tar.Header, name string) error {
+func (u *unpacker) unpackDir(h *tar.Header, name string) error {
 	if name == "." && u.o.KeepTop {
 		return nil
 	}
-	if err := u.dirs.describe(name, u.meta(h)); err != nil {
+	if err := u.dirs.makeDescribed(name, u.metaOf(h)); err != nil {
 		return err
 	}
 	if name != "." {
@@ -134,39 +131,38 @@ func (u *unpacker) directory(h *tar.Header, name string) error {
 	return nil
 }
 
-func (u *unpacker) symlink(h *tar.Header, name string) error {
+func (u *unpacker) unpackSymlink(h *tar.Header, name string) error {
 	if h.Linkname == "" || len(h.Linkname) > maxName || strings.IndexByte(h.Linkname, 0) >= 0 {
-		return refused(h.Name, "a link to no possible name")
+		return memberError(h.Name, "a link with an invalid target")
 	}
-	dir, base := split(name)
-	at, err := u.dirs.enter(dir)
+	dir, base := splitName(name)
+	at, err := u.dirs.enterDir(dir)
 	if err != nil {
 		return err
 	}
 	if !u.o.OutsideLinks && leadsOutside(h.Linkname, u.dirs.depth()) {
-		u.report.skip(name)
+		u.report.addSkipped(name)
 		return nil
 	}
-	err = at.put(base, func() error { return unix.Symlinkat(h.Linkname, at.fd, base) })
+	err = at.replaceEntry(base, func() error { return unix.Symlinkat(h.Linkname, at.fd, base) })
 	if err != nil {
-		return failed("make the link", name, err)
+		return fileError("create the link", name, err)
 	}
 	if u.dirs.owner != nil {
-		if err := giveLink(at.fd, base, u.dirs.owner); err != nil {
-			return failed("set the owner of", name, err)
+		if err := chownLink(at.fd, base, u.dirs.owner); err != nil {
+			return fileError("set the owner of", name, err)
 		}
 	}
-	if err := setTime(at.fd, base, u.meta(h).mtime); err != nil {
-		return failed("set the time of", name, err)
+	if err := setTime(at.fd, base, u.metaOf(h).mtime); err != nil {
+		return fileError("set the time of", name, err)
 	}
 	u.report.Links++
 	return nil
 }
 
-// giveLink gives a symbolic link to somebody. Others may be at work in the
-// directory, so it makes sure that it is not something else by now, which must
-// not be given away.
-func giveLink(dir int, name string, to *Owner) error {
+// chownLink changes the owner of a symbolic link. It verifies that the file is still a link, because other processes
+// may replace it by a file whose owner must not change.
+func chownLink(dir int, name string, to *Owner) error {
 	fd, err := unix.Openat(dir, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -182,19 +178,18 @@ func giveLink(dir int, name string, to *Owner) error {
 	return unix.Fchownat(fd, "", to.UID, to.GID, unix.AT_EMPTY_PATH)
 }
 
-// hardLink gives a file of the tree one more name. The target's directory is
-// opened by way of the root.
-func (u *unpacker) hardLink(h *tar.Header, name string) error {
+// unpackHardLink adds a name to a file of the tree. The root opens the target's directory.
+func (u *unpacker) unpackHardLink(h *tar.Header, name string) error {
 	target, err := cleanName(h.Linkname)
 	if err != nil || target == "." {
-		return refused(h.Name, "a hard link to "+quote(h.Linkname)+", which is no name in the tree")
+		return memberError(h.Name, "a hard link to "+quoteName(h.Linkname)+", which is not a valid name in the tree")
 	}
 	if target == name {
-		return refused(h.Name, "a hard link to itself")
+		return memberError(h.Name, "a hard link to itself")
 	}
-	fromDir, fromBase := split(target)
-	dir, base := split(name)
-	at, err := u.dirs.enter(dir)
+	fromDir, fromBase := splitName(target)
+	dir, base := splitName(name)
+	at, err := u.dirs.enterDir(dir)
 	if err != nil {
 		return err
 	}
@@ -202,28 +197,28 @@ func (u *unpacker) hardLink(h *tar.Header, name string) error {
 	if fromDir != dir {
 		f, err := u.dirs.root.OpenRoot(fromDir)
 		if err != nil {
-			return refused(h.Name, "a hard link to "+quote(target)+", which is not there")
+			return memberError(h.Name, "a hard link to "+quoteName(target)+", which does not exist")
 		}
 		defer func() { _ = f.Close() }() // nothing was written
 		from = f.FD()
 	}
-	err = at.put(base, func() error { return unix.Linkat(from, fromBase, at.fd, base, 0) })
+	err = at.replaceEntry(base, func() error { return unix.Linkat(from, fromBase, at.fd, base, 0) })
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return refused(h.Name, "a hard link to "+quote(target)+", which is not there")
+		return memberError(h.Name, "a hard link to "+quoteName(target)+", which does not exist")
 	case errors.Is(err, unix.EPERM) && !isRegular(from, fromBase):
-		return refused(h.Name, notRegular)
+		return memberError(h.Name, notRegular)
 	case err != nil:
-		return failed("make the hard link", name, err)
+		return fileError("create the hard link", name, err)
 	case isRegular(at.fd, base):
-		// Only now can nobody exchange the target any more.
+		// Checked after linking, when the target cannot be replaced any more.
 		u.report.Links++
 		return nil
 	}
-	if err := unlink(at.fd, base); err != nil {
-		return failed("remove", name, err)
+	if err := unlinkAt(at.fd, base); err != nil {
+		return fileError("remove", name, err)
 	}
-	return refused(h.Name, notRegular)
+	return memberError(h.Name, notRegular)
 }
 
 func isRegular(dir int, name string) bool {
@@ -232,8 +227,8 @@ func isRegular(dir int, name string) bool {
 	return err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
-// meta returns what is kept of a member.
-func (u *unpacker) meta(h *tar.Header) meta {
+// metaOf returns the mode and time of a member.
+func (u *unpacker) metaOf(h *tar.Header) meta {
 	mode := uint32(h.Mode & (permBits | specialBits))
 	if !u.o.SpecialBits {
 		mode &= permBits
@@ -242,32 +237,32 @@ func (u *unpacker) meta(h *tar.Header) meta {
 	return meta{mode: mode, mtime: unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}}
 }
 
-// put makes something under a name of the directory, in place of what is there.
-func (l *level) put(name string, create func() error) error {
+// replaceEntry creates an entry under a name of the directory, and replaces an existing one.
+func (l *level) replaceEntry(name string, create func() error) error {
 	var err error
 	for range maxTries {
-		if err = retry(create); !errors.Is(err, unix.EEXIST) {
+		if err = retryInterrupted(create); !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		if err = remove(l.fd, name); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err = removeEntry(l.fd, name); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
 	return err
 }
 
-// remove removes a file, a link or an empty directory.
-func remove(dir int, name string) error {
-	err := unlink(dir, name)
+// removeEntry removes a file, a link or an empty directory.
+func removeEntry(dir int, name string) error {
+	err := unlinkAt(dir, name)
 	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	rmdir := retry(func() error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) })
+	rmdir := retryInterrupted(func() error { return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) })
 	switch {
 	case errors.Is(rmdir, unix.ENOTDIR):
 		return err
 	case errors.Is(rmdir, unix.ENOTEMPTY), errors.Is(rmdir, unix.EEXIST):
-		return sandpit.Errorf(sandpit.Invalid, "a directory that is not empty is there")
+		return sandpit.Errorf(sandpit.Invalid, "a directory that is not empty has the name")
 	}
 	return rmdir
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// principal returns who makes a request.
-func (e *Edge) principal(w http.ResponseWriter, r *http.Request, from peer) (Principal, error) {
-	secret, shown := credential(r.Header)
-	if !shown {
-		if from.unix || e.o.Keyless && from.loopback(r.Header) && e.own(r, from) {
+// identifyClient returns who makes a request.
+func (e *Edge) identifyClient(w http.ResponseWriter, r *http.Request, from peer) (Principal, error) {
+	secret, found := readCredential(r.Header)
+	if !found {
+		if from.unix || e.o.Keyless && from.isLoopback(r.Header) && e.isOwnUser(r, from) {
 			return Principal{Owner: LocalOwner, Admin: true}, nil
 		}
 		return PrincipalOf(r.Context()) // there is none, and the error says what to do
 	}
 	key, err := e.checkKey(r.Context(), secret, from)
 	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
-		if wait, ok := e.refused(r, e.failed, "log in", err); !ok && !from.unix {
+		if wait, ok := e.reportRefusal(r, e.failed, "log in", err); !ok && !from.unix {
 			retryAfter(w, wait)
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many wrong API keys from this address, and this one is wrong"),
 				"wait as long as Retry-After says")
@@ -42,8 +42,8 @@ func (e *Edge) principal(w http.ResponseWriter, r *http.Request, from peer) (Pri
 // being guessed is that they have 160 random bits; what is bounded is the work that a wrong
 // one makes.
 func (e *Edge) checkKey(ctx context.Context, secret string, from peer) (store.Key, error) {
-	if _, known := e.o.Keys.known(secret); !known && IsKey(secret) {
-		grant, err := e.lookups.Acquire(ctx, from.name(), 1)
+	if _, known := e.o.Keys.cachedKey(secret); !known && IsKey(secret) {
+		grant, err := e.lookups.Acquire(ctx, from.actorName(), 1)
 		if err != nil {
 			return store.Key{}, err
 		}
@@ -52,8 +52,8 @@ func (e *Edge) checkKey(ctx context.Context, secret string, from peer) (store.Ke
 	return e.o.Keys.Check(ctx, secret)
 }
 
-// own reports whether a program of the server's own user, or of root, makes a request.
-func (e *Edge) own(r *http.Request, from peer) bool {
+// isOwnUser reports whether a program of the server's own user, or of root, makes a request.
+func (e *Edge) isOwnUser(r *http.Request, from peer) bool {
 	own, err := from.ownPeer()
 	if err != nil {
 		e.o.Log.DebugContext(r.Context(), "whose connection it is cannot be told, so that it needs a key", slog.Any("error", err))
@@ -61,23 +61,23 @@ func (e *Edge) own(r *http.Request, from peer) bool {
 	return own
 }
 
-// refused reports a refusal, unless there were too many: they must not push everything
+// reportRefusal reports a refusal, unless there were too many: they must not push everything
 // else out of the trail. Then it returns how long to wait.
-func (e *Edge) refused(r *http.Request, l *limiter, action string, err error) (wait time.Duration, ok bool) {
+func (e *Edge) reportRefusal(r *http.Request, l *limiter, action string, err error) (wait time.Duration, ok bool) {
 	from := e.o.clientOf(r)
-	if wait, ok = l.allow(from.name()); !ok {
+	if wait, ok = l.takeToken(from.actorName()); !ok {
 		return wait, false
 	}
 	e.o.Report(manager.Report{
-		Actor: from.name(), Action: action, Err: err,
+		Actor: from.actorName(), Action: action, Err: err,
 		Args: map[string]string{"method": r.Method, "path": cutText(r.URL.Path, 200), "request": RequestID(r.Context())},
 	})
 	return 0, true
 }
 
-// credential returns the key that a request shows. Of several that differ none
+// readCredential returns the key that a request shows. Of several that differ none
 // counts.
-func credential(h http.Header) (secret string, shown bool) {
+func readCredential(h http.Header) (secret string, found bool) {
 	var list []string
 	list = append(list, h.Values(wire.HeaderKey)...)
 	for _, value := range h.Values("Authorization") {

@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -62,7 +63,7 @@ type EdgeOptions struct {
 	// Refuse answers a request that is not let in, or that has failed. Default: WriteError.
 	Refuse func(http.ResponseWriter, *http.Request, error)
 	// Observe is told of each request when it has been answered. Default: nobody is.
-	Observe func(*http.Request, Answer)
+	Observe func(*http.Request, Outcome)
 	// Private takes internals of the server out of errors for ordinary keys. Default: it
 	// knows no directories.
 	Private Redactor
@@ -71,8 +72,8 @@ type EdgeOptions struct {
 	Log *slog.Logger
 }
 
-// Answer is how a request was answered.
-type Answer struct {
+// Outcome is how a request was answered.
+type Outcome struct {
 	// Route is the pattern that the request was for; "" if there is none.
 	Route  string
 	Status int
@@ -82,12 +83,12 @@ type Answer struct {
 
 // Edge is what every request passes first. All methods may be called concurrently.
 type Edge struct {
-	o       EdgeOptions
-	origins *http.CrossOriginProtection
-	public  map[string]bool
-	rates   *limiter // by key; nil: no limit
-	failed  *limiter // wrong keys, by address
-	told    *limiter // refusals of other kinds that are told, by address
+	o        EdgeOptions
+	origins  *http.CrossOriginProtection
+	public   map[string]bool
+	rates    *limiter // by key; nil: no limit
+	failed   *limiter // wrong keys, by address
+	refusals *limiter // refusals of other kinds that are told, by address
 	// lookups are keys that are being looked up, by address.
 	lookups *fairshare.Pool
 	// requests are those being answered by this API, previews those by sandboxes.
@@ -129,8 +130,8 @@ func NewEdge(o EdgeOptions) *Edge {
 	}
 	e := &Edge{
 		o: o, origins: http.NewCrossOriginProtection(), public: make(map[string]bool),
-		failed: newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
-		told:   newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
+		failed:   newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
+		refusals: newLimiter(rate.Limit(o.FailedRate/60), o.FailedBurst),
 		lookups: fairshare.NewPool(fairshare.Options{
 			Name: "look-ups of keys", Total: maxLookups, PerOwner: maxLookups / 2, MaxWaiting: math.MaxInt32, // connections bound them
 		}),
@@ -162,16 +163,16 @@ func (e *Edge) Shares() []fairshare.Status {
 func (e *Edge) Handler(next *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		a := &answer{ResponseWriter: w, exchange: &exchange{private: e.o.Private}}
+		a := &responseRecorder{ResponseWriter: w, exchange: &exchange{private: e.o.Private}}
 		ctx := withExchange(WithRequestID(r.Context(), requestID(r)), a.exchange)
 		r = r.WithContext(ctx)
 		w.Header().Set(wire.HeaderRequestID, RequestID(ctx))
-		secure(w.Header())
+		setSecurityHeaders(w.Header())
 		// Deadlines are the connection's, and the last request may have left one.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // what cannot have one needs none
 		a.request = r
-		defer func() { e.finish(a, begin, recover()) }()
-		e.serve(a, next)
+		defer func() { e.finishRequest(a, begin, recover()) }()
+		e.serveRequest(a, next)
 	})
 }
 
@@ -182,35 +183,35 @@ func (e *Edge) Handler(next *http.ServeMux) http.Handler {
 // PermissionDenied: the request is for another server, or made by a page of another
 // site. Unauthenticated: it shows no key that is good. Exhausted: there are too many.
 func (e *Edge) Admit(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
-	return e.admit(w, r.WithContext(WithRequestID(r.Context(), requestID(r))))
+	return e.admitRequest(w, r.WithContext(WithRequestID(r.Context(), requestID(r))))
 }
 
-// EnterPreview counts a request for a preview of an owner's sandbox, and its connection.
+// CountPreview counts a request for a preview of an owner's sandbox, and its connection.
 // The caller calls leave when it was answered.
 //
 // Exhausted: there are too many.
-func (e *Edge) EnterPreview(r *http.Request, owner string) (leave func(), err error) {
+func (e *Edge) CountPreview(r *http.Request, owner string) (leave func(), err error) {
 	// No owner has such a name: viewers of previews must not use up what their owner has
 	// for itself.
-	return enter(r, e.previews, "previews of "+owner)
+	return countRequest(r, e.previews, "previews of "+owner)
 }
 
 type edgeKey struct{}
 
-// EnterAs counts a request for a public path, and its connection, as one of an owner. The
+// CountRequest counts a request for a public path, and its connection, as one of an owner. The
 // caller calls leave when it was answered.
 //
 // Exhausted: the owner has too many.
-func EnterAs(r *http.Request, owner string) (leave func(), err error) {
+func CountRequest(r *http.Request, owner string) (leave func(), err error) {
 	e, ok := r.Context().Value(edgeKey{}).(*Edge)
 	if !ok {
 		return func() {}, nil // it is counted, or is not behind an edge
 	}
-	return enter(r, e.requests, owner)
+	return countRequest(r, e.requests, owner)
 }
 
-// enter counts a request of an owner, and its connection.
-func enter(r *http.Request, pool *fairshare.Pool, owner string) (leave func(), err error) {
+// countRequest counts a request of an owner, and its connection.
+func countRequest(r *http.Request, pool *fairshare.Pool, owner string) (leave func(), err error) {
 	if peerOf(r).unix {
 		return func() {}, nil
 	}
@@ -218,26 +219,26 @@ func enter(r *http.Request, pool *fairshare.Pool, owner string) (leave func(), e
 	if err != nil {
 		return nil, sandpit.WithRetry(err, time.Second)
 	}
-	if err := connectionOf(r.Context()).claim(owner); err != nil {
+	if err := connectionOf(r.Context()).assignOwner(owner); err != nil {
 		grant.Release()
 		return nil, err
 	}
 	return grant.Release, nil
 }
 
-// serve lets a request in, or refuses it.
-func (e *Edge) serve(a *answer, next *http.ServeMux) {
-	r, err := e.admit(a, a.request)
+// serveRequest lets a request in, or refuses it.
+func (e *Edge) serveRequest(a *responseRecorder, next *http.ServeMux) {
+	r, err := e.admitRequest(a, a.request)
 	owner := ""
 	if p, unknown := PrincipalOf(r.Context()); unknown == nil {
 		owner = p.Owner
 	}
 	if err == nil && owner != "" {
-		a.leave, err = enter(r, e.requests, owner)
+		a.leave, err = countRequest(r, e.requests, owner)
 	}
 	if err != nil {
 		a.refused = true
-		connectionOf(r.Context()).refuse()
+		connectionOf(r.Context()).markRefused()
 		if r.ProtoMajor == 1 && r.ContentLength != 0 {
 			a.Header().Set("Connection", "close") // nobody reads its body
 		}
@@ -259,27 +260,27 @@ func (e *Edge) serve(a *answer, next *http.ServeMux) {
 	r = r.WithContext(ctx)
 	a.request = r
 	_, pattern := next.Handler(r)
-	if pattern == "" || !clean(r.URL.Path) {
-		unrouted(a, r, next)
+	if pattern == "" || !isCleanPath(r.URL.Path) {
+		serveUnrouted(a, r, next)
 		return
 	}
-	a.exchange.begin(r, pattern)
+	a.exchange.setRoute(r, pattern)
 	next.ServeHTTP(a, r) // which writes the pattern into r
 }
 
-// admit finds out who makes a request, and whether they may.
-func (e *Edge) admit(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
+// admitRequest finds out who makes a request, and whether they may.
+func (e *Edge) admitRequest(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
 	from := e.o.clientOf(r)
 	if err := e.o.checkHost(r, from); err != nil {
-		e.refused(r, e.told, "host", err)
+		e.reportRefusal(r, e.refusals, "host", err)
 		return r, err
 	}
 	if err := e.origins.Check(r); err != nil {
 		err = sandpit.Errorf(sandpit.PermissionDenied, "a page of another site may not do this: %w", err)
-		e.refused(r, e.told, "cross-origin", err)
+		e.reportRefusal(r, e.refusals, "cross-origin", err)
 		return r, err
 	}
-	p, err := e.principal(w, r, from)
+	p, err := e.identifyClient(w, r, from)
 	if err != nil {
 		if e.public[r.URL.Path] && sandpit.CodeOf(err) == sandpit.Unauthenticated {
 			return r, nil
@@ -288,10 +289,10 @@ func (e *Edge) admit(w http.ResponseWriter, r *http.Request) (*http.Request, err
 	}
 	name := p.KeyID
 	if name == "" {
-		name = from.name()
+		name = from.actorName()
 	}
 	if e.rates != nil && !from.unix {
-		if wait, ok := e.rates.allow(name); !ok {
+		if wait, ok := e.rates.takeToken(name); !ok {
 			retryAfter(w, wait)
 			err := sandpit.WithRetry(sandpit.Errorf(sandpit.Exhausted, "too many requests with this key"), wait)
 			return r, sandpit.WithHint(err, "wait as long as Retry-After says")
@@ -300,43 +301,43 @@ func (e *Edge) admit(w http.ResponseWriter, r *http.Request) (*http.Request, err
 	return r.WithContext(WithPrincipal(r.Context(), p)), nil
 }
 
-// finish tells how a request went, and survives its handler.
-func (e *Edge) finish(a *answer, begin time.Time, panicked any) {
-	r, begun := a.request, a.status != 0
+// finishRequest tells how a request went, and survives its handler.
+func (e *Edge) finishRequest(a *responseRecorder, begin time.Time, panicked any) {
+	r, started := a.request, a.status != 0
 	err, ok := panicked.(error)
 	aborted := ok && errors.Is(err, http.ErrAbortHandler) // on purpose: the connection is to be cut
 	if panicked != nil && !aborted {
 		e.o.Log.ErrorContext(r.Context(), "a request panicked", slog.Any("panic", panicked), slog.String("method", r.Method),
 			slog.String("route", r.Pattern), slog.String("request_id", RequestID(r.Context())), slog.String("stack", string(debug.Stack())))
-		if !begun {
+		if !started {
 			e.o.Refuse(a, r, sandpit.Errorf(sandpit.Internal, "something went wrong in the server"))
 		}
 	}
 	if r.ContentLength != 0 && r.ProtoMajor == 1 {
 		// The rest of a body is read before the connection is used again. It must not come slowly.
-		boundRest(a, a.refused)
+		limitRest(a, a.refused)
 	}
 	a.account.Close()
 	if a.leave != nil {
 		a.leave()
 	}
-	done := Answer{Route: r.Pattern, Status: a.status, Bytes: a.bytes, Took: time.Since(begin)}
+	done := Outcome{Route: r.Pattern, Status: a.status, Bytes: a.bytes, Took: time.Since(begin)}
 	if done.Status == 0 {
 		done.Status = http.StatusOK // as net/http has it
 	}
 	if e.o.Observe != nil {
 		e.o.Observe(r, done)
 	}
-	e.log(r, a.exchange, done)
-	if panicked != nil && (begun || aborted) {
+	e.logRequest(r, a.exchange, done)
+	if panicked != nil && (started || aborted) {
 		panic(http.ErrAbortHandler) // whoever reads must not take it for a whole answer
 	}
 }
 
-// log writes down how a request went. Requests that the server itself failed to answer are
+// logRequest writes down how a request went. Requests that the server itself failed to answer are
 // told at the level info, with the reason; all others, which clients decide the number of,
 // at the level debug.
-func (e *Edge) log(r *http.Request, x *exchange, done Answer) {
+func (e *Edge) logRequest(r *http.Request, x *exchange, done Outcome) {
 	attrs := []slog.Attr{
 		slog.String("method", r.Method), slog.String("route", done.Route), slog.Int("status", done.Status),
 		slog.Duration("took", done.Took), slog.String("request_id", RequestID(r.Context())),
@@ -344,10 +345,10 @@ func (e *Edge) log(r *http.Request, x *exchange, done Answer) {
 	if p, err := PrincipalOf(r.Context()); err == nil {
 		attrs = append(attrs, slog.String("actor", p.Owner))
 	}
-	if about := x.subject(); about.Sandbox != "" {
+	if about := x.toSubject(); about.Sandbox != "" {
 		attrs = append(attrs, slog.String("sandbox", string(about.Sandbox)))
 	}
-	if err := x.failure(); err != nil {
+	if err := x.lastFailure(); err != nil {
 		attrs = append(attrs, slog.String("code", string(sandpit.CodeOf(err))), slog.Any("error", err))
 	}
 	if done.Status >= http.StatusInternalServerError {
@@ -367,8 +368,8 @@ func requestID(r *http.Request) string {
 	return randomHex(12)
 }
 
-// secure sets the headers that every answer has; a handler may set others.
-func secure(h http.Header) {
+// setSecurityHeaders sets the headers that every answer has; a handler may set others.
+func setSecurityHeaders(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
@@ -376,42 +377,42 @@ func secure(h http.Header) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// clean reports whether a path is one that leads nowhere else.
-func clean(p string) bool {
+// isCleanPath reports whether a path is one that leads nowhere else.
+func isCleanPath(p string) bool {
 	cleaned := path.Clean(p)
 	return p == cleaned || p == cleaned+"/"
 }
 
-// unrouted answers a request that no pattern fits, as a problem.
-func unrouted(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
-	asked := &bare{header: make(http.Header)}
-	if clean(r.URL.Path) {
+// serveUnrouted answers a request that no pattern fits, as a problem.
+func serveUnrouted(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
+	probe := &headRecorder{header: make(http.Header)}
+	if isCleanPath(r.URL.Path) {
 		h, _ := mux.Handler(r)
-		h.ServeHTTP(asked, r)
+		h.ServeHTTP(probe, r)
 	}
-	if asked.status == http.StatusMethodNotAllowed {
-		allow := asked.header.Get("Allow")
+	if probe.status == http.StatusMethodNotAllowed {
+		allow := probe.header.Get("Allow")
 		w.Header().Set("Allow", allow)
 		p := ProblemOf(r.Context(), sandpit.Errorf(sandpit.Invalid, "%.20s is not for this path, but %s", r.Method, allow))
-		p.Status, p.Title = asked.status, http.StatusText(asked.status)
+		p.Status, p.Title = probe.status, http.StatusText(probe.status)
 		WriteProblem(w, p)
 		return
 	}
 	WriteError(w, r, sandpit.Errorf(sandpit.NotFound, "there is no %.20s %.200q", r.Method, r.URL.Path))
 }
 
-// bare keeps the head of an answer.
-type bare struct {
+// headRecorder keeps the head of an answer.
+type headRecorder struct {
 	header http.Header
 	status int
 }
 
-func (b *bare) Header() http.Header         { return b.header }
-func (b *bare) WriteHeader(status int)      { b.status = status }
-func (b *bare) Write(p []byte) (int, error) { return len(p), nil }
+func (b *headRecorder) Header() http.Header         { return b.header }
+func (b *headRecorder) WriteHeader(status int)      { b.status = status }
+func (b *headRecorder) Write(p []byte) (int, error) { return len(p), nil }
 
-// answer counts what is answered.
-type answer struct {
+// responseRecorder counts what is answered.
+type responseRecorder struct {
 	http.ResponseWriter
 
 	exchange *exchange
@@ -425,16 +426,16 @@ type answer struct {
 }
 
 // Unwrap lets http.ResponseController find what the connection can do.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *responseRecorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-func (a *answer) WriteHeader(status int) {
+func (a *responseRecorder) WriteHeader(status int) {
 	if a.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		a.status = status
 	}
 	a.ResponseWriter.WriteHeader(status)
 }
 
-func (a *answer) Write(p []byte) (int, error) {
+func (a *responseRecorder) Write(p []byte) (int, error) {
 	if a.status == 0 {
 		a.status = http.StatusOK
 	}
@@ -444,7 +445,7 @@ func (a *answer) Write(p []byte) (int, error) {
 }
 
 // Flush implements http.Flusher.
-func (a *answer) Flush() {
+func (a *responseRecorder) Flush() {
 	_ = http.NewResponseController(a.ResponseWriter).Flush() // as http.Flusher, which cannot fail
 }
 
@@ -454,8 +455,5 @@ func retryAfter(w http.ResponseWriter, wait time.Duration) {
 }
 
 func cutText(s string, limit int) string {
-	if len(s) > limit {
-		s = s[:limit]
-	}
-	return strings.ToValidUTF8(s, "?")
+	return strings.ToValidUTF8(textlen.Cut(s, limit), "?")
 }

@@ -263,7 +263,7 @@ func TestPanic(t *testing.T) {
 	eventually(t, "all is observed", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return len(g.answers) == 3 })
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i, want := range []api.Answer{{Route: "GET /panic", Status: 500}, {Route: "GET /late", Status: 200}, {Route: "GET /who", Status: 200}} {
+	for i, want := range []api.Outcome{{Route: "GET /panic", Status: 500}, {Route: "GET /late", Status: 200}, {Route: "GET /who", Status: 200}} {
 		if got := g.answers[i]; got.Route != want.Route || got.Status != want.Status || got.Bytes == 0 {
 			t.Errorf("observed %+v, want %+v", got, want)
 		}

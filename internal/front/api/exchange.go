@@ -32,15 +32,15 @@ func exchangeOf(ctx context.Context) *exchange {
 	return e
 }
 
-// begin notes which pattern a request is for, and the sandbox that its path names.
-func (e *exchange) begin(r *http.Request, pattern string) {
+// setRoute notes which pattern a request is for, and the sandbox that its path names.
+func (e *exchange) setRoute(r *http.Request, pattern string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.route, e.sandbox = pattern, sandboxIn(pattern, r.URL.Path)
 }
 
-// fail notes why the request fails.
-func (e *exchange) fail(err error) {
+// setFailure notes why the request fails.
+func (e *exchange) setFailure(err error) {
 	if e == nil {
 		return
 	}
@@ -49,22 +49,22 @@ func (e *exchange) fail(err error) {
 	e.err = err
 }
 
-// redact takes the server's internals out of a text.
-func (e *exchange) redact(text string) string {
+// redactText takes the server's internals out of a text.
+func (e *exchange) redactText(text string) string {
 	if e == nil {
 		return Redactor{}.Text(text)
 	}
 	return e.private.Text(text)
 }
 
-func (e *exchange) failure() error {
+func (e *exchange) lastFailure() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.err
 }
 
-// subject is what a failure of the request concerns if the failure itself does not say.
-func (e *exchange) subject() sandpit.Subject {
+// toSubject is what a failure of the request concerns if the failure itself does not say.
+func (e *exchange) toSubject() sandpit.Subject {
 	if e == nil {
 		return sandpit.Subject{}
 	}

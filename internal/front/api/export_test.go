@@ -16,10 +16,10 @@ type Limiter struct{ l *limiter }
 func NewLimiter(limit rate.Limit, burst int) Limiter { return Limiter{newLimiter(limit, burst)} }
 
 // Allow takes an event.
-func (l Limiter) Allow(name string) (time.Duration, bool) { return l.l.allow(name) }
+func (l Limiter) Allow(name string) (time.Duration, bool) { return l.l.takeToken(name) }
 
 // Spent looks.
-func (l Limiter) Spent(name string) (time.Duration, bool) { return l.l.spent(name) }
+func (l Limiter) Spent(name string) (time.Duration, bool) { return l.l.isExhausted(name) }
 
 // Size is how many names are known.
 func (l Limiter) Size() int {

@@ -19,7 +19,7 @@ const (
 func guardWrites(next http.Handler, stall time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g := &guardedWriter{ResponseWriter: w, stall: stall}
-		defer g.stop()
+		defer g.stopGuard()
 		next.ServeHTTP(g, r)
 	})
 }
@@ -42,9 +42,9 @@ func (g *guardedWriter) Unwrap() http.ResponseWriter { return g.ResponseWriter }
 func (g *guardedWriter) Write(p []byte) (written int, err error) {
 	for {
 		piece := p[:min(len(p), guardedPiece)]
-		g.begin()
+		g.startTimer()
 		n, err := g.ResponseWriter.Write(piece)
-		g.end()
+		g.stopTimer()
 		written, p = written+n, p[n:]
 		if err != nil || len(p) == 0 {
 			return written, err
@@ -54,34 +54,34 @@ func (g *guardedWriter) Write(p []byte) (written int, err error) {
 
 // FlushError is what http.ResponseController calls.
 func (g *guardedWriter) FlushError() error {
-	g.begin()
-	defer g.end()
+	g.startTimer()
+	defer g.stopTimer()
 	return http.NewResponseController(g.ResponseWriter).Flush()
 }
 
 // Flush implements http.Flusher.
 func (g *guardedWriter) Flush() { _ = g.FlushError() } // as http.Flusher, which cannot fail
 
-func (g *guardedWriter) begin() {
+func (g *guardedWriter) startTimer() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = true
 	if g.timer == nil {
-		g.timer = time.AfterFunc(g.stall, g.cut)
+		g.timer = time.AfterFunc(g.stall, g.abortWrite)
 		return
 	}
 	g.timer.Reset(g.stall)
 }
 
-func (g *guardedWriter) end() {
+func (g *guardedWriter) stopTimer() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.waiting = false
 	g.timer.Stop() // if it is too late for that, waiting says so
 }
 
-// cut ends the write that is under way, and with it the answer.
-func (g *guardedWriter) cut() {
+// abortWrite ends the write that is under way, and with it the answer.
+func (g *guardedWriter) abortWrite() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.waiting {
@@ -90,8 +90,8 @@ func (g *guardedWriter) cut() {
 	}
 }
 
-// stop ends the timer. Nothing is written any more.
-func (g *guardedWriter) stop() {
+// stopGuard ends the timer. Nothing is written any more.
+func (g *guardedWriter) stopGuard() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.timer != nil {

@@ -41,9 +41,9 @@ func (o *EdgeOptions) clientOf(r *http.Request) peer {
 	return p
 }
 
-// loopback reports whether a request comes from a program of this machine that
+// isLoopback reports whether a request comes from a program of this machine that
 // asks for itself. One that passes on what others ask says so.
-func (p peer) loopback(h http.Header) bool {
+func (p peer) isLoopback(h http.Header) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Real-Ip", "Via"} {
 		if len(h.Values(name)) > 0 {
 			return false
@@ -52,8 +52,8 @@ func (p peer) loopback(h http.Header) bool {
 	return p.address.IsLoopback() && p.local.IsLoopback()
 }
 
-// name is what the peer is called in the trail of events. No owner has such a name.
-func (p peer) name() string {
+// actorName is what the peer is called in the trail of events. No owner has such a name.
+func (p peer) actorName() string {
 	switch {
 	case p.unix:
 		return "unix socket"
@@ -70,13 +70,13 @@ func (o *EdgeOptions) checkHost(r *http.Request, p peer) error {
 	if p.unix {
 		return nil // no browser gets there
 	}
-	host := hostname(r.Host)
+	host := normalizeHost(r.Host)
 	if ip, err := netip.ParseAddr(host); err == nil {
 		// Somebody may reach us by an address that we do not know. No name leads to it.
 		if p.local.IsLoopback() == ip.Unmap().IsLoopback() {
 			return nil
 		}
-		return badHost(host)
+		return newHostError(host)
 	}
 	if host == "localhost" && p.local.IsLoopback() {
 		return nil
@@ -92,7 +92,7 @@ func (o *EdgeOptions) checkHost(r *http.Request, p peer) error {
 			return nil
 		}
 	}
-	return badHost(host)
+	return newHostError(host)
 }
 
 // HostHandler returns next for requests whose Host is an address or one of names, so that
@@ -108,14 +108,14 @@ func HostHandler(names []string, next http.Handler) http.Handler {
 	})
 }
 
-func badHost(host string) error {
+func newHostError(host string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "this server is not called %.100q", host),
 		"if it is, add the name to the server's settings")
 }
 
-// hostname returns a Host without its port, in lower case, and without the dot or
+// normalizeHost returns a Host without its port, in lower case, and without the dot or
 // brackets that it may have.
-func hostname(host string) string {
+func normalizeHost(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}

@@ -20,11 +20,11 @@ import (
 // jsonBuffer is how much of an answer is collected before it is sent, in bytes.
 const jsonBuffer = 32 << 10
 
-// ReserveAnswer takes the memory of a value, and of its text, from the account of a request
+// ReserveResponse takes the memory of a value, and of its text, from the account of a request
 // until that ends: the client decides when it reads the answer. Small values cost nothing.
 //
 // Exhausted: there is no memory for it.
-func ReserveAnswer(ctx context.Context, value any) error {
+func ReserveResponse(ctx context.Context, value any) error {
 	account := memory.AccountOf(ctx)
 	if account == nil {
 		return nil
@@ -46,7 +46,7 @@ const answerCost = 2
 // An error says that nothing was sent yet, and is to be the answer. Exhausted: there is no
 // memory for it.
 func WriteJSON(w http.ResponseWriter, r *http.Request, status int, value any) error {
-	if err := ReserveAnswer(r.Context(), value); err != nil {
+	if err := ReserveResponse(r.Context(), value); err != nil {
 		return err
 	}
 	list, text, err := splitList(value, json.Marshal)
@@ -165,10 +165,10 @@ func WriteJSONTexts(w http.ResponseWriter, status int, value any, texts map[stri
 		end := at + len(key) + len(`"":"`)
 		_, _ = b.Write(rest[:end]) // an error stays
 		t := jsonText{w: b}
-		if err := texts[key].Each(t.write); err != nil {
+		if err := texts[key].Each(t.writePart); err != nil {
 			return nil //nolint:nilerr // the client has gone
 		}
-		t.end()
+		t.finish()
 		rest = rest[end:]
 		if t.replaced {
 			if err := writeExact(b, key, texts[key]); err != nil {
@@ -208,8 +208,8 @@ type jsonText struct {
 	replaced bool
 }
 
-// write takes the next part.
-func (t *jsonText) write(p []byte) error {
+// writePart takes the next part.
+func (t *jsonText) writePart(p []byte) error {
 	if len(t.rest) > 0 {
 		p = append(t.rest, p...)
 		t.rest = nil
@@ -229,7 +229,7 @@ func (t *jsonText) write(p []byte) error {
 				return err
 			case r == utf8.RuneError && size == 1:
 				_, _ = t.w.Write(p[start:i]) // an error stays
-				t.replace()
+				t.writeReplacement()
 				i++
 				start = i
 				continue
@@ -249,18 +249,18 @@ func (t *jsonText) write(p []byte) error {
 	return err
 }
 
-// replace writes one character for all bytes in a row that are not UTF-8.
-func (t *jsonText) replace() {
+// writeReplacement writes one character for all bytes in a row that are not UTF-8.
+func (t *jsonText) writeReplacement() {
 	if !t.invalid {
 		_, _ = t.w.WriteString(string(utf8.RuneError)) // an error stays
 	}
 	t.invalid, t.replaced = true, true
 }
 
-// end writes what is left when no more comes.
-func (t *jsonText) end() {
+// finish writes what is left when no more comes.
+func (t *jsonText) finish() {
 	if len(t.rest) > 0 {
-		t.replace()
+		t.writeReplacement()
 	}
 }
 

@@ -62,12 +62,12 @@ func FuzzJSONText(f *testing.F) {
 		w := jsonText{w: out}
 		for rest := text; len(rest) > 0; {
 			n := 1 + random.IntN(len(rest))
-			if err := w.write(rest[:n]); err != nil {
+			if err := w.writePart(rest[:n]); err != nil {
 				t.Fatal(err)
 			}
 			rest = rest[n:]
 		}
-		w.end()
+		w.finish()
 		_ = out.Flush() // a bytes.Buffer does not fail
 		want, err := json.Marshal(strings.ToValidUTF8(string(text), "\uFFFD"))
 		if err != nil || `"`+b.String()+`"` != string(want) {

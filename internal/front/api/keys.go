@@ -23,12 +23,12 @@ const (
 	keyBytes  = 20
 )
 
-// maxCached is how many keys are remembered. It bounds memory, not how many there
+// maxCachedKeys is how many keys are remembered. It bounds memory, not how many there
 // may be.
-const maxCached = 1024
+const maxCachedKeys = 1024
 
-// usedEvery is how often it is written that a key was used.
-const usedEvery = time.Minute
+// useInterval is how often it is written that a key was used.
+const useInterval = time.Minute
 
 var (
 	keyPattern   = regexp.MustCompile(`^` + keyPrefix + `[0-9a-f]{40}$`)
@@ -132,7 +132,7 @@ func (k *Keys) Delete(ctx context.Context, id string) error {
 	if err := k.store.DeleteKey(ctx, id); err != nil {
 		return err
 	}
-	k.forget(id)
+	k.dropCached(id)
 	k.lines.Cut(id, errKeyEnded)
 	return nil
 }
@@ -149,20 +149,20 @@ func (k *Keys) Attach(ctx context.Context, id string) (attached context.Context,
 	if id == "" {
 		return ctx, func() {}, nil
 	}
-	key, err := k.find(ctx, id)
+	key, err := k.keyByID(ctx, id)
 	if err != nil {
 		return nil, nil, err
 	}
 	attached, release = k.lines.Attach(ctx, id, key.ExpiresAt, errKeyEnded)
-	if _, err := k.find(ctx, id); err != nil { // it may have been deleted just before
+	if _, err := k.keyByID(ctx, id); err != nil { // it may have been deleted just before
 		release()
 		return nil, nil, err
 	}
 	return attached, release, nil
 }
 
-// find returns the key of an ID. Unauthenticated: it has ended.
-func (k *Keys) find(ctx context.Context, id string) (store.Key, error) {
+// keyByID returns the key of an ID. Unauthenticated: it has ended.
+func (k *Keys) keyByID(ctx context.Context, id string) (store.Key, error) {
 	k.mu.Lock()
 	key, ok := k.byID[id]
 	before := k.changes
@@ -176,23 +176,23 @@ func (k *Keys) find(ctx context.Context, id string) (store.Key, error) {
 		if err != nil {
 			return store.Key{}, err
 		}
-		k.remember(key, before)
+		k.cacheByID(key, before)
 	}
-	if k.expired(key) {
+	if k.isExpired(key) {
 		return store.Key{}, errKeyEnded
 	}
 	return key, nil
 }
 
-// remember keeps a key by its ID, unless keys have changed since before.
-func (k *Keys) remember(key store.Key, before int64) {
+// cacheByID keeps a key by its ID, unless keys have changed since before.
+func (k *Keys) cacheByID(key store.Key, before int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.changes != before {
 		return
 	}
 	for other := range k.byID {
-		if len(k.byID) < maxCached {
+		if len(k.byID) < maxCachedKeys {
 			break
 		}
 		delete(k.byID, other)
@@ -205,12 +205,12 @@ func (k *Keys) Rename(ctx context.Context, id, name string) error {
 	if err := k.store.RenameKey(ctx, id, name); err != nil {
 		return err
 	}
-	k.forget(id)
+	k.dropCached(id)
 	return nil
 }
 
-// forget has a key looked up again when it is shown next.
-func (k *Keys) forget(id string) {
+// dropCached has a key looked up again when it is shown next.
+func (k *Keys) dropCached(id string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.changes++
@@ -227,13 +227,13 @@ func (k *Keys) forget(id string) {
 var errNoKey = sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "this API key is not valid"),
 	"it is wrong, has expired or was deleted; ask for a new one")
 
-// known returns who shows a key that was shown a short while ago.
-func (k *Keys) known(secret string) (store.Key, bool) {
+// cachedKey returns who shows a key that was shown a short while ago.
+func (k *Keys) cachedKey(secret string) (store.Key, bool) {
 	sum := sha256.Sum256([]byte(secret))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c, ok := k.cache[sum]
-	if !ok || k.expired(c.key) {
+	if !ok || k.isExpired(c.key) {
 		return store.Key{}, false
 	}
 	return c.key, true
@@ -251,19 +251,19 @@ func (k *Keys) Check(ctx context.Context, secret string) (store.Key, error) {
 	if !keyPattern.MatchString(secret) {
 		return store.Key{}, errNoKey
 	}
-	key, ok := k.known(secret)
+	key, ok := k.cachedKey(secret)
 	if !ok {
 		var err error
-		if key, err = k.look(ctx, secret); err != nil {
+		if key, err = k.lookUpKey(ctx, secret); err != nil {
 			return store.Key{}, err
 		}
 	}
-	k.touch(ctx, secret)
+	k.recordUse(ctx, secret)
 	return key, nil
 }
 
-// look asks the store for a key, and remembers it.
-func (k *Keys) look(ctx context.Context, secret string) (store.Key, error) {
+// lookUpKey asks the store for a key, and remembers it.
+func (k *Keys) lookUpKey(ctx context.Context, secret string) (store.Key, error) {
 	sum := sha256.Sum256([]byte(secret))
 	k.mu.Lock()
 	before := k.changes
@@ -276,7 +276,7 @@ func (k *Keys) look(ctx context.Context, secret string) (store.Key, error) {
 		return store.Key{}, err
 	}
 	hash, err := hex.DecodeString(key.Hash)
-	if err != nil || subtle.ConstantTimeCompare(hash, sum[:]) != 1 || k.expired(key) {
+	if err != nil || subtle.ConstantTimeCompare(hash, sum[:]) != 1 || k.isExpired(key) {
 		return store.Key{}, errNoKey
 	}
 	k.mu.Lock()
@@ -285,7 +285,7 @@ func (k *Keys) look(ctx context.Context, secret string) (store.Key, error) {
 		return key, nil // it was there when the look-up began; who comes next looks again
 	}
 	for other := range k.cache {
-		if len(k.cache) < maxCached {
+		if len(k.cache) < maxCachedKeys {
 			break
 		}
 		delete(k.cache, other)
@@ -294,16 +294,16 @@ func (k *Keys) look(ctx context.Context, secret string) (store.Key, error) {
 	return key, nil
 }
 
-func (k *Keys) expired(key store.Key) bool {
+func (k *Keys) isExpired(key store.Key) bool {
 	return !key.ExpiresAt.IsZero() && !k.clock.Now().Before(key.ExpiresAt)
 }
 
-// touch notes that a key is used.
-func (k *Keys) touch(ctx context.Context, secret string) {
+// recordUse notes that a key is used.
+func (k *Keys) recordUse(ctx context.Context, secret string) {
 	now := k.clock.Now()
 	k.mu.Lock()
 	c := k.cache[sha256.Sum256([]byte(secret))]
-	if c == nil || now.Sub(c.used).Abs() < usedEvery {
+	if c == nil || now.Sub(c.used).Abs() < useInterval {
 		k.mu.Unlock()
 		return
 	}

@@ -97,7 +97,7 @@ type gate struct {
 	written chan error    // how the answers of /large went
 	mu      sync.Mutex
 	reports []manager.Report
-	answers []api.Answer
+	answers []api.Outcome
 	log     *lines
 	client  *http.Client
 }
@@ -119,7 +119,7 @@ func newGate(tb testing.TB, change func(*api.EdgeOptions, *api.ServerOptions)) *
 			defer g.mu.Unlock()
 			g.reports = append(g.reports, r)
 		},
-		Observe: func(_ *http.Request, a api.Answer) {
+		Observe: func(_ *http.Request, a api.Outcome) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.answers = append(g.answers, a)

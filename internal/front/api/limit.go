@@ -27,39 +27,39 @@ func newLimiter(limit rate.Limit, burst int) *limiter {
 	return &limiter{limit: limit, burst: burst, names: make(map[string]*rate.Limiter), rest: rate.NewLimiter(limit, burst)}
 }
 
-// allow takes one event of a name. If it is too many it says how long to wait.
-func (l *limiter) allow(name string) (wait time.Duration, ok bool) {
+// takeToken takes one event of a name. If it is too many it says how long to wait.
+func (l *limiter) takeToken(name string) (wait time.Duration, ok bool) {
 	now := time.Now()
-	r := l.of(name, now)
+	r := l.limiterFor(name, now)
 	if r.AllowN(now, 1) {
 		return 0, true
 	}
-	return l.wait(r, now), false
+	return l.waitFor(r, now), false
 }
 
-// spent reports whether a name has no more events, and how long to wait, without
+// isExhausted reports whether a name has no more events, and how long to wait, without
 // taking one.
-func (l *limiter) spent(name string) (wait time.Duration, spent bool) {
+func (l *limiter) isExhausted(name string) (wait time.Duration, spent bool) {
 	now := time.Now()
-	r := l.of(name, now)
+	r := l.limiterFor(name, now)
 	if r.TokensAt(now) >= 1 {
 		return 0, false
 	}
-	return l.wait(r, now), true
+	return l.waitFor(r, now), true
 }
 
-// wait is how long until there is one more.
-func (l *limiter) wait(r *rate.Limiter, now time.Time) time.Duration {
+// waitFor is how long until there is one more.
+func (l *limiter) waitFor(r *rate.Limiter, now time.Time) time.Duration {
 	return time.Duration((1 - r.TokensAt(now)) / float64(l.limit) * float64(time.Second))
 }
 
-func (l *limiter) of(name string, now time.Time) *rate.Limiter {
+func (l *limiter) limiterFor(name string, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.names[name]
 	if a == nil {
 		if len(l.names) >= maxLimited {
-			l.prune(now)
+			l.pruneFull(now)
 		}
 		if len(l.names) >= maxLimited {
 			return l.rest
@@ -70,9 +70,9 @@ func (l *limiter) of(name string, now time.Time) *rate.Limiter {
 	return a
 }
 
-// prune forgets those whose allowance is whole again. It looks at most once a
+// pruneFull forgets those whose allowance is whole again. It looks at most once a
 // second, since somebody may bring new names all the time.
-func (l *limiter) prune(now time.Time) {
+func (l *limiter) pruneFull(now time.Time) {
 	if now.Sub(l.pruned) < time.Second {
 		return
 	}
@@ -107,16 +107,16 @@ func NewAttempts(minute float64, burst int) *Attempts {
 
 // Fail counts a failure, and reports whether it was one of those that are allowed.
 func (a *Attempts) Fail(from netip.Addr) bool {
-	_, ok := a.failed.allow(addressName(from))
+	_, ok := a.failed.takeToken(addressName(from))
 	return ok
 }
 
 // Spent reports whether an address has failed too often, and is not to try again yet.
 func (a *Attempts) Spent(from netip.Addr) bool {
-	_, spent := a.failed.spent(addressName(from))
+	_, spent := a.failed.isExhausted(addressName(from))
 	return spent
 }
 
 // AddressActor is what somebody is called in the trail of events of whom nothing but the
 // address is known. No owner has such a name.
-func AddressActor(a netip.Addr) string { return peer{client: a}.name() }
+func AddressActor(a netip.Addr) string { return peer{client: a}.actorName() }

@@ -62,7 +62,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "unix socket %s: a path of %d bytes, and there may be %d", path, len(path), maxSocketPath),
 			"choose a shorter path")
 	}
-	if err := free(ctx, path); err != nil {
+	if err := checkFree(ctx, path); err != nil {
 		return nil, err
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), ".s-*") // with permissions 0700
@@ -77,14 +77,14 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 			"if its path is long, choose a shorter one")
 	}
 	l.SetUnlinkOnClose(false)
-	own, err := publish(temporary, path)
+	own, err := publishSocket(temporary, path)
 	if err != nil {
 		return nil, errors.Join(sandpit.Errorf(sandpit.CodeOf(err), "make a unix socket: %w", err), l.Close())
 	}
 	return &socketListener{Listener: l, path: path, file: own}, nil
 }
 
-func publish(temporary, path string) (os.FileInfo, error) {
+func publishSocket(temporary, path string) (os.FileInfo, error) {
 	if err := os.Chmod(temporary, 0o600); err != nil {
 		return nil, err
 	}
@@ -94,9 +94,9 @@ func publish(temporary, path string) (os.FileInfo, error) {
 	return os.Lstat(path)
 }
 
-// free fails if there is something at a path that is no socket, or somebody who
+// checkFree fails if there is something at a path that is no socket, or somebody who
 // answers.
-func free(ctx context.Context, path string) error {
+func checkFree(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -23,40 +23,40 @@ const (
 // ownPeer reports whether a connection of this machine is one of the server's own user or of root. Others who can
 // reach its address are not this user, and must show a key.
 func (p peer) ownPeer() (bool, error) {
-	uid, err := userOf(netip.AddrPortFrom(p.address, p.ports[0]), netip.AddrPortFrom(p.local, p.ports[1]))
+	uid, err := socketUser(netip.AddrPortFrom(p.address, p.ports[0]), netip.AddrPortFrom(p.local, p.ports[1]))
 	if err != nil {
 		return false, err
 	}
 	return uid == 0 || uid == os.Geteuid(), nil
 }
 
-// userOf asks the kernel who has the socket at one end of a TCP connection of this machine.
+// socketUser asks the kernel who has the socket at one end of a TCP connection of this machine.
 //
 // NotFound: there is no such connection any more. Unavailable: the kernel does not tell.
-func userOf(from, to netip.AddrPort) (int, error) {
+func socketUser(from, to netip.AddrPort) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return 0, sandpit.Errorf(sandpit.Unavailable, "ask whose connection it is: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }() // nothing is kept in it
-	question := diagQuestion(from, to)
-	if err := unix.Sendto(fd, question, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	query := newDiagQuery(from, to)
+	if err := unix.Sendto(fd, query, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return 0, sandpit.Errorf(sandpit.Unavailable, "ask whose connection it is: %w", err)
 	}
-	answer := make([]byte, 4096)
-	n, _, err := unix.Recvfrom(fd, answer, 0)
+	reply := make([]byte, 4096)
+	n, _, err := unix.Recvfrom(fd, reply, 0)
 	if err != nil {
 		return 0, sandpit.Errorf(sandpit.Unavailable, "ask whose connection it is: %w", err)
 	}
 	// One that its program has closed has no file, and the user 0.
-	if n < diagHeader+diagInode+4 || binary.NativeEndian.Uint16(answer[4:]) != sockDiagByFamily || binary.NativeEndian.Uint32(answer[diagHeader+diagInode:]) == 0 {
+	if n < diagHeader+diagInode+4 || binary.NativeEndian.Uint16(reply[4:]) != sockDiagByFamily || binary.NativeEndian.Uint32(reply[diagHeader+diagInode:]) == 0 {
 		return 0, sandpit.Errorf(sandpit.NotFound, "the kernel knows of no connection from %s to %s", from, to)
 	}
-	return int(binary.NativeEndian.Uint32(answer[diagHeader+diagUser:])), nil
+	return int(binary.NativeEndian.Uint32(reply[diagHeader+diagUser:])), nil
 }
 
-// diagQuestion is a message that asks for one socket: that of who has connected from one address to the other.
-func diagQuestion(from, to netip.AddrPort) []byte {
+// newDiagQuery is a message that asks for one socket: that of who has connected from one address to the other.
+func newDiagQuery(from, to netip.AddrPort) []byte {
 	q := make([]byte, diagHeader+diagRequest)
 	binary.NativeEndian.PutUint32(q, diagHeader+diagRequest)
 	binary.NativeEndian.PutUint16(q[4:], sockDiagByFamily)

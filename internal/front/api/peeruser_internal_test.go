@@ -28,17 +28,17 @@ func TestUserOf(t *testing.T) {
 		}
 		defer server.Close()
 		from, to := netip.MustParseAddrPort(conn.LocalAddr().String()), netip.MustParseAddrPort(ln.Addr().String())
-		if uid, err := userOf(from, to); err != nil || uid != os.Geteuid() {
+		if uid, err := socketUser(from, to); err != nil || uid != os.Geteuid() {
 			t.Errorf("%s: user %d, %v", at, uid, err)
 		}
 		if err := conn.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if uid, err := userOf(from, to); sandpit.CodeOf(err) != sandpit.NotFound {
+		if uid, err := socketUser(from, to); sandpit.CodeOf(err) != sandpit.NotFound {
 			t.Errorf("%s: user %d of a connection that is closed, %v", at, uid, err)
 		}
 		other := netip.AddrPortFrom(from.Addr(), 1)
-		if uid, err := userOf(other, to); sandpit.CodeOf(err) != sandpit.NotFound {
+		if uid, err := socketUser(other, to); sandpit.CodeOf(err) != sandpit.NotFound {
 			t.Errorf("%s: user %d of a connection that never was, %v", at, uid, err)
 		}
 	}

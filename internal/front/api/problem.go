@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
@@ -48,13 +49,13 @@ func ProblemOf(ctx context.Context, err error) wire.Problem {
 		title = "Client Closed Request"
 	}
 	exchange := exchangeOf(ctx)
-	exchange.fail(err)
-	about := sandpit.SubjectOf(sandpit.WithSubject(err, exchange.subject()))
+	exchange.setFailure(err)
+	about := sandpit.SubjectOf(sandpit.WithSubject(err, exchange.toSubject()))
 	detail, hint := Redact(ctx, err.Error()), Redact(ctx, sandpit.HintOf(err))
 	return wire.Problem{
 		Type: "about:blank", Title: title, Status: status, Code: code,
-		Detail: clip(detail), Hint: clip(hint), RequestID: RequestID(ctx),
-		Retryable: sandpit.Retryable(err), Provider: about.Provider, Sandbox: about.Sandbox, Operation: clip(about.Operation),
+		Detail: truncate(detail), Hint: truncate(hint), RequestID: RequestID(ctx),
+		Retryable: sandpit.Retryable(err), Provider: about.Provider, Sandbox: about.Sandbox, Operation: truncate(about.Operation),
 	}
 }
 
@@ -64,7 +65,7 @@ func Redact(ctx context.Context, text string) string {
 	if p, err := PrincipalOf(ctx); err == nil && p.Admin {
 		return text
 	}
-	return exchangeOf(ctx).redact(text)
+	return exchangeOf(ctx).redactText(text)
 }
 
 // WriteError answers a request with err, unless the answer has begun.
@@ -107,11 +108,8 @@ func ProblemHeaders(p wire.Problem) http.Header {
 	return h
 }
 
-func clip(text string) string {
-	if len(text) > maxDetail {
-		text = text[:maxDetail] + "..."
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+func truncate(text string) string {
+	return strings.ToValidUTF8(textlen.Shorten(text, maxDetail), "\uFFFD")
 }
 
 // WithRequestID returns a context of the request that id names.

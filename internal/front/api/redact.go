@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// internals are parts of error texts that tell how the server is set up: whom it connects
+// internalPatterns are parts of error texts that tell how the server is set up: whom it connects
 // to, which resolver it asks, and which sockets it has.
-var internals = []struct {
+var internalPatterns = []struct {
 	pattern *regexp.Regexp
 	instead string
 }{
@@ -34,16 +34,16 @@ func NewRedactor(dirs ...string) Redactor {
 // become "(server)", addresses that it connects to are left out.
 func (r Redactor) Text(text string) string {
 	for _, dir := range r.dirs {
-		text = withoutPaths(text, dir)
+		text = replacePaths(text, dir)
 	}
-	for _, i := range internals {
+	for _, i := range internalPatterns {
 		text = i.pattern.ReplaceAllString(text, i.instead)
 	}
 	return text
 }
 
-// withoutPaths takes out of text all paths that are dir or lie below it.
-func withoutPaths(text, dir string) string {
+// replacePaths takes out of text all paths that are dir or lie below it.
+func replacePaths(text, dir string) string {
 	var b strings.Builder
 	for {
 		at := strings.Index(text, dir)

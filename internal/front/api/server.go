@@ -64,29 +64,29 @@ type ServerOptions struct {
 const NoAddress = "none"
 
 // unknownShare is the part of all connections that those of no owner keep when owners want
-// more: one of so many, and at least leastUnknown.
+// more: one of so many, and at least minUnknown.
 const (
 	unknownShare = 8
-	leastUnknown = 16
+	minUnknown   = 16
 )
 
 // The bounds of a connection.
 const (
-	usualHeader   = 64 << 10         // bytes of the head of a request
-	headerTimeout = 10 * time.Second // until the head of a request is there, by default
-	largeHeads    = 64               // heads longer than smallHead that are being read at a time
-	maxStreams    = 250              // requests at a time on one connection of HTTP/2
-	lastWords     = 5 * time.Second  // of requests that were told to end
+	defaultMaxHeader = 64 << 10         // bytes of the head of a request
+	headerTimeout    = 10 * time.Second // until the head of a request is there, by default
+	largeHeads       = 64               // heads longer than smallHead that are being read at a time
+	maxStreams       = 250              // requests at a time on one connection of HTTP/2
+	cutTimeout       = 5 * time.Second  // of requests that were told to end
 )
 
 // Server listens. It speaks HTTP/1.1 and HTTP/2, the latter also without TLS.
 type Server struct {
-	o         ServerOptions
-	http      *http.Server
-	tcp, unix net.Listener // nil: none
-	draining  chan struct{}
-	requests  *tally
-	crowds    [2]*crowd // of tcp and of unix
+	o           ServerOptions
+	http        *http.Server
+	tcp, unix   net.Listener // nil: none
+	draining    chan struct{}
+	requests    *requestCounter
+	connections [2]*connections // of tcp and of unix
 }
 
 // Listen opens the listeners of a server. Serve answers, and closes them; who does
@@ -96,13 +96,13 @@ type Server struct {
 // listens there. PermissionDenied.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 	o = o.withDefaults()
-	s := &Server{o: o, draining: make(chan struct{}), requests: newTally(), crowds: o.newCrowds()}
+	s := &Server{o: o, draining: make(chan struct{}), requests: newRequestCounter(), connections: o.newConnections()}
 	if o.Address != NoAddress {
 		l, err := listenTCP(ctx, o.Address)
 		if err != nil {
 			return nil, err
 		}
-		s.tcp = &gate{Listener: l, crowd: s.crowds[0]}
+		s.tcp = &limitedListener{Listener: l, connections: s.connections[0]}
 		if o.TLS != nil {
 			s.tcp = tls.NewListener(s.tcp, o.TLS)
 		}
@@ -112,7 +112,7 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
-		s.unix = &gate{Listener: l, crowd: s.crowds[1]}
+		s.unix = &limitedListener{Listener: l, connections: s.connections[1]}
 	}
 	if s.tcp == nil && s.unix == nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the server is to listen nowhere")
@@ -129,7 +129,7 @@ func (o ServerOptions) withDefaults() ServerOptions {
 		o.MaxConnections = 10_000
 	}
 	if o.MaxHeader <= 0 {
-		o.MaxHeader = usualHeader
+		o.MaxHeader = defaultMaxHeader
 	}
 	o.MaxConnections = min(o.MaxConnections, maxFiles()/2)
 	half := int(fairshare.Half(int64(o.MaxConnections)))
@@ -155,16 +155,16 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	return o
 }
 
-// newCrowds returns what counts the connections by TCP, and those by the unix socket, which
+// newConnections returns what counts the connections by TCP, and those by the unix socket, which
 // nothing that comes by TCP can take from its administrators.
-func (o ServerOptions) newCrowds() [2]*crowd {
-	tcp := crowdLimits{
-		total: o.MaxConnections, unknown: min(max(o.MaxConnections/unknownShare, leastUnknown), o.MaxConnections),
+func (o ServerOptions) newConnections() [2]*connections {
+	tcp := connectionLimits{
+		total: o.MaxConnections, unknown: min(max(o.MaxConnections/unknownShare, minUnknown), o.MaxConnections),
 		perAddress: o.MaxConnectionsPerAddress, perOwner: o.MaxConnectionsPerOwner, exempt: o.Proxies.Contains,
 	}
 	tcp.largeHeads, tcp.largeHeadsPerAddress = largeHeads, largeHeads/8
-	socket := crowdLimits{total: o.MaxSocketConnections, largeHeads: largeHeads, largeHeadsPerAddress: largeHeads, exempt: func(netip.Addr) bool { return true }}
-	return [2]*crowd{newCrowd(tcp), newCrowd(socket)}
+	socket := connectionLimits{total: o.MaxSocketConnections, largeHeads: largeHeads, largeHeadsPerAddress: largeHeads, exempt: func(netip.Addr) bool { return true }}
+	return [2]*connections{newConnections(tcp), newConnections(socket)}
 }
 
 // maxFiles returns how many files this process may have open.
@@ -182,13 +182,13 @@ func (s *Server) newHTTP() *http.Server {
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler: s.requests.count(guardWrites(s.o.Handler, s.o.StallTimeout)), Protocols: p,
+		Handler: s.requests.countRequests(guardWrites(s.o.Handler, s.o.StallTimeout)), Protocols: p,
 		ReadHeaderTimeout: s.o.HeaderTimeout, IdleTimeout: s.o.IdleTimeout, MaxHeaderBytes: s.o.MaxHeader,
 		HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: time.Minute, WriteByteTimeout: time.Minute},
-		ConnContext: withMember,
+		ConnContext: withConnection,
 		ConnState: func(conn net.Conn, state http.ConnState) {
-			if m := memberBelow(conn); m != nil {
-				m.crowd.changed(m, state)
+			if m := findConnection(conn); m != nil {
+				m.set.setState(m, state)
 			}
 		},
 		ErrorLog: slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
@@ -249,56 +249,56 @@ func (s *Server) Serve(ctx context.Context) error {
 	case err = <-failed:
 		err = sandpit.Errorf(sandpit.Unavailable, "the server cannot go on: %w", err)
 	}
-	err = errors.Join(err, s.drain(context.WithoutCancel(ctx), cut))
+	err = errors.Join(err, s.drainRequests(context.WithoutCancel(ctx), cut))
 	serving.Wait()
 	return err
 }
 
-func (s *Server) drain(ctx context.Context, cut context.CancelCauseFunc) error {
+func (s *Server) drainRequests(ctx context.Context, cut context.CancelCauseFunc) error {
 	close(s.draining)
 	wait := func(d time.Duration) bool {
 		ctx, cancel := context.WithTimeout(ctx, d)
 		defer cancel()
-		return s.http.Shutdown(ctx) == nil && s.requests.none(ctx)
+		return s.http.Shutdown(ctx) == nil && s.requests.waitForNone(ctx)
 	}
 	if wait(s.o.Drain) {
 		return nil
 	}
-	s.o.Log.WarnContext(ctx, "requests have not ended in time and are told to", slog.Int("requests", s.requests.now()))
+	s.o.Log.WarnContext(ctx, "requests have not ended in time and are told to", slog.Int("requests", s.requests.current()))
 	cut(ErrDraining)
-	if wait(lastWords) {
+	if wait(cutTimeout) {
 		return nil
 	}
 	_ = s.http.Close() // those who are cut off hear of it
-	for _, c := range s.crowds {
+	for _, c := range s.connections {
 		c.closeAll() // also connections that HTTP has given away
 	}
-	last, cancel := context.WithTimeout(ctx, lastWords)
+	last, cancel := context.WithTimeout(ctx, cutTimeout)
 	defer cancel()
-	if s.requests.none(last) {
+	if s.requests.waitForNone(last) {
 		return nil
 	}
-	return sandpit.Errorf(sandpit.Timeout, "shut the server down: %d requests do not end", s.requests.now())
+	return sandpit.Errorf(sandpit.Timeout, "shut the server down: %d requests do not end", s.requests.current())
 }
 
-// tally counts requests that are being answered.
-type tally struct {
+// requestCounter counts requests that are being answered.
+type requestCounter struct {
 	mu      sync.Mutex
 	n       int
 	changed chan struct{} // closed when n becomes zero; nil if nobody waits
 }
 
-func newTally() *tally { return &tally{} }
+func newRequestCounter() *requestCounter { return &requestCounter{} }
 
-func (t *tally) count(next http.Handler) http.Handler {
+func (t *requestCounter) countRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t.add(1)
-		defer t.add(-1)
+		t.addCount(1)
+		defer t.addCount(-1)
 		next.ServeHTTP(w, r)
 	})
 }
 
-func (t *tally) add(n int) {
+func (t *requestCounter) addCount(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n += n
@@ -308,14 +308,14 @@ func (t *tally) add(n int) {
 	}
 }
 
-func (t *tally) now() int {
+func (t *requestCounter) current() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.n
 }
 
-// none waits until there are none, and reports false if ctx ends first.
-func (t *tally) none(ctx context.Context) bool {
+// waitForNone waits until there are none, and reports false if ctx ends first.
+func (t *requestCounter) waitForNone(ctx context.Context) bool {
 	t.mu.Lock()
 	if t.n == 0 {
 		t.mu.Unlock()

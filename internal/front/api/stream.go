@@ -16,8 +16,8 @@ const ContentTypeStream = "text/event-stream"
 // HeartbeatEvery is how long a Stream may be silent: whoever has it calls Beat then.
 const HeartbeatEvery = 15 * time.Second
 
-// streamLimit is how long one event may take to be sent.
-const streamLimit = 30 * time.Second
+// eventTimeout is how long one event may take to be sent.
+const eventTimeout = 30 * time.Second
 
 // Stream is an answer of server-sent events. It is for one goroutine.
 type Stream struct {
@@ -32,11 +32,11 @@ func NewStream(w http.ResponseWriter) (*Stream, error) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // a proxy must not wait for more
 	s := &Stream{w: w, c: http.NewResponseController(w)}
-	if err := s.c.SetWriteDeadline(time.Now().Add(streamLimit)); err != nil {
+	if err := s.c.SetWriteDeadline(time.Now().Add(eventTimeout)); err != nil {
 		return nil, sandpit.Errorf(sandpit.Internal, "begin a stream: %w", err)
 	}
 	w.WriteHeader(http.StatusOK)
-	return s, s.flush("retry: 1000\n\n")
+	return s, s.writeText("retry: 1000\n\n")
 }
 
 // Send sends one event. The name "" is that of plain messages; id "" leaves the last
@@ -54,19 +54,19 @@ func (s *Stream) Send(name, id string, data any) error {
 		fmt.Fprintf(&b, "event: %s\n", oneLine(name))
 	}
 	fmt.Fprintf(&b, "data: %s\n\n", text)
-	return s.flush(b.String())
+	return s.writeText(b.String())
 }
 
 // Beat sends something that means nothing, so that both sides know of each other.
-func (s *Stream) Beat() error { return s.flush(": \n\n") }
+func (s *Stream) Beat() error { return s.writeText(": \n\n") }
 
 // Fail sends a failure as the event "error".
 func (s *Stream) Fail(r *http.Request, err error) error {
 	return s.Send("error", "", ProblemOf(r.Context(), err))
 }
 
-func (s *Stream) flush(text string) error {
-	if err := s.c.SetWriteDeadline(time.Now().Add(streamLimit)); err != nil {
+func (s *Stream) writeText(text string) error {
+	if err := s.c.SetWriteDeadline(time.Now().Add(eventTimeout)); err != nil {
 		return sandpit.Errorf(sandpit.Canceled, "send an event: %w", err)
 	}
 	_, err := s.w.Write([]byte(text))

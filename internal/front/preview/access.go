@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// errPrivate is the same for every port that nobody may see who shows nothing, also for
-// those that there are not.
+// errPrivate is the error for every private port without a token, whether or not the port
+// exists.
 func errPrivate() error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "this preview is private"),
 		"open the URL that sandpit url prints")
@@ -32,13 +32,13 @@ type pass struct {
 	release func()
 }
 
-// free is the pass of a request that needs nothing.
-func free() pass { return pass{release: func() {}} }
+// freePass is the pass of a request that needs nothing.
+func freePass() pass { return pass{release: func() {}} }
 
-// enter finds out whether a request may see a port. The request that it returns is to
+// authorizeViewer finds out whether a request may see a port. The request that it returns is to
 // be used from there on: its context ends when the token or key does that was shown. The
 // caller releases the pass.
-func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http.Request, pass, error) {
+func (g *Gateway) authorizeViewer(w http.ResponseWriter, r *http.Request, t target) (*http.Request, pass, error) {
 	if known, r, p, err := g.enterAsE2B(r, t); known {
 		return r, p, err
 	}
@@ -46,22 +46,22 @@ func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http
 	if t.mode == byHeader {
 		admitted, err := g.o.Admit(w, withoutUser(r, t))
 		if err != nil && sandpit.CodeOf(err) != sandpit.Unauthenticated {
-			return r, free(), err // the wrong name, a page of another site, too often
+			return r, freePass(), err // the wrong name, a page of another site, too often
 		}
 		r, known = r.WithContext(admitted.Context()), err
 	}
-	said := g.look(t.id, t.port)
+	said := g.previewOf(t.id, t.port)
 	if said.Public && t.port != guestPort {
-		return r, free(), nil
+		return r, freePass(), nil
 	}
 	if secret, shown := shownToken(r.Header, t.port); shown {
-		return g.admit(r, secret, grants(said)...)
+		return g.admitToken(r, secret, grantsFor(said)...)
 	}
 	switch {
 	case t.mode == byHeader && known == nil:
 		return g.enterByKey(r, t)
 	case t.mode == byHeader || t.port == guestPort:
-		return r, free(), known
+		return r, freePass(), known
 	}
 	if in, p, shown, err := g.enterByURL(r, said); shown {
 		return in, p, err
@@ -69,8 +69,8 @@ func (g *Gateway) enter(w http.ResponseWriter, r *http.Request, t target) (*http
 	return g.enterByCookie(r, said)
 }
 
-// grants are what a token in a header may be for.
-func grants(said store.Preview) []token.Grant {
+// grantsFor are what a token in a header may be for.
+func grantsFor(said store.Preview) []token.Grant {
 	if said.Port == guestPort {
 		return []token.Grant{token.Guest(said.Sandbox)}
 	}
@@ -81,8 +81,8 @@ func previewOf(said store.Preview) token.Grant {
 	return token.Preview(said.Sandbox, said.Port, said.Epoch)
 }
 
-// admit lets a request in that shows a token for one of some grants.
-func (g *Gateway) admit(r *http.Request, secret string, grants ...token.Grant) (*http.Request, pass, error) {
+// admitToken lets a request in that shows a token for one of some grants.
+func (g *Gateway) admitToken(r *http.Request, secret string, grants ...token.Grant) (*http.Request, pass, error) {
 	return enterBy(r, func() (*token.Admission, error) { return g.o.Tokens.Admit(r.Context(), secret, grants...) })
 }
 
@@ -93,7 +93,7 @@ func enterBy(r *http.Request, admit func() (*token.Admission, error)) (*http.Req
 		err = errPrivate()
 	}
 	if err != nil {
-		return r, free(), err
+		return r, freePass(), err
 	}
 	return r.WithContext(a.Context()), pass{until: a.Expires, release: a.Release}, nil
 }
@@ -101,15 +101,15 @@ func enterBy(r *http.Request, admit func() (*token.Admission, error)) (*http.Req
 // enterByKey lets a request in whose API key was looked at.
 func (g *Gateway) enterByKey(r *http.Request, t target) (*http.Request, pass, error) {
 	if _, err := api.Find(r.Context(), g.o.Manager, t.id); err != nil {
-		return r, free(), err
+		return r, freePass(), err
 	}
 	p, err := api.PrincipalOf(r.Context())
 	if err != nil {
-		return r, free(), err
+		return r, freePass(), err
 	}
 	ctx, release, err := g.o.Keys.Attach(r.Context(), p.KeyID)
 	if err != nil {
-		return r, free(), err
+		return r, freePass(), err
 	}
 	return r.WithContext(ctx), pass{release: release}, nil
 }
@@ -150,22 +150,21 @@ const (
 	queryTicket = "sandpit_ticket"
 )
 
-// enterByURL lets a request in whose URL opens the port. One with several tokens or tickets
-// opens nothing, and no ticket is used up by it, nor by those who look at links without
-// opening them.
+// enterByURL admits a request whose URL contains a token or ticket for the port. A URL with
+// several of them admits nothing. Neither it nor a link preview uses up a ticket.
 func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Request, p pass, shown bool, err error) {
 	name, value, several := queryValue(r.URL.RawQuery)
 	switch {
 	case value == "" && !several:
-		return r, free(), false, nil
+		return r, freePass(), false, nil
 	case several, name == queryTicket && r.Method != http.MethodGet:
-		return r, free(), true, errPrivate()
+		return r, freePass(), true, errPrivate()
 	case name == queryTicket:
-		if value, err = g.exchange(r.Context(), value, said); err != nil {
-			return r, free(), true, err
+		if value, err = g.exchangeTicket(r.Context(), value, said); err != nil {
+			return r, freePass(), true, err
 		}
 	}
-	in, p, err = g.admit(r, value, previewOf(said))
+	in, p, err = g.admitToken(r, value, previewOf(said))
 	if err == nil {
 		p.fresh, p.byBrowser = value, true
 	}
@@ -223,7 +222,7 @@ func (g *Gateway) enterByCookie(r *http.Request, said store.Preview) (*http.Requ
 		if !isOurCookie(c.Name) {
 			continue
 		}
-		in, p, err := g.admit(r, c.Value, previewOf(said))
+		in, p, err := g.admitToken(r, c.Value, previewOf(said))
 		if sandpit.CodeOf(err) == sandpit.Unauthenticated {
 			continue
 		}
@@ -235,14 +234,14 @@ func (g *Gateway) enterByCookie(r *http.Request, said store.Preview) (*http.Requ
 		}
 		return in, p, err
 	}
-	return r, free(), errPrivate()
+	return r, freePass(), errPrivate()
 }
 
-// keep gives a browser the token as a cookie, for this port only.
-func (g *Gateway) keep(w http.ResponseWriter, r *http.Request, t target, p pass) {
+// setTokenCookie gives a browser the token as a cookie, for this port only.
+func (g *Gateway) setTokenCookie(w http.ResponseWriter, r *http.Request, t target, p pass) {
 	c := &http.Cookie{ //nolint:gosec // it is as secure as the connection is
 		Name: plainCookie, Value: p.fresh, Path: t.prefix + "/", Expires: p.until,
-		HttpOnly: true, Secure: g.encrypted(r, t), SameSite: http.SameSiteLaxMode,
+		HttpOnly: true, Secure: g.isEncrypted(r, t), SameSite: http.SameSiteLaxMode,
 	}
 	if c.Secure && t.mode == byHost {
 		c.Name = secureCookie
@@ -250,9 +249,9 @@ func (g *Gateway) keep(w http.ResponseWriter, r *http.Request, t target, p pass)
 	http.SetCookie(w, c)
 }
 
-// encrypted reports whether the viewer's connection is, also when somebody before us
-// does that.
-func (g *Gateway) encrypted(r *http.Request, t target) bool {
+// isEncrypted reports whether the viewer's connection is encrypted, here or by a trusted
+// proxy.
+func (g *Gateway) isEncrypted(r *http.Request, t target) bool {
 	places := g.o.Places()
 	return r.TLS != nil || t.mode == byHost && places.Scheme == "https" || t.mode == byPath && strings.HasPrefix(places.Paths, "https:")
 }

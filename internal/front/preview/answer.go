@@ -15,8 +15,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// lastWords is how long an answer may take to be sent when the sandbox has been taken
-// away. Whoever ends the sandbox waits for it.
+// lastWords is how long a response may take after the sandbox was taken away. The operation
+// that ends the sandbox waits for it.
 const lastWords = 2 * time.Second
 
 // answer is an http.ResponseWriter that can be broken off, and counts.
@@ -95,22 +95,22 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, nil
 }
 
-// hurry has the answer end soon once ctx has: else a viewer who neither reads nor
-// writes would keep a sandbox that is to go. What it returns is to be called when the
-// answer has been given.
-func (a *answer) hurry(ctx context.Context) (unhurried func()) {
+// endSoon ends the response soon after ctx ends: otherwise a viewer that neither reads nor
+// writes could keep a sandbox from ending. The caller calls the returned function when the
+// response is complete.
+func (a *answer) endSoon(ctx context.Context) (unhurried func()) {
 	hurried := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(hurried)
-		a.body.interrupt()
+		a.body.interruptReads()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.cut = true
 		if a.hijacked != nil {
-			_ = a.hijacked.Close() // both sides hear of it
+			_ = a.hijacked.Close() // which ends both sides
 			return
 		}
-		// A connection without deadlines ends by itself, or not at all.
+		// A connection without deadlines cannot be interrupted.
 		_ = http.NewResponseController(a.ResponseWriter).SetWriteDeadline(time.Now().Add(lastWords))
 	})
 	return func() {
@@ -120,8 +120,8 @@ func (a *answer) hurry(ctx context.Context) (unhurried func()) {
 	}
 }
 
-// body is the body of a request, which can be broken off while somebody reads it: the
-// HTTP server waits for whoever does.
+// body is the body of a request. A read can be interrupted, because the HTTP server waits
+// for it.
 type body struct {
 	io.ReadCloser
 
@@ -141,25 +141,25 @@ func (b *body) Read(p []byte) (int, error) {
 
 // Close implements io.Closer. The HTTP server closes the body itself.
 func (b *body) Close() error {
-	b.interrupt()
+	b.interruptReads()
 	return nil
 }
 
-// finish reads what is left of a body when the answer was given before its end.
-func (a *answer) finish() {
+// drainBody reads what is left of a body when the answer was given before its end.
+func (a *answer) drainBody() {
 	b := a.body
 	switch {
 	case b.ended.Load():
 	case b.keeps && a.status != 0 && a.status != http.StatusSwitchingProtocols:
-		api.ReadRest(a.ResponseWriter, b)
+		api.DrainBody(a.ResponseWriter, b)
 	default:
-		api.BoundRest(a.ResponseWriter)
+		api.LimitRest(a.ResponseWriter)
 	}
 }
 
-// interrupt ends every Read, unless all was read: a deadline that comes between two
+// interruptReads ends every Read, unless all was read: a deadline that comes between two
 // requests would break the next one.
-func (b *body) interrupt() {
+func (b *body) interruptReads() {
 	if !b.ended.Load() {
 		_ = b.control.SetReadDeadline(time.Now()) // only a connection of a test has none
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// notAsked are headers of a request that a sandbox does not see: those that carry what
-// is ours, and those by which proxies vouch for somebody, which nobody has checked.
+// notAsked are headers of a request that a sandbox does not see: sandpit's own, and those in
+// which proxies vouch for a user, which are not verified.
 var notAsked = []string{
 	headerSandbox, headerPort, headerToken, headerTraffic, "Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip",
 	"X-Cluster-Client-Ip", "Cf-Connecting-Ip", "Fastly-Client-Ip", "X-Original-Url", "X-Rewrite-Url", "X-Original-Host", "X-Host",

@@ -15,15 +15,15 @@ import (
 // plainHost is a host as sources of a policy can name it: not an IPv6 address.
 var plainHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
 
-// confine has a browser keep a page to its own path: it may neither ask for nor show, send
+// confinePage has a browser keep a page to its own path: it may neither ask for nor show, send
 // to or start what is below another's, and has no hold of windows. The policy comes beside
 // the sandbox's own, and both count.
-func (g *Gateway) confine(h http.Header, r *http.Request, t target) {
+func (g *Gateway) confinePage(h http.Header, r *http.Request, t target) {
 	if t.mode != byPath {
 		return
 	}
 	own := "'self'"
-	if secure := g.encrypted(r, t); plainHost.MatchString(r.Host) {
+	if secure := g.isEncrypted(r, t); plainHost.MatchString(r.Host) {
 		own = "http://" + r.Host + t.prefix + "/ ws://" + r.Host + t.prefix + "/ https: wss:"
 		if secure { // else all hosts would be the own one, too
 			own = "https://" + r.Host + t.prefix + "/ wss://" + r.Host + t.prefix + "/"
@@ -35,12 +35,12 @@ func (g *Gateway) confine(h http.Header, r *http.Request, t target) {
 		policy.WriteString(name + " " + own + "; ")
 	}
 	h.Add("Content-Security-Policy", strings.TrimSuffix(policy.String(), "; "))
-	// Who opens a window has no hold of it, also if the origin is the same.
+	// A page has no access to a window that it opens, even with the same origin.
 	h.Set("Cross-Origin-Opener-Policy", "noopener-allow-popups")
 }
 
-// refuseWorker refuses what would go on between a browser and all pages of the origin: a
-// service worker is told the addresses of all of them, whatever its scope.
+// refuseWorker refuses service workers: a service worker sees the addresses of all pages of
+// the origin, whatever its scope.
 func refuseWorker(r *http.Request, t target) error {
 	if t.mode != byPath || len(r.Header.Values("Service-Worker")) == 0 {
 		return nil

@@ -32,14 +32,14 @@ func TestConfine(t *testing.T) {
 			r.TLS = &tls.ConnectionState{}
 		}
 		h := http.Header{"Content-Security-Policy": {"default-src *"}, "Cross-Origin-Opener-Policy": {"unsafe-none"}}
-		g.confine(h, r, by)
+		g.confinePage(h, r, by)
 		got := h.Values("Content-Security-Policy")
 		if len(got) != 2 || got[0] != "default-src *" || !strings.HasPrefix(got[1], tc.want) || strings.Contains(got[1], "script") ||
 			h.Get("Cross-Origin-Opener-Policy") != "noopener-allow-popups" {
 			t.Errorf("%s: %q", name, h)
 		}
 		h = http.Header{}
-		g.confine(h, r, target{id: fuzzID, port: 8000, mode: byHost})
+		g.confinePage(h, r, target{id: fuzzID, port: 8000, mode: byHost})
 		if len(h) > 0 {
 			t.Errorf("%s by host name: %q", name, h)
 		}

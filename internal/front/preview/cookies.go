@@ -12,9 +12,9 @@ import (
 )
 
 // A page may set cookies for the parent of its host name, which a browser then sends to every
-// preview of the domain, unless the domain is a public suffix for it. Nothing tells them from
-// a preview's own. Their size is bounded: a program refuses a request with too many of them,
-// and so did this server, so that one page could lock its viewer out of all previews.
+// preview of the domain, unless the domain is a public suffix for it. They cannot be told
+// from a preview's own cookies. Their size is bounded, because programs and this server refuse
+// a request with too many: one page could lock its viewer out of all previews.
 
 const (
 	// maxCookies is how many bytes of cookies a program is sent.

@@ -23,19 +23,18 @@ import (
 // Rules say how the ports of a sandbox are reached. The zero value is that of a sandbox
 // whose maker does not know E2B's API.
 type Rules struct {
-	// E2B says that it was made by E2B's API: its clients expect that everybody reaches
-	// the ports of programs, that the guest tells everybody whether it is well, and that
-	// errors look as E2B's do.
+	// E2B says that the sandbox was created by E2B's API. Its clients expect public ports,
+	// a public health check of the guest, and errors in E2B's form.
 	E2B bool
-	// Private keeps the ports from everybody who does not show TrafficToken.
+	// Private requires TrafficToken for the ports.
 	Private bool
-	// Wakes has a request resume the sandbox if it is paused.
+	// Wakes has a request resume a paused sandbox.
 	Wakes bool
 	// Host is what programs see as the host of requests, with "${PORT}" for the port.
 	// Default: as the viewer has written it.
 	Host string
-	// HTTPS are the ports at which programs speak TLS. Nobody asks for their certificates:
-	// there is nobody between.
+	// HTTPS are the ports at which programs speak TLS. Their certificates are not checked,
+	// because the connection does not leave the machine.
 	HTTPS []int
 }
 
@@ -47,8 +46,8 @@ func (r Rules) hostFor(written string, port int) string {
 	return strings.ReplaceAll(r.Host, "${PORT}", strconv.Itoa(port))
 }
 
-// rules returns the rules of a sandbox, also of one that is not there.
-func (g *Gateway) rules(id sandpit.ID) Rules {
+// rulesOf returns the rules of a sandbox, which need not exist.
+func (g *Gateway) rulesOf(id sandpit.ID) Rules {
 	if g.o.Rules == nil {
 		return Rules{}
 	}
@@ -72,32 +71,32 @@ func (g *Gateway) AccessTokens(ctx context.Context, id sandpit.ID, wantTraffic b
 	return g.o.Tokens.Access(ctx, id, h, wantTraffic)
 }
 
-// holderOf returns who gets a token that is asked for now.
+// holderOf returns the holder of a token that is requested now.
 func holderOf(ctx context.Context) (token.Holder, error) {
 	p, err := api.PrincipalOf(ctx)
 	return token.Holder{Owner: p.Owner, Key: p.KeyID}, err
 }
 
-// enterAsE2B lets in whom E2B's rules let in, and refuses whom they refuse. It knows
-// nothing of the others.
+// enterAsE2B admits or refuses a request by E2B's rules. It returns no decision for other
+// requests.
 func (g *Gateway) enterAsE2B(r *http.Request, t target) (known bool, in *http.Request, p pass, err error) {
 	switch {
 	case t.mode == byPath:
-		return false, r, free(), nil
+		return false, r, freePass(), nil
 	case t.port != guestPort:
-		return t.rules.E2B && !t.rules.Private, r, free(), nil
+		return t.rules.E2B && !t.rules.Private, r, freePass(), nil
 	case isSigned(r):
 		in, p, err = g.enterBySignature(r, t.id)
 		return true, in, p, err
 	}
 	if secret, shown := shownToken(r.Header, guestPort); shown {
-		in, p, err = g.admit(r, secret, token.Guest(t.id))
+		in, p, err = g.admitToken(r, secret, token.Guest(t.id))
 		return sandpit.CodeOf(err) != sandpit.Unauthenticated, in, p, err
 	}
-	return t.rules.E2B && isHealth(r), r, free(), nil
+	return t.rules.E2B && isHealth(r), r, freePass(), nil
 }
 
-// isHealth reports whether somebody asks whether the guest is well.
+// isHealth reports whether a request is for the health check of the guest.
 func isHealth(r *http.Request) bool { return r.Method == http.MethodGet && r.URL.Path == "/health" }
 
 // isSigned reports whether a request is for a file, and its URL says that it is allowed.
@@ -106,7 +105,7 @@ func isSigned(r *http.Request) bool {
 		strings.Contains(r.URL.RawQuery, "signature=") && r.URL.Query().Get("signature") != ""
 }
 
-// signatureOf returns what a URL is signed with that is given out by who has a token.
+// signatureOf returns the signature of a URL that the holder of a token signed.
 func signatureOf(method string, query url.Values, token string) string {
 	operation := "read"
 	if method == http.MethodPost {
@@ -128,11 +127,11 @@ func (g *Gateway) enterBySignature(r *http.Request, id sandpit.ID) (*http.Reques
 		err = errSignature("invalid signature")
 	}
 	if err != nil {
-		return r, free(), err
+		return r, freePass(), err
 	}
 	if err := checkExpiration(r.URL.Query(), g.o.Clock.Now()); err != nil {
 		a.Release()
-		return r, free(), err
+		return r, freePass(), err
 	}
 	return r.WithContext(a.Context()), pass{release: a.Release}, nil
 }
@@ -162,7 +161,7 @@ func checkExpiration(query url.Values, now time.Time) error {
 	return nil
 }
 
-// errSignature is told as it is, as clients compare it.
+// errSignature has a fixed text, because clients compare it.
 func errSignature(text string) error {
 	return &signatureError{sandpit.Errorf(sandpit.Unauthenticated, "%s", text)}
 }
@@ -190,8 +189,8 @@ func (g *Gateway) bareTarget(r *http.Request) (target, bool) {
 	return target{}, false
 }
 
-// hold takes a sandbox in order to use it, and wakes it if that is what its maker wants.
-func (g *Gateway) hold(r *http.Request, t target) (*manager.Handle, error) {
+// holdSandbox uses a sandbox, and resumes it if its rules say so.
+func (g *Gateway) holdSandbox(r *http.Request, t target) (*manager.Handle, error) {
 	h, err := g.o.Manager.Use(r.Context(), t.id)
 	asleep := sandpit.CodeOf(err) == sandpit.Conflict
 	if !asleep || !t.rules.Wakes || g.o.Wake == nil || t.port == guestPort && isHealth(r) {
@@ -214,7 +213,7 @@ func (t target) asE2B(r *http.Request) bool {
 	return t.rules.E2B && (t.port == guestPort || !t.wantsPage(r))
 }
 
-// browserPattern is by what E2B tells browsers, whatever they say that they accept.
+// browserPattern is how E2B recognizes browsers, independent of their Accept header.
 var browserPattern = regexp.MustCompile(`(?i)mozilla|chrome|safari|firefox|edge|opera|msie`)
 
 // wantsPage reports whether errors are to be pages for people.
@@ -222,24 +221,24 @@ func (t target) wantsPage(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/html") || t.rules.E2B && browserPattern.MatchString(r.UserAgent())
 }
 
-// unauthorized is what E2B's guest says to whom it does not know.
+// unauthorized is the error of E2B's guest without a valid token.
 const unauthorized = "unauthorized access, please provide a valid access token or method signing if supported"
 
-// problem is an error as E2B tells it, in its words where its clients look at them.
+// problem is an error in E2B's form, with its texts where its clients compare them.
 type problem struct {
 	Sandbox sandpit.ID `json:"sandboxId,omitempty"`
 	Code    int        `json:"code"` // the status
 	Message string     `json:"message"`
 	Port    int        `json:"port,omitempty"`
-	// Reason is why a sandbox is not there, which E2B does not tell.
+	// Reason is why a sandbox does not exist, which E2B does not report.
 	Reason string `json:"reason,omitempty"`
 
 	title string // of a page
 }
 
-// problemOf returns err, which p tells of already, as E2B tells it.
+// problemOf returns err, which p describes, in E2B's form.
 func problemOf(p wire.Problem, t target, err error) problem {
-	out := problem{Code: http.StatusBadGateway, Message: p.Detail, Sandbox: t.id, title: headline(p.Code)}
+	out := problem{Code: http.StatusBadGateway, Message: p.Detail, Sandbox: t.id, title: headlineOf(p.Code)}
 	switch code := p.Code; {
 	case code == sandpit.Unauthenticated && t.port == guestPort:
 		out.Code, out.Sandbox = http.StatusUnauthorized, ""
@@ -278,10 +277,10 @@ func refuseAsE2B(w http.ResponseWriter, t target, p wire.Problem, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(body.Code)
-	_, _ = w.Write(text) // whoever asked has gone then
+	_, _ = w.Write(text) // fails only if the client is gone
 }
 
-// goneFor is err as clients of a port see it: what is not there any more is gone.
+// goneFor returns err as clients of a port see it: what no longer exists is gone.
 func goneFor(t target, err error) error {
 	if sandpit.CodeOf(err) == sandpit.NotFound && (t.port == guestPort || t.rules.E2B) {
 		return sandpit.Errorf(sandpit.Gone, "nothing is known of sandbox %s any more", t.id)

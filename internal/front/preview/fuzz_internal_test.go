@@ -44,7 +44,7 @@ func FuzzTarget(f *testing.F) {
 		if !ok {
 			return
 		}
-		inner, raw, whole := got.inner(u.Path, u.RawPath)
+		inner, raw, whole := got.innerPath(u.Path, u.RawPath)
 		if whole && (got.prefix+inner != u.Path || raw != "" && got.prefix+raw != u.RawPath) {
 			t.Errorf("%q: inside %q, %q", path, inner, raw)
 		}

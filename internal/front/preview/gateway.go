@@ -26,40 +26,36 @@ type Options struct {
 	// Tokens open ports, Keys are those that callers may show.
 	Tokens *token.Tokens
 	Keys   token.Keys
-	// Admit finds out who makes a request on the API's listener: api.Edge.Admit.
+	// Admit authenticates a request on the API's listener: api.Edge.Admit.
 	Admit func(http.ResponseWriter, *http.Request) (*http.Request, error)
 	// Enter counts a request for a sandbox of an owner until leave is called:
-	// api.Edge.EnterPreview. Default: nothing is counted.
+	// api.Edge.CountPreview. Default: nothing is counted.
 	Enter func(r *http.Request, owner string) (leave func(), err error)
 	// Domain is the name below which every port has a host name of its own, such as
 	// 8000-ID.localhost. In lower case, without a port. Default: none has.
 	Domain string
-	// Places tells where the gateway is reached. Default: nobody knows, and there are
-	// no URLs.
+	// Places returns where the gateway is served. Default: unknown, so there are no URLs.
 	Places func() Places
 	// Frames are the origins, in lower case, whose pages may show private previews in
 	// frames, besides a preview's own pages. Default: none.
 	Frames []string
 	// Rules says how the ports of a sandbox are reached. Default: as Rules{} says.
 	Rules func(sandpit.Sandbox) Rules
-	// Wake has a paused sandbox run again, for a while, because somebody wants to reach
-	// it. Default: nobody can.
+	// Wake resumes a paused sandbox for a request. Default: none is resumed.
 	Wake func(context.Context, sandpit.ID) error
-	// Observe is told of each request when it has been answered. Default: nobody is.
-	Observe func(*http.Request, api.Answer)
-	// Clock tells the time of day. Default: clock.System.
+	// Observe is called after each request. Default: none.
+	Observe func(*http.Request, api.Outcome)
+	// Clock is the time of day. Default: clock.System.
 	Clock clock.Clock
-	// Log hears of what programs inside do wrong, at the level debug. Default: nobody does.
+	// Log receives failures of programs inside, at level debug. Default: none.
 	Log *slog.Logger
 }
 
 // Places are where a gateway is reached.
 type Places struct {
-	// Scheme and Host, which may have a port, are those below which the host names are.
-	// "": there are none.
+	// Scheme and Host, which may have a port, are the parent of the host names. "": none.
 	Scheme, Host string
-	// Paths is the URL of the listener for paths, without a slash at its end. "": there
-	// is none.
+	// Paths is the URL of the listener for paths, without a final slash. "": none.
 	Paths string
 }
 
@@ -71,7 +67,7 @@ type Gateway struct {
 	buffers sync.Pool // of *[]byte, of bufferSize
 	large   sync.Pool // and of largeSize
 
-	changing sync.Mutex // of whoever changes what was said of a port
+	changing sync.Mutex // held while the settings of a port change
 	mu       sync.Mutex
 	said     map[spot]store.Preview
 }
@@ -82,7 +78,7 @@ type spot struct {
 	port int
 }
 
-// Open returns a gateway with what was said of ports before.
+// Open returns a gateway with the stored settings of ports.
 func Open(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Clock == nil {
 		o.Clock = clock.System{}
@@ -97,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 		o.Enter = func(*http.Request, string) (func(), error) { return func() {}, nil }
 	}
 	if o.Observe == nil {
-		o.Observe = func(*http.Request, api.Answer) {}
+		o.Observe = func(*http.Request, api.Outcome) {}
 	}
 	list, err := o.Store.Previews(ctx)
 	if err != nil {
@@ -110,8 +106,8 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 	return g, nil
 }
 
-// look returns what was said of a port.
-func (g *Gateway) look(id sandpit.ID, port int) store.Preview {
+// previewOf returns the settings of a port.
+func (g *Gateway) previewOf(id sandpit.ID, port int) store.Preview {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	p, ok := g.said[spot{id, port}]
@@ -121,11 +117,11 @@ func (g *Gateway) look(id sandpit.ID, port int) store.Preview {
 	return p
 }
 
-// change replaces what was said of a port.
-func (g *Gateway) change(ctx context.Context, id sandpit.ID, port int, edit func(*store.Preview)) error {
+// changePreview replaces the settings of a port.
+func (g *Gateway) changePreview(ctx context.Context, id sandpit.ID, port int, edit func(*store.Preview)) error {
 	g.changing.Lock()
 	defer g.changing.Unlock()
-	before := g.look(id, port)
+	before := g.previewOf(id, port)
 	p := before
 	if edit(&p); p == before {
 		return nil
@@ -136,16 +132,16 @@ func (g *Gateway) change(ctx context.Context, id sandpit.ID, port int, edit func
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.said[spot{id, port}] = p
-	g.prune()
+	g.pruneRecords()
 	return nil
 }
 
 // pruneAbove is from how many ports on those are looked for whose sandbox is forgotten.
 const pruneAbove = 1000
 
-// prune forgets ports of sandboxes that nobody knows any more; their rows are gone. The
+// pruneRecords removes ports of sandboxes whose rows no longer exist. The
 // lock is held.
-func (g *Gateway) prune() {
+func (g *Gateway) pruneRecords() {
 	if len(g.said) <= pruneAbove {
 		return
 	}
@@ -162,8 +158,8 @@ const (
 	maxLife   = 30 * 24 * time.Hour
 )
 
-// check refuses what the maker of a request may not touch, and ports that nobody may.
-func (g *Gateway) check(ctx context.Context, id sandpit.ID, port int) error {
+// checkAccess refuses sandboxes that the caller may not use, and reserved ports.
+func (g *Gateway) checkAccess(ctx context.Context, id sandpit.ID, port int) error {
 	s, err := api.Find(ctx, g.o.Manager, id)
 	switch {
 	case err != nil:
@@ -173,19 +169,19 @@ func (g *Gateway) check(ctx context.Context, id sandpit.ID, port int) error {
 	case port < 1 || port > 65535:
 		return sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
 	case port == guestPort:
-		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "port %d is the sandbox's own, and is shown to nobody", guestPort),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "port %d is reserved for the sandbox's guest and has no preview", guestPort),
 			"programs reach it with an API key, below /v1/sandboxes/ID/envd/")
 	}
 	return nil
 }
 
-// URL returns where a port is seen, with a token that is good for a while; of a public
-// port it has none. The default life is an hour. The note is for people who list tokens.
+// URL returns the preview URL of a port, with a token unless the port is public. The default
+// life of the token is an hour. The note is for people who list tokens.
 //
 // NotFound, Gone: the sandbox. Invalid: the port, a life of more than 30 days, or a note that
 // is too long. PermissionDenied: the guest's own port. Exhausted: too many tokens.
 func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Duration, note string) (wire.PreviewURL, error) {
-	err := g.check(ctx, id, port)
+	err := g.checkAccess(ctx, id, port)
 	if err == nil && (life < 0 || life > maxLife) {
 		err = sandpit.Errorf(sandpit.Invalid, "a URL that is good for %v: want at most %v", life, maxLife)
 	}
@@ -194,13 +190,13 @@ func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Du
 	}
 	var u wire.PreviewURL
 	if err == nil {
-		u, err = g.url(ctx, g.look(id, port), life, note)
+		u, err = g.previewURL(ctx, g.previewOf(id, port), life, note)
 	}
-	g.report(ctx, "give a preview URL", id, port, err)
+	g.reportEvent(ctx, "give a preview URL", id, port, err)
 	return u, err
 }
 
-func (g *Gateway) url(ctx context.Context, p store.Preview, life time.Duration, note string) (wire.PreviewURL, error) {
+func (g *Gateway) previewURL(ctx context.Context, p store.Preview, life time.Duration, note string) (wire.PreviewURL, error) {
 	u := wire.PreviewURL{Port: p.Port, Public: p.Public}
 	query := ""
 	if !p.Public {
@@ -214,12 +210,12 @@ func (g *Gateway) url(ctx context.Context, p store.Preview, life time.Duration, 
 		}
 		query = "?" + queryToken + "=" + u.Token
 	}
-	u.URL, u.PathURL = g.addresses(p.Sandbox, p.Port, query)
+	u.URL, u.PathURL = g.previewAddresses(p.Sandbox, p.Port, query)
 	return u, nil
 }
 
-// addresses are where a port is seen by host name and by path; "": it is not.
-func (g *Gateway) addresses(id sandpit.ID, port int, query string) (byName, byPath string) {
+// previewAddresses are where a port is seen by host name and by path; "": it is not.
+func (g *Gateway) previewAddresses(id sandpit.ID, port int, query string) (byName, byPath string) {
 	number := strconv.Itoa(port)
 	places := g.o.Places()
 	if places.Host != "" {
@@ -231,23 +227,22 @@ func (g *Gateway) addresses(id sandpit.ID, port int, query string) (byName, byPa
 	return byName, byPath
 }
 
-// SetPublic says whether everybody may see a port who knows its name. URLs that were
-// given out stay good. Errors as with URL.
+// SetPublic sets whether a port is public. Existing URLs stay valid. Errors are those of URL.
 func (g *Gateway) SetPublic(ctx context.Context, id sandpit.ID, port int, public bool) error {
 	action := "make a port public"
 	if !public {
 		action = "make a port private"
 	}
-	return g.set(ctx, action, id, port, func() error {
-		return g.change(ctx, id, port, func(p *store.Preview) { p.Public = public })
+	return g.setAndReport(ctx, action, id, port, func() error {
+		return g.changePreview(ctx, id, port, func(p *store.Preview) { p.Public = public })
 	})
 }
 
 // Revoke makes a port private and every URL useless that was given out for it, and ends
 // what such URLs have opened. Errors as with URL.
 func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
-	return g.set(ctx, "revoke preview URLs", id, port, func() error {
-		err := g.change(ctx, id, port, func(p *store.Preview) {
+	return g.setAndReport(ctx, "revoke preview URLs", id, port, func() error {
+		err := g.changePreview(ctx, id, port, func(p *store.Preview) {
 			p.Public = false
 			p.Epoch++
 		})
@@ -258,12 +253,12 @@ func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
 	})
 }
 
-func (g *Gateway) set(ctx context.Context, action string, id sandpit.ID, port int, change func() error) error {
-	err := g.check(ctx, id, port)
+func (g *Gateway) setAndReport(ctx context.Context, action string, id sandpit.ID, port int, change func() error) error {
+	err := g.checkAccess(ctx, id, port)
 	if err == nil {
 		err = change()
 	}
-	g.report(ctx, action, id, port, err)
+	g.reportEvent(ctx, action, id, port, err)
 	return err
 }
 
@@ -281,12 +276,12 @@ func (g *Gateway) Public(id sandpit.ID) []int {
 	return list
 }
 
-func (g *Gateway) report(ctx context.Context, action string, id sandpit.ID, port int, err error) {
+func (g *Gateway) reportEvent(ctx context.Context, action string, id sandpit.ID, port int, err error) {
 	actor := ""
 	if p, unknown := api.PrincipalOf(ctx); unknown == nil {
 		actor = p.Owner
 	}
-	g.o.Manager.Report(manager.Report{
+	g.o.Manager.Events().Record(manager.Report{
 		Actor: actor, Action: action, Sandbox: id, Args: map[string]string{"port": strconv.Itoa(port)}, Err: err,
 	})
 }

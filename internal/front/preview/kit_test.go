@@ -58,7 +58,7 @@ type rig struct {
 	paths   string            // HOST:PORT of previews by path
 
 	mu      sync.Mutex
-	answers []api.Answer
+	answers []api.Outcome
 }
 
 // setClock can be set.
@@ -124,7 +124,7 @@ func rigOn(tb testing.TB, domain string, p sandpit.Provider, keyless bool) *rig 
 		}
 		r.keyIDs[owner] = key.ID
 	}
-	edge := api.NewEdge(api.EdgeOptions{Keys: keys, Report: r.manager.Report, Keyless: keyless, Public: native.Public()})
+	edge := api.NewEdge(api.EdgeOptions{Keys: keys, Report: r.manager.Events().Record, Keyless: keyless, Public: native.Public()})
 	r.open(edge.Admit)
 	mux := http.NewServeMux()
 	native.Register(mux, native.Options{Manager: r.manager, Store: r.store, Keys: keys, Previews: r.gateway})
@@ -155,7 +155,7 @@ func (r *rig) open(admit func(http.ResponseWriter, *http.Request) (*http.Request
 			return preview.Places{Scheme: "http", Host: r.domain + ":" + portOf(r.main), Paths: "http://" + r.paths}
 		},
 		Frames: []string{"https://app.example.org"},
-		Observe: func(_ *http.Request, a api.Answer) {
+		Observe: func(_ *http.Request, a api.Outcome) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.answers = append(r.answers, a)

@@ -17,10 +17,10 @@ import (
 
 // Browsers read links as the URL standard of WHATWG has it, which is not how net/url reads
 // them: backslashes are slashes, tabs vanish, 127.1 and 2130706433 are addresses, and %2e is
-// a dot. A link must not mean one thing here and another there. So it is read strictly: what
-// could be read in two ways is no link.
+// a dot. A link must not have two meanings. So parsing is strict: an ambiguous text is
+// not a link.
 
-// errLink is why an answer is refused that leads somewhere which cannot be told.
+// errLink is the error of a response with a redirect that cannot be resolved safely.
 var errLink = sandpit.WithHint(
 	sandpit.Errorf(sandpit.Internal, "the program redirects to an ambiguous address"),
 	"send a path, or a URL with a plain host name, in the header Location")
@@ -124,8 +124,8 @@ func parseAuthority(text string) (host, port string, ok bool) {
 // names has the profile by which browsers look up names.
 var names = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.StrictDomainName(false))
 
-// plainName returns the name or IPv4 address of a host as browsers ask for it, without a dot
-// at its end.
+// plainName returns the name or IPv4 address of a host as browsers resolve it, without a
+// final dot.
 func plainName(host string) (string, bool) {
 	name, err := names.ToASCII(host)
 	name = strings.ToLower(name)
@@ -229,12 +229,12 @@ func splitRest(rest string) (path, tail string) {
 	return rest, ""
 }
 
-// outerLink returns where a link of a sandbox leads to for its viewer, who has made the
-// request r. A link to another site stays as it is; every other one stays below the preview.
-// It is false for one that browsers could read in another way.
+// outerLink returns the target of a sandbox's link for the viewer of request r. A link to
+// another site does not change; every other one stays below the preview. It returns false for
+// an ambiguous link.
 func (g *Gateway) outerLink(text string, r *http.Request, t target) (string, bool) {
 	scheme := "http"
-	if g.encrypted(r, t) {
+	if g.isEncrypted(r, t) {
 		scheme = "https"
 	}
 	l, ok := parseLink(text, scheme)
@@ -250,7 +250,7 @@ func (g *Gateway) outerLink(text string, r *http.Request, t target) (string, boo
 		return l.text, true
 	}
 	path, tail := splitRest(l.rest)
-	inner, _, ok := t.inner(r.URL.EscapedPath(), "")
+	inner, _, ok := t.innerPath(r.URL.EscapedPath(), "")
 	if !ok {
 		return "", false
 	}
@@ -271,8 +271,8 @@ func (g *Gateway) outerLink(text string, r *http.Request, t target) (string, boo
 	return t.prefix + escapeRest(path) + escapeRest(tail), true
 }
 
-// hostLink is outerLink for a port that has an origin of its own, or none. What is not
-// understood stays as it is.
+// hostLink is outerLink for a port that has an origin of its own, or none. A link that it
+// cannot parse does not change.
 func hostLink(text string, l link, ok bool, r *http.Request, t target) string {
 	host, port, known := parseAuthority(r.Host)
 	own := l.host == "" || known && l.host == host && isPort(l.port, port) || isInside(l, t.port)

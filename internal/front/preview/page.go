@@ -17,8 +17,8 @@ var pageText string
 // page is for people; it has no links and no scripts.
 var page = template.Must(template.New("page").Parse(pageText))
 
-// refuse answers with the reason why nothing is to be seen, unless an answer has begun.
-func refuse(w *answer, r *http.Request, t target, err error) {
+// writeError answers with the reason why nothing is to be seen, unless an answer has begun.
+func writeError(w *answer, r *http.Request, t target, err error) {
 	if w.status != 0 {
 		panic(http.ErrAbortHandler) // it must not look whole
 	}
@@ -54,7 +54,7 @@ func refuse(w *answer, r *http.Request, t target, err error) {
 			h[name] = values
 		}
 	}
-	title := headline(p.Code)
+	title := headlineOf(p.Code)
 	if t.rules.E2B {
 		told := problemOf(p, t, err)
 		p.Status, title = told.Code, told.title
@@ -62,22 +62,22 @@ func refuse(w *answer, r *http.Request, t target, err error) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
 	w.WriteHeader(p.Status)
-	_ = page.Execute(w, struct { // whoever asked has gone then
+	_ = page.Execute(w, struct { // fails only if the client is gone
 		wire.Problem
 		PageTitle string
 		Headline  string
-	}{p, title, headline(p.Code)})
+	}{p, title, headlineOf(p.Code)})
 }
 
-// headline says it in a few words.
-func headline(code sandpit.Code) string {
+// headlineOf says it in a few words.
+func headlineOf(code sandpit.Code) string {
 	switch code {
 	case sandpit.Unauthenticated:
 		return "This preview is private"
 	case sandpit.Gone:
 		return "This sandbox is gone"
 	case sandpit.NotFound:
-		return "There is no such sandbox"
+		return "Sandbox not found"
 	case sandpit.Conflict:
 		return "This sandbox does not run"
 	case sandpit.Unavailable:

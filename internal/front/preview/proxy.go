@@ -36,12 +36,12 @@ const maxHeader = 64 << 10
 func (g *Gateway) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if t, ok := hostTarget(r.Host, g.o.Domain); ok {
-			g.answer(w, r, func(a *answer) { g.serve(a, r, t) })
+			g.serveObserved(w, r, func(a *answer) { g.servePort(a, r, t) })
 			return
 		}
 		if len(r.Header.Values(headerSandbox)) == 0 {
 			if t, ok := g.bareTarget(r); ok {
-				g.answer(w, r, func(a *answer) { g.serve(a, r, t) })
+				g.serveObserved(w, r, func(a *answer) { g.servePort(a, r, t) })
 				return
 			}
 			if headSize(r)+cookieSize(r) > maxPlain {
@@ -51,22 +51,22 @@ func (g *Gateway) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		g.answer(w, r, func(a *answer) {
+		g.serveObserved(w, r, func(a *answer) {
 			t, err := headerTarget(r.Header)
 			if err != nil {
-				refuse(a, r, t, err)
+				writeError(a, r, t, err)
 				return
 			}
-			g.serve(a, r, t)
+			g.servePort(a, r, t)
 		})
 	})
 }
 
-// Paths answers requests for /p/ID/PORT/. It must have a listener of its own: all
-// previews that are seen there have one origin.
+// Paths serves requests for /p/ID/PORT/. It needs a listener of its own, because all previews
+// there share one origin.
 func (g *Gateway) Paths() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.answer(w, r, func(a *answer) { g.servePath(a, r) })
+		g.serveObserved(w, r, func(a *answer) { g.servePath(a, r) })
 	})
 }
 
@@ -74,22 +74,22 @@ func (g *Gateway) servePath(a *answer, r *http.Request) {
 	t, ok := pathTarget(r.URL.Path)
 	if !ok {
 		if to := absoluteLink(r); to != "" {
-			redirect(a, http.StatusTemporaryRedirect, to)
+			writeRedirect(a, http.StatusTemporaryRedirect, to)
 			return
 		}
-		refuse(a, r, t, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no preview here"), "the path is /p/SANDBOX/PORT/"))
+		writeError(a, r, t, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "no preview at this path"), "the path is /p/SANDBOX/PORT/"))
 		return
 	}
 	if r.URL.Path == t.prefix { // else relative links would lead elsewhere
 		to := url.URL{Path: t.prefix + "/", RawQuery: r.URL.RawQuery}
-		redirect(a, http.StatusPermanentRedirect, to.String())
+		writeRedirect(a, http.StatusPermanentRedirect, to.String())
 		return
 	}
-	g.serve(a, r, t)
+	g.servePort(a, r, t)
 }
 
-// absoluteLink returns where a link leads to that a page below /p/ID/PORT/ has written
-// as if it had a host of its own; "" if it was none.
+// absoluteLink returns the target of a link that a page below /p/ID/PORT/ wrote as if it had
+// a host of its own, or "".
 func absoluteLink(r *http.Request) string {
 	from, err := url.Parse(r.Header.Get("Referer"))
 	if err != nil || !strings.EqualFold(from.Host, r.Host) {
@@ -111,77 +111,77 @@ func pathAndQuery(path, query string) string {
 	return path + "?" + escapeRest(query)
 }
 
-func redirect(a *answer, status int, to string) {
+func writeRedirect(a *answer, status int, to string) {
 	h := a.Header()
 	h.Set("Location", to)
 	h.Set("Cache-Control", "no-store")
-	// What follows must say where it comes from, as far as another host hears of it.
+	// The next request must carry its referrer, as far as another host may see it.
 	h.Set("Referrer-Policy", "strict-origin-when-cross-origin")
 	a.WriteHeader(status)
 }
 
-// answer tells of a request how it was answered.
-func (g *Gateway) answer(w http.ResponseWriter, r *http.Request, serve func(*answer)) {
+// serveObserved serves a request and reports its outcome.
+func (g *Gateway) serveObserved(w http.ResponseWriter, r *http.Request, serve func(*answer)) {
 	begin := time.Now()
 	a := newAnswer(w, r)
 	defer func() {
-		a.finish()
-		g.o.Observe(r, api.Answer{Route: "preview", Status: a.status, Bytes: a.bytes, Took: time.Since(begin)})
+		a.drainBody()
+		g.o.Observe(r, api.Outcome{Route: "preview", Status: a.status, Bytes: a.bytes, Took: time.Since(begin)})
 	}()
 	serve(a)
 }
 
-// serve answers a request for a port.
-func (g *Gateway) serve(a *answer, r *http.Request, t target) {
+// servePort answers a request for a port.
+func (g *Gateway) servePort(a *answer, r *http.Request, t target) {
 	if r.Method == http.MethodConnect || r.Method == http.MethodTrace {
 		a.Header().Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
 		a.WriteHeader(http.StatusMethodNotAllowed)
 		return
 	}
-	t.rules = g.rules(t.id)
+	t.rules = g.rulesOf(t.id)
 	if headSize(r) > maxPlain {
-		refuse(a, r, t, errHead)
+		writeError(a, r, t, errHead)
 		return
 	}
 	a.expired = g.expireCookies(boundCookies(r.Header), t)
-	r, p, err := g.enter(a, r, t)
+	r, p, err := g.authorizeViewer(a, r, t)
 	if err != nil {
-		refuse(a, r, t, err)
+		writeError(a, r, t, err)
 		return
 	}
 	defer p.release()
 	if p.fresh != "" && isVisit(r) {
 		// The token must be neither seen nor passed on, and links inside have none.
-		path, _, ok := t.inner(r.URL.EscapedPath(), "")
+		path, _, ok := t.innerPath(r.URL.EscapedPath(), "")
 		if !ok {
-			refuse(a, r, t, errPath)
+			writeError(a, r, t, errPath)
 			return
 		}
-		g.keep(a, r, t, p)
-		redirect(a, http.StatusSeeOther, t.prefix+pathAndQuery(path, withoutToken(r.URL.RawQuery)))
+		g.setTokenCookie(a, r, t, p)
+		writeRedirect(a, http.StatusSeeOther, t.prefix+pathAndQuery(path, withoutToken(r.URL.RawQuery)))
 		return
 	}
 	if err := refuseWorker(r, t); err != nil {
-		refuse(a, r, t, err)
+		writeError(a, r, t, err)
 		return
 	}
-	h, err := g.hold(r, t)
+	h, err := g.holdSandbox(r, t)
 	if err != nil {
-		refuse(a, r, t, goneFor(t, err))
+		writeError(a, r, t, goneFor(t, err))
 		return
 	}
 	defer h.Release()
-	leave, err := g.count(r, t)
+	leave, err := g.countRequest(r, t)
 	if err != nil {
-		refuse(a, r, t, err)
+		writeError(a, r, t, err)
 		return
 	}
 	defer leave()
-	g.pass(a, r, t, h, p)
+	g.proxyRequest(a, r, t, h, p)
 }
 
-// count counts a request for its sandbox's owner.
-func (g *Gateway) count(r *http.Request, t target) (leave func(), err error) {
+// countRequest counts a request for its sandbox's owner.
+func (g *Gateway) countRequest(r *http.Request, t target) (leave func(), err error) {
 	s, err := g.o.Manager.Get(t.id)
 	if err != nil {
 		return nil, err
@@ -196,19 +196,19 @@ func (g *Gateway) count(r *http.Request, t target) (leave func(), err error) {
 // errPath refuses a path that begins with what names a preview in other letters.
 var errPath = sandpit.Errorf(sandpit.Invalid, "the path encodes the sandbox's name in an unsupported way")
 
-// pass lets the sandbox answer.
-func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle, p pass) {
+// proxyRequest lets the sandbox answer.
+func (g *Gateway) proxyRequest(a *answer, r *http.Request, t target, h *manager.Handle, p pass) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	ctx, cancel := context.WithCancelCause(h.Context())
 	defer cancel(nil)
-	defer a.hurry(ctx)()
-	path, raw, ok := t.inner(r.URL.Path, r.URL.RawPath)
+	defer a.endSoon(ctx)()
+	path, raw, ok := t.innerPath(r.URL.Path, r.URL.RawPath)
 	if !ok {
-		refuse(a, r, t, errPath)
+		writeError(a, r, t, errPath)
 		return
 	}
-	transport, scheme, done := upstream(h, r, t)
+	transport, scheme, done := newUpstream(h, r, t)
 	defer done()
 	pieces := &buffers{pool: &g.buffers, size: bufferSize}
 	proxy := httputil.ReverseProxy{
@@ -220,7 +220,7 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle, 
 			p.Out.URL = &url.URL{Scheme: scheme, Host: "sandbox", Path: path, RawPath: raw, RawQuery: withoutToken(p.In.URL.RawQuery)}
 			p.Out.Host = t.rules.hostFor(p.In.Host, t.port)
 			cleanRequest(p.Out.Header, t)
-			g.introduce(p.Out.Header, p.In, t)
+			g.setForwarded(p.Out.Header, p.In, t)
 		},
 		ModifyResponse: func(res *http.Response) error {
 			if code := res.StatusCode; code < 200 && code != http.StatusSwitchingProtocols || code > 599 {
@@ -229,25 +229,25 @@ func (g *Gateway) pass(a *answer, r *http.Request, t target, h *manager.Handle, 
 			if err := g.cleanAnswer(res.Header, r, t); err != nil {
 				return err
 			}
-			g.confine(res.Header, r, t)
+			g.confinePage(res.Header, r, t)
 			g.guardFrames(res.Header, r, t, p)
 			if res.ContentLength > largeSize {
 				pieces.pool, pieces.size = &g.large, largeSize
 			}
 			if isEndless(res) {
-				group.Go(func() { drain(ctx, cancel) })
+				group.Go(func() { endOnDrain(ctx, cancel) })
 			}
 			return nil
 		},
-		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { g.failed(ctx, a, r, t, err) },
+		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { g.writeFailure(ctx, a, r, t, err) },
 	}
 	proxy.ServeHTTP(a, r.WithContext(ctx))
 }
 
-// introduce tells a program inside how its viewer sees it, and not who that is.
-func (g *Gateway) introduce(h http.Header, in *http.Request, t target) {
+// setForwarded sets headers that tell a program its external address, but not its viewer.
+func (g *Gateway) setForwarded(h http.Header, in *http.Request, t target) {
 	scheme := "http"
-	if g.encrypted(in, t) {
+	if g.isEncrypted(in, t) {
 		scheme = "https"
 	}
 	h.Set("X-Forwarded-Proto", scheme)
@@ -260,9 +260,9 @@ func (g *Gateway) introduce(h http.Header, in *http.Request, t target) {
 	}
 }
 
-// upstream is how a port is reached, and the scheme that is spoken there. What it
+// newUpstream is how a port is reached, and the scheme that is spoken there. What it
 // returns besides is to be called at the end.
-func upstream(h *manager.Handle, r *http.Request, t target) (http.RoundTripper, string, func()) {
+func newUpstream(h *manager.Handle, r *http.Request, t target) (http.RoundTripper, string, func()) {
 	if server, ok := sandpit.As[sandpit.GuestServer](h.Guest()); ok && t.port == guestPort {
 		return server.HTTP(), "http", func() {}
 	}
@@ -296,14 +296,14 @@ func isGRPC(h http.Header) bool {
 	return err == nil && (kind == "application/grpc" || strings.HasPrefix(kind, "application/grpc+"))
 }
 
-// isEndless reports whether an answer is one that has no end of its own.
+// isEndless reports whether a response is a stream without an end.
 func isEndless(res *http.Response) bool {
 	kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	return res.StatusCode == http.StatusSwitchingProtocols || err == nil && kind == api.ContentTypeStream
 }
 
-// drain ends what has no end of its own when the server does.
-func drain(ctx context.Context, cancel context.CancelCauseFunc) {
+// endOnDrain ends endless responses when the server drains.
+func endOnDrain(ctx context.Context, cancel context.CancelCauseFunc) {
 	select {
 	case <-api.Draining(ctx):
 		cancel(api.ErrDraining)
@@ -311,8 +311,8 @@ func drain(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-// failed tells why there is no answer.
-func (g *Gateway) failed(ctx context.Context, a *answer, r *http.Request, t target, err error) {
+// writeFailure writes why there is no response.
+func (g *Gateway) writeFailure(ctx context.Context, a *answer, r *http.Request, t target, err error) {
 	var known, why *sandpit.Error
 	switch {
 	case errors.As(context.Cause(ctx), &why):
@@ -321,7 +321,7 @@ func (g *Gateway) failed(ctx context.Context, a *answer, r *http.Request, t targ
 		err = sandpit.Errorf(sandpit.Canceled, "the viewer has gone")
 	case ctx.Err() != nil:
 		err = context.Cause(ctx) // why the sandbox was taken away
-	case errors.As(err, &known) && known.Code == sandpit.Unavailable && sandpit.HintOf(err) == "": // else the reason is another
+	case errors.As(err, &known) && known.Code == sandpit.Unavailable && sandpit.HintOf(err) == "": // otherwise there is another reason
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "nothing listens at port %d of sandbox %s", t.port, t.id),
 			"start the program, or wait until it has started; it may listen at 127.0.0.1 only")
 	case errors.As(err, &known):
@@ -331,9 +331,9 @@ func (g *Gateway) failed(ctx context.Context, a *answer, r *http.Request, t targ
 		err = sandpit.Errorf(sandpit.Unavailable, "what listens at port %d of sandbox %s does not answer as HTTP wants it", t.port, t.id)
 	}
 	if a.status == http.StatusSwitchingProtocols {
-		return // the connection is nobody's any more
+		return // the connection is closed
 	}
-	refuse(a, r, t, err)
+	writeError(a, r, t, err)
 }
 
 // buffers are used again. All of a pool have one size.

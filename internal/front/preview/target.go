@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// guestPort is where the guest of every sandbox speaks its own protocol. It is never
-// public, and nothing that a browser sends by itself opens it.
+// guestPort is the port of the guest's own protocol in every sandbox. It is never public, and
+// a cookie does not open it.
 const guestPort = 49983
 
 // mode is how a port is named by a request.
@@ -96,16 +96,16 @@ func portOf(text string) (int, bool) {
 	return int(n), err == nil && n > 0
 }
 
-// inner is the path that the sandbox sees, as it is and as it was written ("" if
+// innerPath is the path that the sandbox sees, as it is and as it was written ("" if
 // that is the same).
-func (t target) inner(path, raw string) (string, string, bool) {
+func (t target) innerPath(path, raw string) (string, string, bool) {
 	if t.prefix == "" {
 		return path, raw, true
 	}
 	path, ok := strings.CutPrefix(path, t.prefix)
 	if raw != "" {
 		var written bool
-		raw, written = strings.CutPrefix(raw, t.prefix) // else the prefix is written in another way
+		raw, written = strings.CutPrefix(raw, t.prefix) // otherwise the prefix is encoded in another way
 		ok = ok && written
 	}
 	return path, raw, ok

@@ -45,8 +45,8 @@ type ticket struct {
 	life    time.Duration // of what it is exchanged for
 }
 
-// add returns the text of a new ticket. Exhausted: the sandbox has too many.
-func (t *tickets) add(what ticket, now time.Time) (string, error) {
+// addTicket returns the text of a new ticket. Exhausted: the sandbox has too many.
+func (t *tickets) addTicket(what ticket, now time.Time) (string, error) {
 	var raw [ticketBytes]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the program instead
 	text := ticketPrefix + base64.RawURLEncoding.EncodeToString(raw[:])
@@ -71,9 +71,9 @@ func (t *tickets) add(what ticket, now time.Time) (string, error) {
 	return text, nil
 }
 
-// take returns a ticket that is for g at an epoch of the sandbox's tokens, and takes it
-// away: only one of many who come at a time has it. One for something else stays.
-func (t *tickets) take(text string, g token.Grant, epoch int64, now time.Time) (found ticket, ok bool) {
+// takeTicket removes and returns a ticket for g at an epoch of the sandbox's tokens: only one
+// of several concurrent requests gets it. A ticket for something else is not removed.
+func (t *tickets) takeTicket(text string, g token.Grant, epoch int64, now time.Time) (found ticket, ok bool) {
 	sum := sha256.Sum256([]byte(text))
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,11 +85,11 @@ func (t *tickets) take(text string, g token.Grant, epoch int64, now time.Time) (
 	return found, true
 }
 
-// exchange takes a ticket for a port, and returns a token instead. Unauthenticated: it is
+// exchangeTicket takes a ticket for a port, and returns a token instead. Unauthenticated: it is
 // none, or the API key that asked for it has ended.
-func (g *Gateway) exchange(ctx context.Context, text string, said store.Preview) (string, error) {
+func (g *Gateway) exchangeTicket(ctx context.Context, text string, said store.Preview) (string, error) {
 	now := g.o.Clock.Now()
-	found, ok := g.tickets.take(text, previewOf(said), g.o.Tokens.Epoch(said.Sandbox), now)
+	found, ok := g.tickets.takeTicket(text, previewOf(said), g.o.Tokens.Epoch(said.Sandbox), now)
 	if !ok {
 		return "", errPrivate()
 	}
@@ -101,21 +101,21 @@ func (g *Gateway) exchange(ctx context.Context, text string, said store.Preview)
 	return secret, err
 }
 
-// Ticket returns where a browser sees a port, with a ticket that is good once and for a
-// while: it is exchanged for a cookie of that port that is good for session. Of a public
-// port it has none. The default life is 30 seconds, the default session an hour.
+// Ticket returns the URL of a port for a browser, with a single-use ticket unless the port is
+// public. The ticket is exchanged for a cookie of that port that is valid for session. The
+// default life of a ticket is 30 seconds, the default session an hour.
 //
 // NotFound, Gone: the sandbox. Invalid: the port, a life of more than 5 minutes, or a
 // session of more than 30 days. PermissionDenied: the guest's own port. Exhausted: 100
 // tickets of the sandbox wait.
 func (g *Gateway) Ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error) {
-	u, err := g.ticket(ctx, id, port, life, session)
-	g.report(ctx, "give a preview ticket", id, port, err)
+	u, err := g.newTicket(ctx, id, port, life, session)
+	g.reportEvent(ctx, "give a preview ticket", id, port, err)
 	return u, err
 }
 
-func (g *Gateway) ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error) {
-	if err := g.check(ctx, id, port); err != nil {
+func (g *Gateway) newTicket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error) {
+	if err := g.checkAccess(ctx, id, port); err != nil {
 		return wire.PreviewTicket{}, err
 	}
 	switch {
@@ -130,7 +130,7 @@ func (g *Gateway) ticket(ctx context.Context, id sandpit.ID, port int, life, ses
 	if session == 0 {
 		session = usualLife
 	}
-	said := g.look(id, port)
+	said := g.previewOf(id, port)
 	out := wire.PreviewTicket{Port: port, Public: said.Public}
 	query := ""
 	if !said.Public {
@@ -139,13 +139,13 @@ func (g *Gateway) ticket(ctx context.Context, id sandpit.ID, port int, life, ses
 			return wire.PreviewTicket{}, err
 		}
 		now := g.o.Clock.Now()
-		text, err := g.tickets.add(ticket{previewOf(said), g.o.Tokens.Epoch(id), holder, now.Add(life), session}, now)
+		text, err := g.tickets.addTicket(ticket{previewOf(said), g.o.Tokens.Epoch(id), holder, now.Add(life), session}, now)
 		if err != nil {
 			return wire.PreviewTicket{}, err
 		}
 		out.Ticket, out.ExpiresAt = text, now.Add(life).UTC()
 		query = "?" + queryTicket + "=" + text
 	}
-	out.URL, out.PathURL = g.addresses(id, port, query)
+	out.URL, out.PathURL = g.previewAddresses(id, port, query)
 	return out, nil
 }

@@ -25,12 +25,12 @@ import (
 var errPage = sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "a page of another site may not use this preview"),
 	"make the port public, or send a token in the header "+headerToken)
 
-// errBounce answers a navigation of which nobody can tell whether a person has followed a
-// link, or a page has a frame load it: the page that is shown instead finds out.
+// errBounce is the result of a navigation that may be a followed link or a frame: the page that
+// is shown instead determines which.
 var errBounce = sandpit.Errorf(sandpit.PermissionDenied, "a page of another site may have opened this preview")
 
-// checkPage refuses what a page of somebody else's makes a browser do that has the cookie.
-// Only a person who follows a link may come from elsewhere.
+// checkPage refuses requests that a page of another origin makes with the viewer's cookie.
+// Only a followed link may come from another origin.
 func (g *Gateway) checkPage(r *http.Request) error {
 	site := r.Header.Get("Sec-Fetch-Site")
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
@@ -93,8 +93,8 @@ func (g *Gateway) guardFrames(h http.Header, r *http.Request, t target, p pass) 
 	}
 }
 
-// keepReferer has a page's own requests say where they come from, if its policy forbids it
-// for all: a request that does not cannot be told from another page's.
+// keepReferer replaces a policy that sends no referrer by one that sends it to the same origin:
+// without it, a page's own request looks like another page's.
 func keepReferer(h http.Header) {
 	last := ""
 	for _, line := range h.Values("Referrer-Policy") {
@@ -115,9 +115,8 @@ var bounceText string
 // bounce opens a preview again from the preview's own host, unless it is in a frame.
 var bounce = template.Must(template.New("bounce").Parse(bounceText))
 
-// bounceScript goes on at once in a window, but not if that was in vain a moment ago in the
-// same tab. The address is changed before, since the same one with a fragment would be no
-// navigation.
+// bounceScript continues at once in a window, unless that failed a moment ago in the same tab.
+// It changes the address first, because the same address with a fragment is not a navigation.
 const bounceScript = `"use strict";
 (() => {
 	const key = "sandpit-preview-opened", to = location.href, [last, at] = (sessionStorage.getItem(key) || "").split(" ");
@@ -144,12 +143,12 @@ func showBounce(a *answer, r *http.Request, t target) {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	path, _, ok := t.inner(r.URL.EscapedPath(), "")
+	path, _, ok := t.innerPath(r.URL.EscapedPath(), "")
 	if !ok {
 		path = "/"
 	}
 	a.WriteHeader(http.StatusForbidden)
-	_ = bounce.Execute(a, struct { // whoever asked has gone then
+	_ = bounce.Execute(a, struct { // fails only if the client is gone
 		To     string
 		Script template.JS
 	}{t.prefix + pathAndQuery(path, r.URL.RawQuery), bounceScript})

@@ -47,8 +47,8 @@ type sandbox struct {
 	end       context.CancelFunc
 }
 
-// New returns a publisher, which the caller must Close. A nil log means that nobody
-// hears of connections that could not be passed on.
+// New returns a publisher, which the caller must Close. A nil log discards
+// failures of connections.
 func New(log *slog.Logger) *Publisher {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -56,12 +56,12 @@ func New(log *slog.Logger) *Publisher {
 	return &Publisher{log: log, open: make(map[sandpit.ID]*sandbox)}
 }
 
-// Publish opens the ports that a sandbox wants, all of them or none, and returns them
-// with the addresses that they have. What is passed on goes through dial until
-// Withdraw. A sandbox that has its ports open already keeps those.
+// Publish opens the published ports of a sandbox, all or none, and returns them with their
+// addresses. Connections are forwarded through dial until Withdraw. Ports that are already
+// open stay open.
 //
-// Invalid: an address that the machine does not have. Conflict: somebody else has a
-// port. PermissionDenied: a port that needs more rights.
+// Invalid: an address that the machine does not have. Conflict: a port is in use.
+// PermissionDenied: a port that needs more rights.
 func (p *Publisher) Publish(ctx context.Context, id sandpit.ID, ports []sandpit.Port, dial Dial) ([]sandpit.Port, error) {
 	if err := sandpit.CheckPorts(ports); err != nil {
 		return nil, err
@@ -76,9 +76,9 @@ func (p *Publisher) Publish(ctx context.Context, id sandpit.ID, ports []sandpit.
 	}
 	s := &sandbox{dial: dial, slots: make(chan struct{}, maxConnections)}
 	for _, port := range ports {
-		l, err := listen(ctx, port)
+		l, err := listenPort(ctx, port)
 		if err != nil {
-			s.close()
+			s.closeListeners()
 			return nil, err
 		}
 		if at, ok := l.Addr().(*net.TCPAddr); ok {
@@ -89,20 +89,20 @@ func (p *Publisher) Publish(ctx context.Context, id sandpit.ID, ports []sandpit.
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
 	for i, l := range s.listeners {
-		p.all.Go(func() { p.accept(running, s, l, s.ports[i].Port) })
+		p.all.Go(func() { p.acceptConnections(running, s, l, s.ports[i].Port) })
 	}
 	p.open[id] = s
 	return append([]sandpit.Port(nil), s.ports...), nil
 }
 
-func listen(ctx context.Context, port sandpit.Port) (net.Listener, error) {
+func listenPort(ctx context.Context, port sandpit.Port) (net.Listener, error) {
 	var c net.ListenConfig
 	l, err := c.Listen(ctx, "tcp", port.Address())
 	switch {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, unix.EADDRINUSE):
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "publish port %d: somebody else has %s", port.Port, port.Address()),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "publish port %d: %s is in use", port.Port, port.Address()),
 			"end that program, choose another port of the machine, or leave it out: a free one is taken then")
 	case errors.Is(err, unix.EADDRNOTAVAIL):
 		return nil, sandpit.Errorf(sandpit.Invalid, "publish port %d: this machine does not have the address %s", port.Port, port.HostIP)
@@ -114,24 +114,23 @@ func listen(ctx context.Context, port sandpit.Port) (net.Listener, error) {
 	}
 }
 
-// close closes the listeners. Connections end when the context does.
-func (s *sandbox) close() {
+// closeListeners closes the listeners. Connections end when the context does.
+func (s *sandbox) closeListeners() {
 	for _, l := range s.listeners {
-		_ = l.Close() // nobody listens any more, which is all that is wanted
+		_ = l.Close() // the port is closed in any case
 	}
 	if s.end != nil {
 		s.end()
 	}
 }
 
-// Withdraw closes the ports of a sandbox and the connections there. Who has none
-// published is left alone.
+// Withdraw closes the published ports of a sandbox, if any, and their connections.
 func (p *Publisher) Withdraw(id sandpit.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if s := p.open[id]; s != nil {
 		delete(p.open, id)
-		s.close()
+		s.closeListeners()
 	}
 }
 
@@ -141,15 +140,15 @@ func (p *Publisher) Close() error {
 	p.closed = true
 	for id, s := range p.open {
 		delete(p.open, id)
-		s.close()
+		s.closeListeners()
 	}
 	p.mu.Unlock()
 	p.all.Wait()
 	return nil
 }
 
-// accept passes on the connections of one listener until it is closed.
-func (p *Publisher) accept(ctx context.Context, s *sandbox, l net.Listener, port int) {
+// acceptConnections passes on the connections of one listener until it is closed.
+func (p *Publisher) acceptConnections(ctx context.Context, s *sandbox, l net.Listener, port int) {
 	for {
 		conn, err := l.Accept()
 		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -169,21 +168,21 @@ func (p *Publisher) accept(ctx context.Context, s *sandbox, l net.Listener, port
 		select {
 		case s.slots <- struct{}{}:
 		default:
-			_ = conn.Close() // there are too many, and nobody to tell
+			_ = conn.Close() // too many connections
 			continue
 		}
 		p.all.Go(func() {
 			defer func() { <-s.slots }()
-			if err := pass(ctx, conn, s.dial, port); err != nil && ctx.Err() == nil {
+			if err := forwardConnection(ctx, conn, s.dial, port); err != nil && ctx.Err() == nil {
 				p.log.DebugContext(ctx, "a connection to a published port ended", slog.Int("port", port), slog.Any("error", err))
 			}
 		})
 	}
 }
 
-// pass connects who has come with a port inside, until both have said everything, one
-// breaks off, or ctx ends.
-func pass(ctx context.Context, outside net.Conn, dial Dial, port int) error {
+// forwardConnection connects a client with a port inside until both sides have finished, one
+// fails, or ctx ends.
+func forwardConnection(ctx context.Context, outside net.Conn, dial Dial, port int) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer outside.Close()
@@ -193,7 +192,7 @@ func pass(ctx context.Context, outside net.Conn, dial Dial, port int) error {
 	}
 	defer inside.Close()
 	stop := context.AfterFunc(ctx, func() {
-		_ = outside.Close() // who reads and writes hears of it
+		_ = outside.Close() // which ends reads and writes
 		_ = inside.Close()
 	})
 	defer stop()
@@ -207,7 +206,7 @@ func pass(ctx context.Context, outside net.Conn, dial Dial, port int) error {
 	return errors.Join(err, <-failed)
 }
 
-// copyAll copies one direction to its end, and tells the other side of it.
+// copyAll copies one direction to its end and then closes the other side for writing.
 func copyAll(to, from net.Conn) error {
 	if _, err := io.Copy(to, from); err != nil {
 		return err

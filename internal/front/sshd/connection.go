@@ -17,11 +17,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// lastWords is how long it may take to tell clients why a connection ends. Whoever ends the
-// sandbox waits for it.
+// lastWords is how long it may take to send clients the reason why a connection ends. The
+// operation that ends the sandbox waits for it.
 const lastWords = 2 * time.Second
 
-// connection is somebody who has come in.
+// connection is a connection after login.
 type connection struct {
 	server  *Server
 	conn    *ssh.ServerConn
@@ -37,7 +37,7 @@ type connection struct {
 	memory *memory.Account
 
 	mu    sync.Mutex
-	ports map[int]bool // that were forwarded to, and told of
+	ports map[int]bool // forwarded to, and reported
 }
 
 func newConnection(s *Server, conn *ssh.ServerConn, l *login) *connection {
@@ -47,51 +47,51 @@ func newConnection(s *Server, conn *ssh.ServerConn, l *login) *connection {
 	}
 	c.ctx, c.cancel = context.WithCancelCause(l.sandbox.Context())
 	// The visitor's own way to end it is that of the login, whose context this one has.
-	s.crowd.begin(l.visitor, c.idle)
-	c.report("ssh", map[string]string{"with": l.with, "address": l.from.String()}, nil, 0)
+	s.crowd.setIdleTime(l.visitor, c.idleTime)
+	c.reportEvent("ssh", map[string]string{"with": l.with, "address": l.from.String()}, nil, 0)
 	return c
 }
 
-// report adds to the trail of events what the client does.
-func (c *connection) report(action string, args map[string]string, err error, took time.Duration) {
-	c.server.o.Manager.Report(manager.Report{Actor: c.actor, Action: action, Sandbox: c.sandbox.ID(), Args: args, Err: err, Took: took})
+// reportEvent adds to the trail of events what the client does.
+func (c *connection) reportEvent(action string, args map[string]string, err error, took time.Duration) {
+	c.server.o.Manager.Events().Record(manager.Report{Actor: c.actor, Action: action, Sandbox: c.sandbox.ID(), Args: args, Err: err, Took: took})
 }
 
-// idle returns how long nothing was carried.
-func (c *connection) idle() time.Duration {
+// idleTime returns how long nothing was carried.
+func (c *connection) idleTime() time.Duration {
 	return time.Since(c.begin) - time.Duration(c.active.Load())
 }
 
-// touch notes that something is carried.
-func (c *connection) touch() { c.active.Store(int64(time.Since(c.begin))) }
+// recordTraffic notes that something is carried.
+func (c *connection) recordTraffic() { c.active.Store(int64(time.Since(c.begin))) }
 
 // channelCost is how much memory a channel takes, in bytes: what a client may send before
 // it is read, which the library keeps, and what is on its way to the client.
 const channelCost = 2<<20 + 256<<10
 
-// serve answers until the connection ends, one way or the other.
-func (c *connection) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+// serveChannels answers until the connection ends, one way or the other.
+func (c *connection) serveChannels(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
 	defer c.memory.Close()
 	var group sync.WaitGroup
 	defer group.Wait()
 	group.Go(func() {
 		for r := range requests {
 			if r.WantReply {
-				_ = r.Reply(false, nil) // who is gone needs no answer
+				_ = r.Reply(false, nil) // fails only if the client is gone
 			}
 		}
 	})
-	group.Go(c.watch)
+	group.Go(c.watchConnection)
 	group.Go(func() { // closes the connection when it is to end
 		<-c.ctx.Done()
 		timer := time.AfterFunc(lastWords, func() { _ = c.conn.Close() })
 		defer timer.Stop()
-		c.ended()
+		c.waitForChannels()
 		c.group.Wait()
 		_ = c.conn.Close() // it may be gone already
 	})
 	for offer := range channels {
-		c.open(offer)
+		c.openChannel(offer)
 	}
 	c.cancel(errGone)
 }
@@ -99,43 +99,43 @@ func (c *connection) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.
 // errGone is why things end whose client has gone.
 var errGone = sandpit.Errorf(sandpit.Canceled, "the client has gone")
 
-// open takes a channel, or refuses it.
-func (c *connection) open(offer ssh.NewChannel) {
+// openChannel takes a channel, or refuses it.
+func (c *connection) openChannel(offer ssh.NewChannel) {
 	var serve func(ssh.NewChannel)
 	switch offer.ChannelType() {
 	case "session":
-		serve = c.session
+		serve = c.serveSession
 	case "direct-tcpip":
-		serve = c.forward
+		serve = c.forwardPort
 	default:
-		_ = offer.Reject(ssh.UnknownChannelType, "there is no such thing here") // who is gone needs no answer
+		_ = offer.Reject(ssh.UnknownChannelType, "unknown channel type") // fails only if the client is gone
 		return
 	}
-	if !c.take() {
+	if !c.reserveChannel() {
 		_ = offer.Reject(ssh.ResourceShortage, fmt.Sprintf("there are %d channels already, or the connection ends", cap(c.slots))) // as above
 		return
 	}
 	if err := c.memory.Reserve(channelCost); err != nil {
-		c.give()
-		_ = offer.Reject(ssh.ResourceShortage, visible(err.Error())) // as above
+		c.releaseChannel()
+		_ = offer.Reject(ssh.ResourceShortage, toVisible(err.Error())) // as above
 		return
 	}
 	go func() {
-		defer c.give()
+		defer c.releaseChannel()
 		defer c.memory.Return(channelCost)
 		serve(offer)
 	}()
 }
 
-// ended waits until nobody is about to take a channel any more: who comes after sees that
-// the connection ends.
-func (c *connection) ended() {
+// waitForChannels waits until no channel is being opened any more: later ones see that the
+// connection ends.
+func (c *connection) waitForChannels() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 }
 
-// take counts one more channel, if there may be one.
-func (c *connection) take() bool {
+// reserveChannel counts one more channel, if there may be one.
+func (c *connection) reserveChannel() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ctx.Err() != nil {
@@ -150,14 +150,14 @@ func (c *connection) take() bool {
 	}
 }
 
-// give counts one channel less.
-func (c *connection) give() {
+// releaseChannel counts one channel less.
+func (c *connection) releaseChannel() {
 	<-c.slots
 	c.group.Done()
 }
 
-// watch ends connections that are dead, or carry nothing.
-func (c *connection) watch() {
+// watchConnection ends connections that are dead, or carry nothing.
+func (c *connection) watchConnection() {
 	ticker := time.NewTicker(c.server.o.KeepAlive)
 	defer ticker.Stop()
 	for {
@@ -166,25 +166,25 @@ func (c *connection) watch() {
 			return
 		case <-ticker.C:
 		}
-		if limit := c.server.o.IdleTimeout; c.idle() >= limit {
+		if limit := c.server.o.IdleTimeout; c.idleTime() >= limit {
 			c.cancel(sandpit.Errorf(sandpit.Timeout, "this connection has carried nothing for %s, and ends", limit))
 			return
 		}
-		if !c.alive() {
+		if !c.isAlive() {
 			return
 		}
 	}
 }
 
-// alive asks the client, and closes the connection if it does not answer.
-func (c *connection) alive() bool {
+// isAlive asks the client, and closes the connection if it does not answer.
+func (c *connection) isAlive() bool {
 	timer := time.AfterFunc(2*c.server.o.KeepAlive, func() { _ = c.conn.Close() })
 	defer timer.Stop()
 	_, _, err := c.conn.SendRequest("keepalive@openssh.com", true, nil)
 	return err == nil
 }
 
-// lively is a channel that tells when it carries something.
+// lively is a channel that reports traffic.
 type lively struct {
 	ssh.Channel
 
@@ -230,35 +230,35 @@ type forwarded struct {
 }
 
 const (
-	// guestPort is the one of the guest's own protocol, which is not for everybody.
+	// guestPort is the port of the guest's own protocol, which is not forwarded.
 	guestPort = 49983
 	// dialTime is how long it may take to reach a port inside.
 	dialTime = 10 * time.Second
 )
 
-// target returns the port inside that a client wants, or why it gets none.
-func (f forwarded) target() (int, error) {
+// targetPort returns the port inside that a client wants, or why it gets none.
+func (f forwarded) targetPort() (int, error) {
 	ip := net.ParseIP(f.Host)
 	switch {
 	case f.Host != "localhost" && (ip == nil || !ip.IsLoopback()):
 		return 0, sandpit.Errorf(sandpit.PermissionDenied, "connections go to localhost of the sandbox only")
 	case f.Port == 0 || f.Port > 65535:
-		return 0, sandpit.Errorf(sandpit.Invalid, "there is no port %s", strconv.FormatUint(uint64(f.Port), 10))
+		return 0, sandpit.Errorf(sandpit.Invalid, "invalid port %s", strconv.FormatUint(uint64(f.Port), 10))
 	case f.Port == guestPort:
 		return 0, sandpit.Errorf(sandpit.PermissionDenied, "port %d is the sandbox's own", guestPort)
 	}
 	return int(f.Port), nil
 }
 
-// forward carries a connection to a port inside.
-func (c *connection) forward(offer ssh.NewChannel) {
-	conn, err := c.dial(offer.ExtraData())
+// forwardPort carries a connection to a port inside.
+func (c *connection) forwardPort(offer ssh.NewChannel) {
+	conn, err := c.dialPort(offer.ExtraData())
 	if err != nil {
 		reason := ssh.ConnectionFailed
 		if code := sandpit.CodeOf(err); code == sandpit.PermissionDenied || code == sandpit.Invalid || code == sandpit.Unsupported {
 			reason = ssh.Prohibited
 		}
-		_ = offer.Reject(reason, visible(err.Error())) // who is gone needs no answer
+		_ = offer.Reject(reason, toVisible(err.Error())) // fails only if the client is gone
 		return
 	}
 	defer conn.Close()
@@ -269,32 +269,32 @@ func (c *connection) forward(offer ssh.NewChannel) {
 	defer channel.Close()
 	stop := context.AfterFunc(c.ctx, func() { _, _ = conn.Close(), channel.Close() })
 	defer stop()
-	carry(lively{channel, c.touch}, conn, requests)
+	copyBoth(lively{channel, c.recordTraffic}, conn, requests)
 }
 
-func (c *connection) dial(raw []byte) (net.Conn, error) {
+func (c *connection) dialPort(raw []byte) (net.Conn, error) {
 	var f forwarded
 	if err := ssh.Unmarshal(raw, &f); err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "a request that makes no sense")
 	}
-	port, err := f.target()
+	port, err := f.targetPort()
 	if err == nil {
 		var d sandpit.Dialer
 		var ok bool
 		if d, ok = sandpit.As[sandpit.Dialer](c.sandbox.Instance()); ok {
 			ctx, cancel := context.WithTimeout(c.ctx, dialTime)
 			defer cancel()
-			c.forwards(port)
+			c.reportForward(port)
 			return d.Dial(ctx, port)
 		}
 		err = sandpit.Errorf(sandpit.Unsupported, "this sandbox's provider cannot open connections")
 	}
-	c.report("ssh forward", map[string]string{"port": strconv.FormatUint(uint64(f.Port), 10)}, err, 0)
+	c.reportEvent("ssh forward", map[string]string{"port": strconv.FormatUint(uint64(f.Port), 10)}, err, 0)
 	return nil, err
 }
 
-// forwards tells of each port once: a browser makes many connections.
-func (c *connection) forwards(port int) {
+// reportForward reports each port once, because a browser opens many connections.
+func (c *connection) reportForward(port int) {
 	c.mu.Lock()
 	told := c.ports[port]
 	if len(c.ports) < cap(c.slots) {
@@ -302,12 +302,12 @@ func (c *connection) forwards(port int) {
 	}
 	c.mu.Unlock()
 	if !told {
-		c.report("ssh forward", map[string]string{"port": strconv.Itoa(port)}, nil, 0)
+		c.reportEvent("ssh forward", map[string]string{"port": strconv.Itoa(port)}, nil, 0)
 	}
 }
 
-// carry copies both ways until both are done, or one is broken. It closes both.
-func carry(channel lively, conn net.Conn, requests <-chan *ssh.Request) {
+// copyBoth copies both ways until both are done, or one is broken. It closes both.
+func copyBoth(channel lively, conn net.Conn, requests <-chan *ssh.Request) {
 	end := func() { _, _ = conn.Close(), channel.Close() } // one of them may be closed already
 	var requested, copied sync.WaitGroup
 	requested.Go(func() { ssh.DiscardRequests(requests) }) // until the client has closed the channel, too
@@ -315,7 +315,7 @@ func carry(channel lively, conn net.Conn, requests <-chan *ssh.Request) {
 		_, err := io.Copy(conn, channel)
 		half, ok := conn.(interface{ CloseWrite() error })
 		if !ok || err != nil || half.CloseWrite() != nil {
-			end() // it is broken, or there is no other way to say that nothing more comes
+			end() // it failed, or it cannot be closed for writing only
 		}
 	})
 	_, err := io.Copy(channel, conn)

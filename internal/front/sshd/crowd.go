@@ -46,9 +46,9 @@ type visitor struct {
 // errMadeWay is why a connection about to log in ends that takes longer than others.
 var errMadeWay = sandpit.Errorf(sandpit.Exhausted, "too many connections have not logged in yet")
 
-// arrive counts a connection that is about to log in. When there are too many, the oldest
+// addVisitor counts a connection that is about to log in. When there are too many, the oldest
 // of its address makes way, or of the address that has the most.
-func (c *crowd) arrive(v *visitor) {
+func (c *crowd) addVisitor(v *visitor) {
 	v.address = api.AddressActor(v.from)
 	most := c.maxLoginsOf
 	if c.failed.Spent(v.from) {
@@ -62,7 +62,7 @@ func (c *crowd) arrive(v *visitor) {
 	}
 	switch {
 	case counts[v.address] >= most:
-		c.expel(v.address)
+		c.expelOldest(v.address)
 	case len(c.logins) >= c.maxLogins:
 		largest := c.logins[0].address
 		for address, n := range counts {
@@ -70,13 +70,13 @@ func (c *crowd) arrive(v *visitor) {
 				largest = address
 			}
 		}
-		c.expel(largest)
+		c.expelOldest(largest)
 	}
 	c.logins = append(c.logins, v)
 }
 
-// expel ends the oldest log-in of an address. The lock is held.
-func (c *crowd) expel(address string) {
+// expelOldest ends the oldest log-in of an address. The lock is held.
+func (c *crowd) expelOldest(address string) {
 	for i, v := range c.logins {
 		if v.address == address {
 			c.logins = slices.Delete(c.logins, i, i+1)
@@ -95,10 +95,10 @@ func (c *crowd) loggedIn(v *visitor) {
 	}
 }
 
-// admit counts a connection as one of an owner. The caller calls leave when it has ended.
+// admitOwner counts a connection as one of an owner. The caller calls leave when it has ended.
 //
 // Exhausted: there are too many, and none that carries nothing can make way.
-func (c *crowd) admit(v *visitor, owner string) error {
+func (c *crowd) admitOwner(v *visitor, owner string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var idle *visitor
@@ -116,7 +116,7 @@ func (c *crowd) admit(v *visitor, owner string) error {
 	}
 	if idle != nil {
 		c.remove(idle)
-		idle.cut(sandpit.Errorf(sandpit.Exhausted, "this connection was idle and was closed to make room for another one"))
+		idle.cut(sandpit.Errorf(sandpit.Exhausted, "this idle connection was closed in favor of another one"))
 	}
 	v.owner = owner
 	c.connections[owner] = append(c.connections[owner], v)
@@ -159,15 +159,15 @@ func longestIdle(list []*visitor) (found *visitor) {
 	return found
 }
 
-// begin notes how it is known whether a connection carries anything.
-func (c *crowd) begin(v *visitor, idle func() time.Duration) {
+// setIdleTime notes how it is known whether a connection carries anything.
+func (c *crowd) setIdleTime(v *visitor, idle func() time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	v.idle = idle
 }
 
-// leave notes that a connection has ended. It is idempotent.
-func (c *crowd) leave(v *visitor) {
+// removeVisitor notes that a connection has ended. It is idempotent.
+func (c *crowd) removeVisitor(v *visitor) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.remove(v)

@@ -28,19 +28,19 @@ func TestOldestLoginMakesWay(t *testing.T) {
 	t.Parallel()
 	c := newTestCrowd()
 	victim, ended := guest("192.0.2.9")
-	c.arrive(victim)
+	c.addVisitor(victim)
 	var cut []func() bool
 	for range 5 {
 		v, ended := guest("192.0.2.1")
 		cut = append(cut, ended)
-		c.arrive(v)
+		c.addVisitor(v)
 	}
 	if !cut[0]() || !cut[1]() || cut[2]() || cut[4]() {
 		t.Error("of 5 connections of an address the first 2 do not make way")
 	}
 	for i := range 4 { // now all places are taken: the address with the most makes way
 		v, _ := guest(fmt.Sprintf("198.51.100.%d", i))
-		c.arrive(v)
+		c.addVisitor(v)
 	}
 	if ended() {
 		t.Error("the only connection of an address made way")
@@ -63,7 +63,7 @@ func TestFailingAddressHasLessRoom(t *testing.T) {
 	for range 3 {
 		v, ended := guest("192.0.2.1")
 		cut = append(cut, ended)
-		c.arrive(v)
+		c.addVisitor(v)
 	}
 	if !cut[0]() || cut[1]() || cut[2]() {
 		t.Error("of an address that fails not 2 are left")
@@ -75,8 +75,8 @@ func TestIdleConnectionMakesWay(t *testing.T) {
 	c := newTestCrowd()
 	admit := func(owner string, idle time.Duration) (ended func() bool, err error) {
 		v, ended := guest("192.0.2.1")
-		if err = c.admit(v, owner); err == nil {
-			c.begin(v, func() time.Duration { return idle })
+		if err = c.admitOwner(v, owner); err == nil {
+			c.setIdleTime(v, func() time.Duration { return idle })
 		}
 		return ended, err
 	}
@@ -113,25 +113,25 @@ func TestOwnIdleConnectionMakesWay(t *testing.T) {
 	var first *visitor
 	for i := range 4 {
 		v, _ := guest("192.0.2.1")
-		if err := c.admit(v, "ann"); err != nil {
+		if err := c.admitOwner(v, "ann"); err != nil {
 			t.Fatal(err)
 		}
 		idle := time.Duration(0)
 		if i == 0 {
 			first, idle = v, time.Hour
 		}
-		c.begin(v, func() time.Duration { return idle })
+		c.setIdleTime(v, func() time.Duration { return idle })
 	}
 	v, _ := guest("192.0.2.1")
-	if err := c.admit(v, "ann"); err != nil {
+	if err := c.admitOwner(v, "ann"); err != nil {
 		t.Errorf("with an idle one of its own: %v", err)
 	}
-	if v, _ := guest("192.0.2.1"); sandpit.CodeOf(c.admit(v, "ann")) != sandpit.Exhausted {
+	if v, _ := guest("192.0.2.1"); sandpit.CodeOf(c.admitOwner(v, "ann")) != sandpit.Exhausted {
 		t.Error("without one")
 	}
-	c.leave(first)
-	c.leave(v)
-	c.leave(v)
+	c.removeVisitor(first)
+	c.removeVisitor(v)
+	c.removeVisitor(v)
 	if c.count != 3 || len(c.connections["ann"]) != 3 {
 		t.Errorf("%d connections, %d of ann", c.count, len(c.connections["ann"]))
 	}

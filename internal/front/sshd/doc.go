@@ -3,7 +3,7 @@
 // a port of its loopback interface. There is nothing else: no forwarding to anywhere else
 // or back, no agent, no X11.
 //
-// Who may enter is the business of sshkey. A connection holds its sandbox (manager.Use),
-// so it is in use until the connection has carried nothing for a while; when the sandbox is
-// taken away, the connection says why and ends.
+// Package sshkey decides about access. A connection uses its sandbox (manager.Use) until it
+// has been idle for a while; when the sandbox is taken away, the connection reports why and
+// ends.
 package sshd

@@ -12,16 +12,17 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 // hostKeyFile has the key, in OpenSSH's form.
 const hostKeyFile = "host_ed25519"
 
-// HostKey returns the key by which clients know the server. It is made once, in a file of
-// mode 0600 in dir, which is made if it is missing.
+// HostKey returns the host key of the server. It is created once, in a file of mode 0600 in
+// dir, which is created if it is missing.
 //
-// Invalid: what is in the file is no key. PermissionDenied: others may read it. Others are
-// those of the file system.
+// Invalid: the file has no valid key. PermissionDenied: other users may read it. Other errors
+// are those of the file system.
 func HostKey(dir string) (ssh.Signer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "make the directory of the SSH host key: %w", err)
@@ -63,14 +64,5 @@ func makeHostKey(name string) ([]byte, error) {
 		return nil, err
 	}
 	text := pem.EncodeToMemory(block)
-	f, err := os.CreateTemp(filepath.Dir(name), ".new-*") // with permissions 0600
-	if err != nil {
-		return nil, err
-	}
-	defer os.Remove(f.Name()) // it is gone if all went well
-	_, err = f.Write(text)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return nil, err
-	}
-	return text, os.Rename(f.Name(), name)
+	return text, atomicfile.Write(name, 0o600, text)
 }

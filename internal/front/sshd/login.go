@@ -25,14 +25,14 @@ const (
 	stall = time.Minute
 )
 
-// errLogin is the same whatever is wrong: a sandbox that does not exist, one of somebody
-// else, and a wrong key look alike.
-var errLogin = sandpit.Errorf(sandpit.Unauthenticated, "there is no such sandbox, or this key or token is not for it")
+// errLogin is the error of every refused login: an unknown sandbox, another owner's sandbox
+// and a wrong key all give the same error.
+var errLogin = sandpit.Errorf(sandpit.Unauthenticated, "sandbox not found, or the key or token is not valid for it")
 
 // errSlow is why a log-in ends that takes too long.
 var errSlow = sandpit.Errorf(sandpit.Timeout, "it took too long to log in")
 
-// login is somebody who wants to come in. Its fields are set by the callbacks of the
+// login is a connection during the handshake. Its fields are set by the callbacks of the
 // handshake, of which one runs at a time.
 type login struct {
 	server *Server
@@ -44,12 +44,12 @@ type login struct {
 	visitor *visitor
 
 	tried   bool   // to log in
-	user    string // who they say they are
+	user    string // the user name of the client
 	sandbox *manager.Handle
-	release func() // of the rights that it came in with; nil: it has none
+	release func() // of the rights of the login, or nil
 	actor   string
 	with    string // what they have shown
-	refusal error  // why the sandbox cannot be used, for those who may
+	refusal error  // why an authenticated client cannot use the sandbox
 }
 
 // newLogin returns what becomes a connection when it is performed. The caller must close
@@ -61,13 +61,13 @@ func (s *Server) newLogin(ctx context.Context, from netip.Addr) *login {
 	return l
 }
 
-// perform does the handshake. Then the sandbox is there unless there is an error.
-func (l *login) perform(raw net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+// performHandshake performs the handshake. Without an error, the sandbox is in use.
+func (l *login) performHandshake(raw net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <-chan *ssh.Request, error) {
 	stop := context.AfterFunc(l.ctx, func() { _ = raw.SetReadDeadline(time.Unix(1, 0)) }) // it ends the handshake
 	defer stop()
 	slow := time.AfterFunc(l.server.o.LoginTime, func() { l.end(errSlow) })
 	defer slow.Stop()
-	conn, channels, requests, err := ssh.NewServerConn(patient{raw}, l.config())
+	conn, channels, requests, err := ssh.NewServerConn(patient{raw}, l.serverConfig())
 	if err == nil {
 		err = l.refusal
 	}
@@ -77,10 +77,10 @@ func (l *login) perform(raw net.Conn) (*ssh.ServerConn, <-chan ssh.NewChannel, <
 	return conn, channels, requests, err
 }
 
-// close gives the sandbox back.
-func (l *login) close() {
+// releaseSandbox gives the sandbox back.
+func (l *login) releaseSandbox() {
 	l.end(nil)
-	l.server.crowd.leave(l.visitor)
+	l.server.crowd.removeVisitor(l.visitor)
 	if l.sandbox != nil {
 		l.sandbox.Release()
 	}
@@ -89,35 +89,36 @@ func (l *login) close() {
 	}
 }
 
-func (l *login) config() *ssh.ServerConfig {
+func (l *login) serverConfig() *ssh.ServerConfig {
 	c := &ssh.ServerConfig{
 		MaxAuthTries:        maxTries,
 		ServerVersion:       "SSH-2.0-sandpit",
 		PreAuthConnCallback: func(c ssh.ServerPreAuthConn) { l.banner = c.SendAuthBanner },
-		PublicKeyCallback:   l.offered,
+		PublicKeyCallback:   l.checkOfferedKey,
 		// What needs to be proved is looked at again, when it has been.
 		VerifiedPublicKeyCallback: func(meta ssh.ConnMetadata, key ssh.PublicKey, _ *ssh.Permissions, _ string) (*ssh.Permissions, error) {
-			return l.proved(meta, key)
+			return l.acceptKey(meta, key)
 		},
-		PasswordCallback: l.token,
+		PasswordCallback: l.acceptToken,
 	}
 	c.AddHostKey(l.server.o.HostKey)
 	return c
 }
 
-// offered says whether a key would do. Nobody has proved yet that it is theirs.
-func (l *login) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+// checkOfferedKey reports whether a key would be accepted. The client has not proved yet that
+// it has the private key.
+func (l *login) checkOfferedKey(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	l.tried, l.user = true, meta.User()
-	if _, _, err := l.known(key); err != nil {
-		l.pause()
+	if _, _, err := l.findSandbox(key); err != nil {
+		l.delayRefusal()
 		return nil, err
 	}
 	return &ssh.Permissions{}, nil
 }
 
-// pause makes a refusal slow for an address that has had too many. What is right is not:
+// delayRefusal makes a refusal slow for an address that has had too many. What is right is not:
 // others may come from the same address.
-func (l *login) pause() {
+func (l *login) delayRefusal() {
 	if !l.server.failed.Spent(l.from) {
 		return
 	}
@@ -127,8 +128,8 @@ func (l *login) pause() {
 	}
 }
 
-// known returns the sandbox that is asked for, and the key of its owner that is shown.
-func (l *login) known(key ssh.PublicKey) (sandpit.Sandbox, store.SSHKey, error) {
+// findSandbox returns the sandbox that is asked for, and the key of its owner that is shown.
+func (l *login) findSandbox(key ssh.PublicKey) (sandpit.Sandbox, store.SSHKey, error) {
 	if _, ok := key.(*ssh.Certificate); ok {
 		return sandpit.Sandbox{}, store.SSHKey{}, errLogin
 	}
@@ -144,10 +145,10 @@ func (l *login) known(key ssh.PublicKey) (sandpit.Sandbox, store.SSHKey, error) 
 	return box, found, nil
 }
 
-// proved lets in who has the private key.
-func (l *login) proved(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+// acceptKey admits a client that proved to have the private key.
+func (l *login) acceptKey(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	l.user = meta.User()
-	box, found, err := l.known(key)
+	box, found, err := l.findSandbox(key)
 	if err != nil {
 		return nil, err
 	}
@@ -156,16 +157,16 @@ func (l *login) proved(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissio
 		return nil, orLogin(err)
 	}
 	l.server.o.Keys.Used(l.ctx, found)
-	l.use(ctx, release, box, box.Lease.Owner, "key "+found.ID)
+	l.useSandbox(ctx, release, box, box.Lease.Owner, "key "+found.ID)
 	return &ssh.Permissions{}, nil
 }
 
-// token lets in who has a token, which is good for nothing from then on.
-func (l *login) token(meta ssh.ConnMetadata, secret []byte) (*ssh.Permissions, error) {
+// acceptToken admits the holder of a token, which it uses up.
+func (l *login) acceptToken(meta ssh.ConnMetadata, secret []byte) (*ssh.Permissions, error) {
 	l.tried, l.user = true, meta.User()
 	holder, err := l.server.o.Tokens.Take(sandpit.ID(l.user), string(secret))
 	if err != nil {
-		l.pause()
+		l.delayRefusal()
 		return nil, errLogin
 	}
 	box, err := l.server.o.Manager.Get(sandpit.ID(l.user))
@@ -176,7 +177,7 @@ func (l *login) token(meta ssh.ConnMetadata, secret []byte) (*ssh.Permissions, e
 	if err != nil {
 		return nil, orLogin(err)
 	}
-	l.use(ctx, release, box, holder.Owner, "token")
+	l.useSandbox(ctx, release, box, holder.Owner, "token")
 	return &ssh.Permissions{}, nil
 }
 
@@ -188,11 +189,11 @@ func orLogin(err error) error {
 	return err
 }
 
-// use takes the sandbox for somebody who may, as long as ctx allows. If it cannot be used
-// they are told why, while there is still a way to.
-func (l *login) use(ctx context.Context, release func(), box sandpit.Sandbox, actor, with string) {
+// useSandbox uses the sandbox for an authenticated client until ctx ends. If that fails, the
+// client receives the reason in the banner.
+func (l *login) useSandbox(ctx context.Context, release func(), box sandpit.Sandbox, actor, with string) {
 	l.actor, l.with, l.release = actor, with, release
-	if l.refusal = l.server.crowd.admit(l.visitor, actor); l.refusal == nil {
+	if l.refusal = l.server.crowd.admitOwner(l.visitor, actor); l.refusal == nil {
 		l.sandbox, l.refusal = l.server.o.Manager.Use(manager.WithActor(ctx, actor), box.ID)
 	}
 	if l.refusal == nil {
@@ -202,11 +203,11 @@ func (l *login) use(ctx context.Context, release func(), box sandpit.Sandbox, ac
 	if hint := sandpit.HintOf(l.refusal); hint != "" {
 		text += "hint: " + hint + "\n"
 	}
-	_ = l.banner(visible(text)) // they hear that the connection ends, at least
+	_ = l.banner(toVisible(text)) // the client sees the end of the connection in any case
 }
 
-// visible leaves out what a terminal would take for more than text.
-func visible(text string) string {
+// toVisible leaves out what a terminal would take for more than text.
+func toVisible(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && !unicode.IsPrint(r) {
 			return unicode.ReplacementChar
@@ -215,8 +216,8 @@ func visible(text string) string {
 	}, strings.ToValidUTF8(text, "\uFFFD"))
 }
 
-// refused tells of a connection that nothing has come of.
-func (s *Server) refused(ctx context.Context, l *login, err error) {
+// logRefusal logs a connection that failed before login.
+func (s *Server) logRefusal(ctx context.Context, l *login, err error) {
 	s.o.Log.DebugContext(ctx, "an SSH connection has failed", slog.String("address", l.from.String()), slog.Any("error", err))
 	report := manager.Report{Actor: l.actor, Action: "ssh log in", Sandbox: sandpit.ID(l.user), Err: err}
 	if l.actor == "" {
@@ -228,12 +229,12 @@ func (s *Server) refused(ctx context.Context, l *login, err error) {
 		if len(user) > 64 {
 			user = user[:64]
 		}
-		report.Args = map[string]string{"user": visible(user)}
+		report.Args = map[string]string{"user": toVisible(user)}
 	}
 	if errors.Is(err, errSlow) {
 		report.Err = errSlow
 	}
-	s.o.Manager.Report(report)
+	s.o.Manager.Events().Record(report)
 }
 
 // patient is a connection whose client may not stop taking what it is sent.

@@ -54,9 +54,9 @@ type Options struct {
 	// KeepAlive is how often a client is asked whether it lives. One that does not answer
 	// in twice that time is gone. Default: 30 s.
 	KeepAlive time.Duration
-	// Memory is what connections may keep in memory. Default: there is no limit.
+	// Memory bounds the memory of connections. Default: no limit.
 	Memory *memory.Budget
-	// Log hears of connections, at the level debug. Default: nobody does.
+	// Log receives connections, at level debug. Default: none.
 	Log *slog.Logger
 }
 
@@ -69,17 +69,16 @@ type Server struct {
 	crowd    *crowd
 }
 
-// Listen opens the listener of a server. Serve answers, and closes it; who does not call
-// it calls Close.
+// Listen opens the listener of a server. Serve serves it and closes it; without Serve the
+// caller calls Close.
 //
-// Invalid: an address that is none. Conflict: somebody else listens there.
-// PermissionDenied.
+// Invalid: an invalid address. Conflict: the address is in use. PermissionDenied.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	o = o.withDefaults()
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "somebody else listens for SSH at %s", o.Address),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the SSH address %s is in use", o.Address),
 			"end that program, or choose another address")
 	case errors.Is(err, unix.EACCES):
 		return nil, sandpit.Errorf(sandpit.PermissionDenied, "listen for SSH at %s: %w", o.Address, err)
@@ -122,9 +121,9 @@ func (s *Server) PublicHostKey() string {
 // Close closes a listener that Serve was not called for.
 func (s *Server) Close() error { return s.listener.Close() }
 
-// Serve answers until ctx ends, then tells those who are connected, and returns when all
-// of them are gone, which takes a few seconds at most. It must be called once, and closes
-// the listener.
+// Serve serves until ctx ends, then notifies connected clients, and returns when all
+// connections are closed, within a few seconds. It must be called once, and closes the
+// listener.
 func (s *Server) Serve(ctx context.Context) error {
 	connected, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -134,15 +133,15 @@ func (s *Server) Serve(ctx context.Context) error {
 	defer s.group.Wait()
 	defer end(api.ErrDraining)
 	defer stop()
-	err := s.accept(ctx, connected)
+	err := s.acceptConnections(ctx, connected)
 	if ctx.Err() != nil {
 		return nil
 	}
-	return errors.Join(sandpit.Errorf(sandpit.Unavailable, "the server for SSH cannot go on: %w", err), s.listener.Close())
+	return errors.Join(sandpit.Errorf(sandpit.Unavailable, "SSH server failed: %w", err), s.listener.Close())
 }
 
-// accept takes connections until the listener is closed, or broken.
-func (s *Server) accept(ctx, connected context.Context) error {
+// acceptConnections takes connections until the listener is closed, or broken.
+func (s *Server) acceptConnections(ctx, connected context.Context) error {
 	for {
 		conn, err := s.listener.Accept()
 		switch {
@@ -162,8 +161,8 @@ func (s *Server) accept(ctx, connected context.Context) error {
 			return err
 		}
 		l := s.newLogin(connected, addressOf(conn))
-		s.crowd.arrive(l.visitor) // in the order in which they come
-		s.group.Go(func() { s.serve(connected, conn, l) })
+		s.crowd.addVisitor(l.visitor) // in the order in which they come
+		s.group.Go(func() { s.serveConnection(connected, conn, l) })
 	}
 }
 
@@ -174,33 +173,34 @@ func addressOf(conn net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-// serve has one connection from its beginning to its end.
-func (s *Server) serve(ctx context.Context, raw net.Conn, l *login) {
+// serveConnection has one connection from its beginning to its end.
+func (s *Server) serveConnection(ctx context.Context, raw net.Conn, l *login) {
 	defer raw.Close()
 	begin := time.Now()
-	conn, channels, requests, err := l.perform(raw)
+	conn, channels, requests, err := l.performHandshake(raw)
 	s.crowd.loggedIn(l.visitor)
-	defer l.close()
+	defer l.releaseSandbox()
 	if err != nil {
-		s.refused(ctx, l, err)
+		s.logRefusal(ctx, l, err)
 		if conn != nil {
-			discard(conn, channels, requests)
+			discardConnection(conn, channels, requests)
 		}
 		return
 	}
 	c := newConnection(s, conn, l)
-	c.serve(channels, requests)
+	c.serveChannels(channels, requests)
 	s.o.Log.DebugContext(ctx, "an SSH connection has ended", slog.String("sandbox", string(l.sandbox.ID())), slog.String("actor", l.actor),
 		slog.Duration("took", time.Since(begin)))
 }
 
-// discard ends a connection. What it wanted has to be read, or its reader goes on for ever.
-func discard(conn *ssh.ServerConn, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+// discardConnection ends a connection. It reads pending requests, or their reader would never
+// end.
+func discardConnection(conn *ssh.ServerConn, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
 	_ = conn.Close() // it may be gone already
 	var group sync.WaitGroup
 	group.Go(func() { ssh.DiscardRequests(requests) })
 	for offer := range channels {
-		_ = offer.Reject(ssh.Prohibited, "") // nobody hears it
+		_ = offer.Reject(ssh.Prohibited, "") // fails only if the client is gone
 	}
 	group.Wait()
 }

@@ -44,23 +44,23 @@ type session struct {
 	process  sandpit.Process       // nil: not started yet
 }
 
-// session serves a channel until it is closed, and ends what runs in it then.
-func (c *connection) session(offer ssh.NewChannel) {
+// serveSession serves a channel until it is closed, and ends what runs in it then.
+func (c *connection) serveSession(offer ssh.NewChannel) {
 	channel, requests, err := offer.Accept()
 	if err != nil {
 		return // the client has gone
 	}
-	s := &session{connection: c, channel: lively{channel, c.touch}, env: make(map[string]string)}
+	s := &session{connection: c, channel: lively{channel, c.recordTraffic}, env: make(map[string]string)}
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	var group sync.WaitGroup
-	// In this order: what runs hears that the client has gone, and is waited for.
+	// In this order: the program sees that the client is gone, and then is waited for.
 	defer channel.Close()
 	defer group.Wait()
 	defer cancel(errGone)
 	for r := range requests {
-		run, ok := s.request(ctx, r)
+		run, ok := s.handleRequest(ctx, r)
 		if r.WantReply {
-			_ = r.Reply(ok, nil) // who is gone needs no answer
+			_ = r.Reply(ok, nil) // fails only if the client is gone
 		}
 		if run != nil {
 			group.Go(func() {
@@ -71,37 +71,37 @@ func (c *connection) session(offer ssh.NewChannel) {
 	}
 }
 
-// request does what a client asks for, or returns what is to be run for it.
-func (s *session) request(ctx context.Context, r *ssh.Request) (run func(context.Context), ok bool) {
+// handleRequest does what a client asks for, or returns what is to be run for it.
+func (s *session) handleRequest(ctx context.Context, r *ssh.Request) (run func(context.Context), ok bool) {
 	switch r.Type {
 	case "env":
 		return nil, s.setEnv(r.Payload)
 	case "pty-req":
 		return nil, s.setTerminal(r.Payload)
 	case "window-change":
-		return nil, s.resize(ctx, r.Payload)
+		return nil, s.resizeTerminal(ctx, r.Payload)
 	case "signal":
-		return nil, s.signal(ctx, r.Payload)
+		return nil, s.sendSignal(ctx, r.Payload)
 	case "shell":
-		return s.start(func(ctx context.Context) { s.command(ctx, "ssh shell", shellText) })
+		return s.startOnce(func(ctx context.Context) { s.runShell(ctx, "ssh shell", shellText) })
 	case "exec":
 		var wanted struct{ Command string }
 		if ssh.Unmarshal(r.Payload, &wanted) != nil || len(wanted.Command) > maxCommand {
 			return nil, false
 		}
-		return s.start(func(ctx context.Context) { s.command(ctx, "ssh exec", wanted.Command) })
+		return s.startOnce(func(ctx context.Context) { s.runShell(ctx, "ssh exec", wanted.Command) })
 	case "subsystem":
 		var wanted struct{ Name string }
 		if ssh.Unmarshal(r.Payload, &wanted) != nil || wanted.Name != "sftp" {
 			return nil, false
 		}
-		return s.start(s.sftp)
+		return s.startOnce(s.serveSFTP)
 	}
 	return nil, false
 }
 
-// start lets one thing run in a session.
-func (s *session) start(run func(context.Context)) (func(context.Context), bool) {
+// startOnce lets one thing run in a session.
+func (s *session) startOnce(run func(context.Context)) (func(context.Context), bool) {
 	if s.begun {
 		return nil, false
 	}
@@ -109,8 +109,7 @@ func (s *session) start(run func(context.Context)) (func(context.Context), bool)
 	return run, true
 }
 
-// setEnv takes the variables that say which language somebody speaks. Others could
-// change what programs do.
+// setEnv accepts the variables of the locale. Others could change what programs do.
 func (s *session) setEnv(raw []byte) bool {
 	var v struct{ Name, Value string }
 	if ssh.Unmarshal(raw, &v) != nil || v.Name != "LANG" || !isPlain(v.Value) || s.begun {
@@ -161,7 +160,7 @@ func sizeOf(cols, rows uint32) sandpit.TerminalSize {
 	return size
 }
 
-func (s *session) resize(ctx context.Context, raw []byte) bool {
+func (s *session) resizeTerminal(ctx context.Context, raw []byte) bool {
 	var t struct{ Cols, Rows, Width, Height uint32 }
 	if ssh.Unmarshal(raw, &t) != nil {
 		return false
@@ -182,7 +181,7 @@ func (s *session) resize(ctx context.Context, raw []byte) bool {
 	return true
 }
 
-func (s *session) signal(ctx context.Context, raw []byte) bool {
+func (s *session) sendSignal(ctx context.Context, raw []byte) bool {
 	var wanted struct{ Name string }
 	if ssh.Unmarshal(raw, &wanted) != nil {
 		return false
@@ -204,20 +203,20 @@ func (s *session) signal(ctx context.Context, raw []byte) bool {
 	return process.Signal(ctx, number) == nil
 }
 
-// command runs a command of a shell and tells how it ended.
-func (s *session) command(ctx context.Context, action, text string) {
+// runShell runs a shell command and sends its exit status.
+func (s *session) runShell(ctx context.Context, action, text string) {
 	begin := time.Now()
 	status, err := s.runCommand(ctx, text)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	s.report(action, nil, err, time.Since(begin))
+	s.reportEvent(action, nil, err, time.Since(begin))
 	switch {
 	case err == nil:
 		if status.OutOfMemory {
-			s.say("out of memory: the command was killed")
+			s.writeMessage("out of memory: the command was killed")
 		}
-		s.end(status)
+		s.sendExit(status)
 		return
 	case ctx.Err() == nil && sandpit.CodeOf(err) == sandpit.NotFound:
 		status.Code = statusNotFound
@@ -226,11 +225,11 @@ func (s *session) command(ctx context.Context, action, text string) {
 	default:
 		status.Code = statusFailed
 	}
-	s.say(err.Error())
+	s.writeMessage(err.Error())
 	if hint := sandpit.HintOf(err); hint != "" {
-		s.say("hint: " + hint)
+		s.writeMessage("hint: " + hint)
 	}
-	s.end(sandpit.ExitStatus{Code: status.Code})
+	s.sendExit(sandpit.ExitStatus{Code: status.Code})
 }
 
 // runCommand runs a command to its end. When ctx ends, so does the command.
@@ -266,18 +265,18 @@ func (s *session) runCommand(ctx context.Context, text string) (sandpit.ExitStat
 	return status, err
 }
 
-// say tells the client what is wrong, beside the output.
-func (s *session) say(text string) {
+// writeMessage writes a message for the client to its standard error.
+func (s *session) writeMessage(text string) {
 	end := "\n"
 	if s.terminal != nil {
 		end = "\r\n"
 	}
-	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandpit: %s%s", visible(api.Redactor{}.Text(text)), end) // who is gone needs no words
+	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandpit: %s%s", toVisible(api.Redactor{}.Text(text)), end) // fails only if the client is gone
 }
 
-// end tells how a program ended, which is the last that a channel carries.
-func (s *session) end(status sandpit.ExitStatus) {
-	_ = s.channel.CloseWrite() // who is gone hears nothing
+// sendExit sends how a program ended, which is the last message of a channel.
+func (s *session) sendExit(status sandpit.ExitStatus) {
+	_ = s.channel.CloseWrite() // fails only if the client is gone
 	if name := signalName(status); name != "" {
 		_, _ = s.channel.SendRequest("exit-signal", false, ssh.Marshal(struct {
 			Name    string

@@ -29,14 +29,14 @@ const (
 	fileCost = maxPending
 )
 
-// sftp serves files until the client is done.
-func (s *session) sftp(ctx context.Context) {
+// serveSFTP serves files until the client is done.
+func (s *session) serveSFTP(ctx context.Context) {
 	begin := time.Now()
 	f := &files{
 		ctx: ctx, guest: s.sandbox.Guest(), memory: s.memory, uploads: make(map[string]*upload),
 		budget: s.server.o.Memory, actor: s.actor,
 	}
-	server := sftp.NewRequestServer(newOrderly(s.channel), sftp.Handlers{FileGet: f, FilePut: f, FileCmd: f, FileList: f}, sftp.WithStartDirectory(f.start()))
+	server := sftp.NewRequestServer(newOrderly(s.channel), sftp.Handlers{FileGet: f, FilePut: f, FileCmd: f, FileList: f}, sftp.WithStartDirectory(f.startDir()))
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // it ends Serve
 	defer stop()
 	err := server.Serve()
@@ -45,14 +45,14 @@ func (s *session) sftp(ctx context.Context) {
 	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
-		s.say(err.Error())
+		s.writeMessage(err.Error())
 	}
-	s.report("ssh sftp", nil, err, time.Since(begin))
+	s.reportEvent("ssh sftp", nil, err, time.Since(begin))
 	status := sandpit.ExitStatus{}
 	if err != nil {
 		status.Code = statusFailed
 	}
-	s.end(status)
+	s.sendExit(status)
 }
 
 // files are those of a sandbox, as SFTP speaks of them. All methods may be called
@@ -78,7 +78,7 @@ var (
 	_ sftp.ReadlinkFileLister   = (*files)(nil)
 )
 
-// failure is an error as SFTP tells it.
+// failure is an error in SFTP's form.
 type failure struct {
 	code error // of the protocol
 	text string
@@ -87,8 +87,8 @@ type failure struct {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.code }
 
-// told is err as clients are told it.
-func told(err error) error {
+// toClientError returns err in the form for clients.
+func toClientError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -106,15 +106,15 @@ func told(err error) error {
 	if hint := sandpit.HintOf(err); hint != "" && sandpit.CodeOf(err) == sandpit.Unavailable {
 		text += ": " + hint // clients show nothing else
 	}
-	return failure{code, visible(text)}
+	return failure{code, toVisible(text)}
 }
 
-func refuse(code sandpit.Code, format string, args ...any) error {
-	return told(sandpit.Errorf(code, format, args...))
+func refuseRequest(code sandpit.Code, format string, args ...any) error {
+	return toClientError(sandpit.Errorf(code, format, args...))
 }
 
-// brief returns a context for what carries no content.
-func (f *files) brief() (context.Context, context.CancelFunc) {
+// shortContext returns a context for what carries no content.
+func (f *files) shortContext() (context.Context, context.CancelFunc) {
 	account := f.budget.OpenRequest(f.actor)
 	ctx, cancel := context.WithTimeout(memory.WithAccount(f.ctx, account), fileTime)
 	return ctx, func() {
@@ -123,15 +123,15 @@ func (f *files) brief() (context.Context, context.CancelFunc) {
 	}
 }
 
-// start is where relative paths begin: where commands do.
-func (f *files) start() string {
+// startDir is where relative paths begin: where commands do.
+func (f *files) startDir() string {
 	var out limited
-	if err := f.run(&out, "pwd"); err == nil {
+	if err := f.runProgram(&out, "pwd"); err == nil {
 		if dir := strings.TrimSuffix(out.String(), "\n"); path.IsAbs(dir) {
 			return dir
 		}
 	}
-	ctx, cancel := f.brief()
+	ctx, cancel := f.shortContext()
 	defer cancel()
 	if home, err := f.guest.Stat(ctx, "", "~"); err == nil {
 		return home.Path
@@ -149,11 +149,11 @@ func (l *limited) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// run runs a program inside, for what the guest itself does not do.
+// runProgram runs a program inside, for operations that the guest does not have.
 //
-// Unsupported: there is no such program.
-func (f *files) run(out io.Writer, args ...string) error {
-	ctx, cancel := f.brief()
+// Unsupported: the program does not exist.
+func (f *files) runProgram(out io.Writer, args ...string) error {
+	ctx, cancel := f.shortContext()
 	defer cancel()
 	var stderr limited
 	process, err := f.guest.Start(ctx, sandpit.Command{Args: args, Timeout: fileTime, Stdout: out, Stderr: &stderr})
@@ -173,30 +173,30 @@ func (f *files) run(out io.Writer, args ...string) error {
 	return nil
 }
 
-// take counts one more open file, if there may be one.
-func (f *files) take() error {
+// reserveFile counts one more open file, if there may be one.
+func (f *files) reserveFile() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open >= maxFiles {
-		return refuse(sandpit.Exhausted, "there are %d files open already", f.open)
+		return refuseRequest(sandpit.Exhausted, "there are %d files open already", f.open)
 	}
 	if err := f.memory.Reserve(fileCost); err != nil {
-		return told(err)
+		return toClientError(err)
 	}
 	f.open++
 	return nil
 }
 
-func (f *files) give() {
+func (f *files) releaseFile() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.open--
 	f.memory.Return(fileCost)
 }
 
-// stat describes a file, or what a link leads to.
-func (f *files) stat(name string, follow bool) (sandpit.File, error) {
-	ctx, cancel := f.brief()
+// statFile describes a file, or what a link leads to.
+func (f *files) statFile(name string, follow bool) (sandpit.File, error) {
+	ctx, cancel := f.shortContext()
 	defer cancel()
 	file, err := f.guest.Stat(ctx, "", name)
 	if err == nil && follow && file.LinkTarget != "" {
@@ -210,21 +210,21 @@ func (f *files) stat(name string, follow bool) (sandpit.File, error) {
 
 // Filecmd implements sftp.FileCmder.
 func (f *files) Filecmd(r *sftp.Request) error {
-	ctx, cancel := f.brief()
+	ctx, cancel := f.shortContext()
 	defer cancel()
 	switch r.Method {
 	case "Setstat":
 		return f.setStat(r)
 	case "Rename":
 		if _, err := f.guest.Stat(ctx, "", r.Target); err == nil {
-			return refuse(sandpit.AlreadyExists, "%s is there already", r.Target)
+			return refuseRequest(sandpit.AlreadyExists, "%s already exists", r.Target)
 		}
-		return told(f.guest.Move(ctx, "", r.Filepath, r.Target))
+		return toClientError(f.guest.Move(ctx, "", r.Filepath, r.Target))
 	case "Mkdir":
 		if _, err := f.guest.Stat(ctx, "", path.Dir(r.Filepath)); err != nil {
-			return told(err) // Files would make it
+			return toClientError(err) // Files would make it
 		}
-		return told(f.guest.MakeDir(ctx, "", r.Filepath))
+		return toClientError(f.guest.MakeDir(ctx, "", r.Filepath))
 	case "Rmdir":
 		return f.removeDir(ctx, r.Filepath)
 	case "Remove":
@@ -235,11 +235,11 @@ func (f *files) Filecmd(r *sftp.Request) error {
 		if err == nil {
 			err = f.guest.Remove(ctx, "", r.Filepath)
 		}
-		return told(err)
+		return toClientError(err)
 	case "Symlink":
-		return told(f.run(io.Discard, "ln", "-s", "-T", "--", r.Filepath, r.Target))
+		return toClientError(f.runProgram(io.Discard, "ln", "-s", "-T", "--", r.Filepath, r.Target))
 	case "Link":
-		return told(f.run(io.Discard, "ln", "-T", "--", r.Filepath, r.Target))
+		return toClientError(f.runProgram(io.Discard, "ln", "-T", "--", r.Filepath, r.Target))
 	}
 	return sftp.ErrSSHFxOpUnsupported
 }
@@ -252,7 +252,7 @@ func (f *files) removeDir(ctx context.Context, name string) error {
 		err = sandpit.Errorf(sandpit.Invalid, "%s is not a directory", name)
 	}
 	if err != nil {
-		return told(err)
+		return toClientError(err)
 	}
 	list, err := f.guest.ListDir(ctx, "", name, 1)
 	if err == nil && len(list) > 0 {
@@ -261,14 +261,14 @@ func (f *files) removeDir(ctx context.Context, name string) error {
 	if err == nil {
 		err = f.guest.Remove(ctx, "", name)
 	}
-	return told(err)
+	return toClientError(err)
 }
 
-// PosixRename implements sftp.PosixRenameFileCmder: it replaces what is there.
+// PosixRename implements sftp.PosixRenameFileCmder: it replaces an existing target.
 func (f *files) PosixRename(r *sftp.Request) error {
-	ctx, cancel := f.brief()
+	ctx, cancel := f.shortContext()
 	defer cancel()
-	return told(f.guest.Move(ctx, "", r.Filepath, r.Target))
+	return toClientError(f.guest.Move(ctx, "", r.Filepath, r.Target))
 }
 
 // attributes are what a client wants of a file.
@@ -314,21 +314,21 @@ func (f *files) setStat(r *sftp.Request) error {
 	f.mu.Lock()
 	u := f.uploads[r.Filepath]
 	f.mu.Unlock()
-	if u != nil && u.set(a) {
+	if u != nil && u.setAttributes(a) {
 		return nil
 	}
 	if a.size != nil {
-		if err := f.run(io.Discard, "truncate", "-c", "-s", strconv.FormatInt(*a.size, 10), "--", r.Filepath); err != nil {
-			return told(err)
+		if err := f.runProgram(io.Discard, "truncate", "-c", "-s", strconv.FormatInt(*a.size, 10), "--", r.Filepath); err != nil {
+			return toClientError(err)
 		}
 	}
-	return told(f.apply(r.Filepath, a))
+	return toClientError(f.applyAttributes(r.Filepath, a))
 }
 
-// apply sets permissions and times.
-func (f *files) apply(name string, a attributes) error {
+// applyAttributes sets permissions and times.
+func (f *files) applyAttributes(name string, a attributes) error {
 	if a.mode != nil {
-		if err := f.run(io.Discard, "chmod", fmt.Sprintf("%04o", *a.mode), "--", name); err != nil {
+		if err := f.runProgram(io.Discard, "chmod", fmt.Sprintf("%04o", *a.mode), "--", name); err != nil {
 			return err
 		}
 	}
@@ -336,7 +336,7 @@ func (f *files) apply(name string, a attributes) error {
 		return nil
 	}
 	for i, which := range []string{"-a", "-m"} {
-		if err := f.run(io.Discard, "touch", "-c", which, "-d", "@"+strconv.FormatUint(uint64(a.times[i]), 10), "--", name); err != nil {
+		if err := f.runProgram(io.Discard, "touch", "-c", which, "-d", "@"+strconv.FormatUint(uint64(a.times[i]), 10), "--", name); err != nil {
 			return err
 		}
 	}
@@ -347,11 +347,11 @@ func (f *files) apply(name string, a attributes) error {
 func (f *files) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
 	switch r.Method {
 	case "List":
-		ctx, cancel := f.brief()
+		ctx, cancel := f.shortContext()
 		defer cancel()
 		list, err := f.guest.ListDir(ctx, "", r.Filepath, 1)
 		if err != nil {
-			return nil, told(err)
+			return nil, toClientError(err)
 		}
 		infos := make(listing, len(list))
 		for i, file := range list {
@@ -359,31 +359,31 @@ func (f *files) Filelist(r *sftp.Request) (sftp.ListerAt, error) {
 		}
 		return infos, nil
 	case "Stat":
-		file, err := f.stat(r.Filepath, true)
+		file, err := f.statFile(r.Filepath, true)
 		f.mu.Lock()
 		u := f.uploads[r.Filepath]
 		f.mu.Unlock()
 		if u != nil && sandpit.CodeOf(err) == sandpit.NotFound {
-			file, err = sandpit.File{Name: path.Base(r.Filepath), Mode: 0o644, Size: u.written(), ModifiedAt: time.Now()}, nil
+			file, err = sandpit.File{Name: path.Base(r.Filepath), Mode: 0o644, Size: u.writtenBytes(), ModifiedAt: time.Now()}, nil
 		}
-		return listing{info{file}}, told(err)
+		return listing{info{file}}, toClientError(err)
 	}
 	return nil, sftp.ErrSSHFxOpUnsupported
 }
 
 // Lstat implements sftp.LstatFileLister.
 func (f *files) Lstat(r *sftp.Request) (sftp.ListerAt, error) {
-	file, err := f.stat(r.Filepath, false)
-	return listing{info{file}}, told(err)
+	file, err := f.statFile(r.Filepath, false)
+	return listing{info{file}}, toClientError(err)
 }
 
 // Readlink implements sftp.ReadlinkFileLister. The target is always absolute.
 func (f *files) Readlink(name string) (string, error) {
-	file, err := f.stat(name, false)
+	file, err := f.statFile(name, false)
 	if err == nil && file.LinkTarget == "" {
 		err = sandpit.Errorf(sandpit.Invalid, "%s is not a link", name)
 	}
-	return file.LinkTarget, told(err)
+	return file.LinkTarget, toClientError(err)
 }
 
 // listing is an sftp.ListerAt.

@@ -16,8 +16,8 @@ const (
 )
 
 // orderly is a channel of SFTP on which nothing comes after a request to open a file until
-// that has been answered. Clients wait for the answer anyway, but for those who guess what
-// it will be: with them the library's goroutines would race about the file.
+// that has been answered. Clients wait for the answer anyway, except those that guess it:
+// with these the library's goroutines would race for the file.
 type orderly struct {
 	ssh.Channel
 
@@ -42,7 +42,7 @@ func newOrderly(c ssh.Channel) *orderly {
 // Read implements io.Reader. It is called by one goroutine.
 func (o *orderly) Read(b []byte) (int, error) {
 	if len(o.head) == 0 && o.rest == 0 {
-		if err := o.next(); err != nil {
+		if err := o.nextPacket(); err != nil {
 			return 0, err
 		}
 	}
@@ -56,8 +56,8 @@ func (o *orderly) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// next reads the head of a packet, when its turn has come.
-func (o *orderly) next() error {
+// nextPacket reads the head of a packet, when its turn has come.
+func (o *orderly) nextPacket() error {
 	o.mu.Lock()
 	for o.opens && o.told < o.asked && !o.closed {
 		o.changed.Wait()
@@ -70,7 +70,7 @@ func (o *orderly) next() error {
 	}
 	length := int64(binary.BigEndian.Uint32(head))
 	if length == 0 {
-		return io.ErrUnexpectedEOF // there is no such packet
+		return io.ErrUnexpectedEOF // no packet has this size
 	}
 	o.head, o.rest, o.opens = head, length-1, head[4] == openPacket
 	return nil
@@ -81,14 +81,14 @@ func (o *orderly) Write(b []byte) (int, error) {
 	n, err := o.Channel.Write(b)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.count(b[:n])
+	o.countAnswers(b[:n])
 	o.closed = o.closed || err != nil
 	o.changed.Broadcast()
 	return n, err
 }
 
-// count counts the answers that were written. The lock is held.
-func (o *orderly) count(b []byte) {
+// countAnswers counts the answers that were written. The lock is held.
+func (o *orderly) countAnswers(b []byte) {
 	for len(b) > 0 {
 		if o.outRest == 0 {
 			n := min(len(b), 4-len(o.out))

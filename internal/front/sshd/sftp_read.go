@@ -19,14 +19,14 @@ const (
 
 // Fileread implements sftp.FileReader.
 func (f *files) Fileread(r *sftp.Request) (io.ReaderAt, error) {
-	file, err := f.stat(r.Filepath, true)
+	file, err := f.statFile(r.Filepath, true)
 	if err == nil && file.Mode.IsDir() {
 		err = sandpit.Errorf(sandpit.Invalid, "%s is a directory", r.Filepath)
 	}
 	if err != nil {
-		return nil, told(err)
+		return nil, toClientError(err)
 	}
-	if err := f.take(); err != nil {
+	if err := f.reserveFile(); err != nil {
 		return nil, err
 	}
 	return &download{files: f, path: r.Filepath, chunks: make(map[int64]*chunk)}, nil
@@ -43,7 +43,7 @@ type download struct {
 	closed bool
 }
 
-// chunk is a part of a file, once it is there.
+// chunk is a part of a file, once it was read.
 type chunk struct {
 	once sync.Once
 	data []byte // fewer than chunkSize at the end of the file
@@ -57,9 +57,9 @@ func (d *download) ReadAt(b []byte, offset int64) (n int, err error) {
 	}
 	for n < len(b) {
 		begin := (offset + int64(n)) / chunkSize * chunkSize
-		c := d.chunk(begin)
+		c := d.chunkAt(begin)
 		if c.err != nil {
-			return n, told(c.err)
+			return n, toClientError(c.err)
 		}
 		at := offset + int64(n) - begin
 		if at >= int64(len(c.data)) {
@@ -70,8 +70,8 @@ func (d *download) ReadAt(b []byte, offset int64) (n int, err error) {
 	return n, nil
 }
 
-// chunk returns the part that begins at a place.
-func (d *download) chunk(begin int64) *chunk {
+// chunkAt returns the part that begins at a place.
+func (d *download) chunkAt(begin int64) *chunk {
 	d.mu.Lock()
 	c := d.chunks[begin]
 	if c == nil {
@@ -84,12 +84,12 @@ func (d *download) chunk(begin int64) *chunk {
 		}
 	}
 	d.mu.Unlock()
-	c.once.Do(func() { c.data, c.err = d.fetch(begin) })
+	c.once.Do(func() { c.data, c.err = d.fetchChunk(begin) })
 	return c
 }
 
-func (d *download) fetch(begin int64) ([]byte, error) {
-	ctx, cancel := d.files.brief()
+func (d *download) fetchChunk(begin int64) ([]byte, error) {
+	ctx, cancel := d.files.shortContext()
 	defer cancel()
 	part, err := d.files.guest.ReadRange(ctx, "", d.path, begin, chunkSize)
 	if err != nil {
@@ -105,7 +105,7 @@ func (d *download) Close() error {
 	defer d.mu.Unlock()
 	if !d.closed {
 		d.closed = true
-		d.files.give()
+		d.files.releaseFile()
 	}
 	return nil
 }

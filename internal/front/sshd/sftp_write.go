@@ -21,25 +21,25 @@ const maxPending = 4 << 20
 func (f *files) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 	flags := r.Pflags()
 	if flags.Read {
-		return nil, refuse(sandpit.Unsupported, "a file is read or written, not both at once")
+		return nil, refuseRequest(sandpit.Unsupported, "a file is read or written, not both at once")
 	}
-	old, err := f.stat(r.Filepath, true)
+	old, err := f.statFile(r.Filepath, true)
 	missing := sandpit.CodeOf(err) == sandpit.NotFound
 	switch {
 	case missing && flags.Creat:
-		if dir, dirErr := f.stat(path.Dir(r.Filepath), true); dirErr != nil {
-			return nil, told(dirErr) // Files would make it
+		if dir, dirErr := f.statFile(path.Dir(r.Filepath), true); dirErr != nil {
+			return nil, toClientError(dirErr) // Files would make it
 		} else if !dir.Mode.IsDir() {
-			return nil, refuse(sandpit.NotFound, "%s is not a directory", path.Dir(r.Filepath))
+			return nil, refuseRequest(sandpit.NotFound, "%s is not a directory", path.Dir(r.Filepath))
 		}
 	case err != nil:
-		return nil, told(err)
+		return nil, toClientError(err)
 	case flags.Excl && flags.Creat:
-		return nil, refuse(sandpit.AlreadyExists, "%s is there already", r.Filepath)
+		return nil, refuseRequest(sandpit.AlreadyExists, "%s already exists", r.Filepath)
 	case !old.Mode.IsRegular():
-		return nil, refuse(sandpit.Invalid, "%s is not a regular file", r.Filepath)
+		return nil, refuseRequest(sandpit.Invalid, "%s is not a regular file", r.Filepath)
 	}
-	if err := f.take(); err != nil {
+	if err := f.reserveFile(); err != nil {
 		return nil, err
 	}
 	u := &upload{files: f, path: r.Filepath, pending: make(map[int64][]byte), done: make(chan struct{})}
@@ -56,16 +56,16 @@ func (f *files) Filewrite(r *sftp.Request) (io.WriterAt, error) {
 	}
 	f.mu.Unlock()
 	if busy {
-		f.give()
-		return nil, refuse(sandpit.Conflict, "%s is being written already", r.Filepath)
+		f.releaseFile()
+		return nil, refuseRequest(sandpit.Conflict, "%s is being written already", r.Filepath)
 	}
-	u.begin()
+	u.beginWriting()
 	return u, nil
 }
 
-// openMode reads the permissions that a file is to have that is opened, zero for none. The
-// library does not tell which attributes there are, so it is told by their length: OpenSSH
-// sends permissions, and with them perhaps two times.
+// openMode returns the requested permissions of a file to open, or zero. The library does not
+// report which attributes there are, so their length decides: OpenSSH sends permissions, and
+// with them possibly two times.
 func openMode(raw []byte) fs.FileMode {
 	if len(raw) != 4 && len(raw) != 12 {
 		return 0
@@ -73,13 +73,13 @@ func openMode(raw []byte) fs.FileMode {
 	return fs.FileMode(binary.BigEndian.Uint32(raw)) & fs.ModePerm
 }
 
-// upload writes a file from its beginning to its end: it is replaced as a whole when it is
-// closed, and not at all if the client goes away before. What is skipped is taken from the
-// file that is there.
+// upload writes a file from its beginning to its end. It replaces the file as a whole when it
+// is closed, and not at all if the client disconnects before. Skipped parts are taken from the
+// existing file.
 type upload struct {
 	files   *files
 	path    string
-	oldSize int64 // of the file that is there and not to be emptied
+	oldSize int64 // of an existing file that is not to be truncated
 	options sandpit.WriteOptions
 
 	cancel context.CancelCauseFunc
@@ -88,7 +88,7 @@ type upload struct {
 	err    error
 
 	mu      sync.Mutex
-	next    int64 // what was written so far
+	next    int64 // how much was written so far
 	pending map[int64][]byte
 	held    int // bytes in pending
 	failed  error
@@ -96,8 +96,8 @@ type upload struct {
 	closed  bool
 }
 
-// begin begins to write.
-func (u *upload) begin() {
+// beginWriting begins to write.
+func (u *upload) beginWriting() {
 	var ctx context.Context
 	ctx, u.cancel = context.WithCancelCause(u.files.ctx)
 	var content *io.PipeReader
@@ -119,8 +119,8 @@ func orClosed(err error) error {
 	return err
 }
 
-// set notes what the file is to be like, if it is still being written.
-func (u *upload) set(a attributes) bool {
+// setAttributes notes what the file is to be like, if it is still being written.
+func (u *upload) setAttributes(a attributes) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
@@ -138,7 +138,7 @@ func (u *upload) set(a attributes) bool {
 	return true
 }
 
-func (u *upload) written() int64 {
+func (u *upload) writtenBytes() int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.next
@@ -152,35 +152,35 @@ func (u *upload) WriteAt(b []byte, offset int64) (int, error) {
 	case u.failed != nil:
 		return 0, u.failed
 	case u.closed:
-		return 0, u.fail(sandpit.Errorf(sandpit.Conflict, "%s is closed", u.path))
+		return 0, u.failUpload(sandpit.Errorf(sandpit.Conflict, "%s is closed", u.path))
 	case offset < u.next || u.pending[offset] != nil:
-		return 0, u.fail(sandpit.Errorf(sandpit.Unsupported, "%s: files are written from the beginning to the end", u.path))
+		return 0, u.failUpload(sandpit.Errorf(sandpit.Unsupported, "%s: files are written from the beginning to the end", u.path))
 	case len(b) == 0:
 		return 0, nil
 	}
 	u.pending[offset] = append([]byte(nil), b...)
 	u.held += len(b)
-	err := u.flush()
+	err := u.flushReady()
 	for err == nil && u.held > maxPending {
-		if err = u.skip(); err == nil {
-			err = u.flush()
+		if err = u.skipExisting(); err == nil {
+			err = u.flushReady()
 		}
 	}
 	if err != nil {
-		return 0, u.fail(err)
+		return 0, u.failUpload(err)
 	}
 	return len(b), nil
 }
 
-// fail ends the upload, of which nothing will be seen. The lock is held.
-func (u *upload) fail(err error) error {
-	u.failed = told(err)
+// failUpload ends the upload, of which nothing will be seen. The lock is held.
+func (u *upload) failUpload(err error) error {
+	u.failed = toClientError(err)
 	u.cancel(err)
 	return u.failed
 }
 
-// flush writes what has its turn. The lock is held.
-func (u *upload) flush() error {
+// flushReady writes what has its turn. The lock is held.
+func (u *upload) flushReady() error {
 	for {
 		b, ok := u.pending[u.next]
 		if !ok {
@@ -195,9 +195,9 @@ func (u *upload) flush() error {
 	}
 }
 
-// skip takes what lies before the first part that waits from the file that is there. The
-// lock is held.
-func (u *upload) skip() error {
+// skipExisting copies the part before the first waiting chunk from the existing file. The lock
+// is held.
+func (u *upload) skipExisting() error {
 	first := int64(-1)
 	for offset := range u.pending {
 		if first < 0 || offset < first {
@@ -207,11 +207,11 @@ func (u *upload) skip() error {
 	if first < u.next {
 		return sandpit.Errorf(sandpit.Unsupported, "%s: parts of a file may not overlap", u.path)
 	}
-	return u.keep(first)
+	return u.keepExisting(first)
 }
 
-// keep takes what comes up to a place from the file that is there. The lock is held.
-func (u *upload) keep(end int64) error {
+// keepExisting copies the part up to an offset from the existing file. The lock is held.
+func (u *upload) keepExisting(end int64) error {
 	if end > u.oldSize {
 		return sandpit.Errorf(sandpit.Unsupported, "%s: files with holes are not supported", u.path)
 	}
@@ -228,13 +228,13 @@ func (u *upload) keep(end int64) error {
 	return err
 }
 
-// finish writes what is left. The lock is held.
-func (u *upload) finish() error {
+// finishUpload writes what is left. The lock is held.
+func (u *upload) finishUpload() error {
 	for u.failed == nil && len(u.pending) > 0 {
-		if err := u.skip(); err != nil {
+		if err := u.skipExisting(); err != nil {
 			return err
 		}
-		if err := u.flush(); err != nil {
+		if err := u.flushReady(); err != nil {
 			return err
 		}
 	}
@@ -251,24 +251,24 @@ func (u *upload) finish() error {
 	if end == u.next {
 		return nil
 	}
-	return u.keep(end)
+	return u.keepExisting(end)
 }
 
 // TransferError implements sftp.TransferError: the client has gone, and the file stays as
 // it was.
 func (u *upload) TransferError(err error) { u.cancel(err) }
 
-// Close implements io.Closer. The file is there when it returns.
+// Close implements io.Closer. The file exists when it returns.
 func (u *upload) Close() error {
 	u.mu.Lock()
 	if u.closed {
 		u.mu.Unlock()
 		return nil
 	}
-	err := u.finish()
+	err := u.finishUpload()
 	u.closed = true
 	if err != nil {
-		_ = u.fail(err) // which is told below
+		_ = u.failUpload(err) // which is returned below
 	}
 	_ = u.pipe.Close() // never fails
 	later := u.later
@@ -278,12 +278,12 @@ func (u *upload) Close() error {
 	u.files.mu.Lock()
 	delete(u.files.uploads, u.path)
 	u.files.mu.Unlock()
-	u.files.give()
+	u.files.releaseFile()
 	if u.failed != nil {
 		return u.failed
 	}
 	if u.err != nil {
-		return told(u.err)
+		return toClientError(u.err)
 	}
-	return told(u.files.apply(u.path, later))
+	return toClientError(u.files.applyAttributes(u.path, later))
 }

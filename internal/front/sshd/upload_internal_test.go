@@ -118,7 +118,7 @@ func TestBrokenUpload(t *testing.T) {
 	}
 	u.TransferError(io.ErrUnexpectedEOF)
 	_ = u.Close() // nobody hears it
-	file, err := h.stat("/tmp/f", true)
+	file, err := h.statFile("/tmp/f", true)
 	if err != nil || file.Size != 3 || file.ModifiedAt.After(time.Now().Add(time.Hour)) {
 		t.Errorf("%+v, %v", file, err)
 	}

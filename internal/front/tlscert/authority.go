@@ -16,10 +16,10 @@ import (
 	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
 const (
@@ -35,7 +35,7 @@ type authority struct {
 	key  crypto.Signer
 }
 
-// openAuthority reads an authority, which it makes if there is none.
+// openAuthority reads an authority and creates it if it is missing.
 func openAuthority(file string) (*authority, error) {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,7 +53,7 @@ func openAuthority(file string) (*authority, error) {
 	key, ok := pair.PrivateKey.(crypto.Signer)
 	switch {
 	case !ok || pair.Leaf == nil || !pair.Leaf.IsCA:
-		return nil, badAuthority(file, "is none")
+		return nil, badAuthority(file, "is not a certificate authority")
 	case time.Now().After(pair.Leaf.NotAfter.Add(-leafLife)):
 		return nil, badAuthority(file, "has expired")
 	}
@@ -90,7 +90,7 @@ func newAuthority(now time.Time) ([]byte, error) {
 	return append(pemOf("CERTIFICATE", cert), pemOf("PRIVATE KEY", secret)...), nil
 }
 
-// newSerial returns a number that nobody else has.
+// newSerial returns a unique number.
 func newSerial() *big.Int {
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the program instead
@@ -102,11 +102,11 @@ func pemOf(kind string, raw []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw})
 }
 
-// pem is the certificate without the key.
-func (a *authority) pem() []byte { return pemOf("CERTIFICATE", a.cert.Raw) }
+// certificatePEM is the certificate without the key.
+func (a *authority) certificatePEM() []byte { return pemOf("CERTIFICATE", a.cert.Raw) }
 
-// issue makes the certificate of a server.
-func (a *authority) issue(names []string, addresses []net.IP, now time.Time) (*tls.Certificate, error) {
+// issueCertificate makes the certificate of a server.
+func (a *authority) issueCertificate(names []string, addresses []net.IP, now time.Time) (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Internal, "make a certificate: %w", err)
@@ -133,14 +133,5 @@ func replaceFile(name string, content []byte) error {
 	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, content) {
 		return nil
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".new-*") // with permissions 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // it is gone if all went well
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return atomicfile.Write(name, 0o600, content)
 }

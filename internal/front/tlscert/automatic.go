@@ -17,15 +17,15 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// AutomaticOptions say which certificates are asked for, and whom. Dir and Names must be
-// given; the zero value of another field means the default stated with it.
+// AutomaticOptions name the requested certificates and their authority. Dir and Names are
+// required; the zero value of another field means the default stated with it.
 type AutomaticOptions struct {
 	// Dir keeps the account and the certificates, in files of mode 0600. It is made if
 	// it is missing.
 	Dir string
 	// Names are the host names of the server. No other ones get a certificate.
 	Names []string
-	// Email is told to the authority, which may write to it. Default: none.
+	// Email is the contact for the authority. Default: none.
 	Email string
 	// Directory is the URL of the authority's ACME directory. Default: that of Let's
 	// Encrypt.
@@ -33,7 +33,7 @@ type AutomaticOptions struct {
 	// CAFile has certificates in PEM form one of which must have signed that of the
 	// directory's own server. Default: those that the machine trusts.
 	CAFile string
-	// Log hears of names that get no certificate. Default: nobody does.
+	// Log receives names without a certificate. Default: none.
 	Log *slog.Logger
 }
 
@@ -42,11 +42,10 @@ type AutomaticOptions struct {
 // authority looks for the server at port 443 of each name, in the protocol of TLS itself
 // (tls-alpn-01). To use it is to agree to the authority's terms of service.
 //
-// Invalid: there are no names, a name is a wildcard, which cannot be proved this way, or
-// the CA file is none.
+// Invalid: no names, a wildcard name, which cannot be proved this way, or an invalid CA file.
 func Automatic(o AutomaticOptions) (*tls.Config, error) {
 	if len(o.Names) == 0 {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "automatic certificates are for host names, and the server has none"),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "automatic certificates need host names, and the server has none"),
 			"name them in server.names")
 	}
 	for _, name := range o.Names {
@@ -76,7 +75,7 @@ func Automatic(o AutomaticOptions) (*tls.Config, error) {
 			Email: o.Email, Client: client,
 		},
 	}
-	c := config(a.get)
+	c := newConfig(a.getCertificate)
 	c.NextProtos = append(c.NextProtos, acme.ALPNProto)
 	return c, nil
 }
@@ -88,24 +87,24 @@ func poolOf(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, sandpit.Errorf(sandpit.Invalid, "certificates of the authority: %s has none in PEM form", file)
+		return nil, sandpit.Errorf(sandpit.Invalid, "certificates of the authority: no certificate in PEM form in %s", file)
 	}
 	return pool, nil
 }
 
-// automatic tells of failures, which autocert keeps to itself.
+// automatic logs failures, which autocert does not.
 type automatic struct {
 	names   []string
 	log     *slog.Logger
 	manager *autocert.Manager
 }
 
-// get is tls.Config.GetCertificate.
-func (a *automatic) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate is tls.Config.GetCertificate.
+func (a *automatic) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	cert, err := a.manager.GetCertificate(hello)
 	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
 	if err != nil && slices.Contains(a.names, name) { // others may ask for whatever they like
-		a.log.WarnContext(context.Background(), "there is no certificate for a name of the server", slog.String("name", name), slog.Any("error", err))
+		a.log.WarnContext(context.Background(), "tlscert: no certificate for a server name", slog.String("name", name), slog.Any("error", err))
 	}
 	return cert, err
 }

@@ -1,9 +1,8 @@
-// Package tlscert has the certificates of a server: given ones (Files), those of a
-// throw-away authority of the server's own (Local), or those that a public authority
-// gives by itself (Automatic).
+// Package tlscert provides the certificates of a server: from files (Files), from a private
+// authority of the server (Local), or from a public authority by ACME (Automatic).
 //
-// Every configuration speaks TLS 1.2 and later, and HTTP/2 and HTTP/1.1. None is to be
-// changed by those who get it, but for being cloned.
+// Every configuration speaks TLS 1.2 and later, and HTTP/2 and HTTP/1.1. Callers must
+// not modify a configuration; they may clone it.
 package tlscert
 
 import (
@@ -11,8 +10,8 @@ import (
 	"log/slog"
 )
 
-// config is what all kinds of certificates have in common.
-func config(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
+// newConfig is what all kinds of certificates have in common.
+func newConfig(get func(*tls.ClientHelloInfo) (*tls.Certificate, error)) *tls.Config {
 	return &tls.Config{GetCertificate: get, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
 }
 

@@ -16,22 +16,22 @@ import (
 const lookEvery = time.Second
 
 // Files returns a configuration with a certificate and its key from files in PEM form.
-// When the files change, connections from then on have the new certificate; files that
-// make no sense are told to log, which may be nil, and the old certificate is kept.
+// When the files change, new connections use the new certificate. Invalid files are
+// reported to log, which may be nil, and the old certificate is kept.
 //
-// Invalid: the files are none, or do not fit each other.
+// Invalid: the files have no certificate or key, or do not match.
 func Files(certFile, keyFile string, log *slog.Logger) (*tls.Config, error) {
 	f := &files{names: [2]string{certFile, keyFile}, log: orSilent(log), now: time.Now}
-	f.seen = f.look()
-	pair, err := f.load()
+	f.seen = f.statFiles()
+	pair, err := f.loadCertificate()
 	if err != nil {
 		return nil, err
 	}
 	f.pair, f.looked = pair, f.now()
-	return config(f.get), nil
+	return newConfig(f.getCertificate), nil
 }
 
-// files keeps what was read last.
+// files caches the files that were read last.
 type files struct {
 	names [2]string // of the certificate and of the key
 	log   *slog.Logger
@@ -59,8 +59,8 @@ func stampOf(info fs.FileInfo) stamp {
 	return s
 }
 
-// look returns what the files are now; a file that is not there has a stamp of its own.
-func (f *files) look() (now [2]stamp) {
+// statFiles returns the current stamps of the files; a missing file has a stamp of its own.
+func (f *files) statFiles() (now [2]stamp) {
 	for i, name := range f.names {
 		if info, err := os.Stat(name); err == nil {
 			now[i] = stampOf(info)
@@ -69,7 +69,7 @@ func (f *files) look() (now [2]stamp) {
 	return now
 }
 
-func (f *files) load() (*tls.Certificate, error) {
+func (f *files) loadCertificate() (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(f.names[0], f.names[1])
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "certificate of the server: %w", err)
@@ -80,8 +80,8 @@ func (f *files) load() (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// get is tls.Config.GetCertificate.
-func (f *files) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// getCertificate is tls.Config.GetCertificate.
+func (f *files) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.now()
@@ -90,12 +90,12 @@ func (f *files) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	}
 	f.looked = now
 	// What is seen is noted before it is read: a change between the two is seen next time.
-	seen := f.look()
+	seen := f.statFiles()
 	if seen == f.seen {
 		return f.pair, nil
 	}
 	f.seen = seen
-	pair, err := f.load()
+	pair, err := f.loadCertificate()
 	if err != nil {
 		f.log.Warn("the new certificate of the server cannot be used, and the old one is kept", slog.Any("error", err))
 		return f.pair, nil

@@ -32,12 +32,12 @@ const (
 	secretFile = "authority.pem"
 )
 
-// Local returns a configuration with certificates of an authority that is made once, in
-// o.Dir. Who trusts the authority trusts whoever can read that directory, for any name:
-// so its certificate is for the clients of this server only, not for a machine's store.
+// Local returns a configuration with certificates of an authority that is created once, in
+// o.Dir. A client that trusts the authority trusts every process that can read that directory,
+// for any name: so install it for clients of this server only, not in a machine's store.
 //
-// Invalid: what is in the directory is no authority, or it has expired. Others are those
-// of the file system.
+// Invalid: the directory contains an invalid or expired authority. Other errors are those of
+// the file system.
 func Local(o LocalOptions) (*tls.Config, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "make the directory of the authority: %w", err)
@@ -46,7 +46,7 @@ func Local(o LocalOptions) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := replaceFile(filepath.Join(o.Dir, AuthorityFile), a.pem()); err != nil {
+	if err := replaceFile(filepath.Join(o.Dir, AuthorityFile), a.certificatePEM()); err != nil {
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "write the certificate of the authority: %w", err)
 	}
 	l := &local{authority: a, leaves: make(map[string]*tls.Certificate), now: time.Now}
@@ -57,10 +57,10 @@ func Local(o LocalOptions) (*tls.Config, error) {
 	for _, name := range o.Names {
 		l.names = append(l.names, strings.ToLower(name))
 	}
-	if _, err := l.leaf(""); err != nil {
+	if _, err := l.leafFor(""); err != nil {
 		return nil, err
 	}
-	return config(l.get), nil
+	return newConfig(l.getCertificate), nil
 }
 
 // maxLeaves is how many certificates are remembered. Others are made again.
@@ -76,15 +76,15 @@ type local struct {
 	leaves map[string]*tls.Certificate // by what they are for besides the usual
 }
 
-// get is tls.Config.GetCertificate.
-func (l *local) get(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return l.leaf(l.extra(hello))
+// getCertificate is tls.Config.GetCertificate.
+func (l *local) getCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return l.leafFor(l.extraName(hello))
 }
 
-// extra is what the usual certificate is not for and the client asks for: a name below a
-// wildcard, since some clients refuse *.localhost, or an address of this machine. A
-// client that asks for somebody else gets the usual certificate, and will not like it.
-func (l *local) extra(hello *tls.ClientHelloInfo) string {
+// extraName returns the requested name if the usual certificate does not cover it: a name below
+// a wildcard, because some clients refuse *.localhost, or an address of this machine. For any
+// other name the client gets the usual certificate, which it will refuse.
+func (l *local) extraName(hello *tls.ClientHelloInfo) string {
 	name := strings.ToLower(strings.TrimSuffix(hello.ServerName, "."))
 	if name == "" {
 		return addressOf(hello.Conn)
@@ -109,7 +109,7 @@ func addressOf(c net.Conn) string {
 	return at.Addr().Unmap().WithZone("").String()
 }
 
-// isName keeps out of certificates what is no name of a host.
+// isName reports whether a text is a valid host name for a certificate.
 func isName(name string) bool {
 	if name == "" || len(name) > 253 {
 		return false
@@ -124,8 +124,8 @@ func isName(name string) bool {
 	return true
 }
 
-// leaf returns the certificate for the usual names and one more, if that is not "".
-func (l *local) leaf(extra string) (*tls.Certificate, error) {
+// leafFor returns the certificate for the usual names and one more, if that is not "".
+func (l *local) leafFor(extra string) (*tls.Certificate, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -139,7 +139,7 @@ func (l *local) leaf(extra string) (*tls.Certificate, error) {
 	} else if extra != "" {
 		names = append(names, extra)
 	}
-	leaf, err := l.authority.issue(names, addresses, now)
+	leaf, err := l.authority.issueCertificate(names, addresses, now)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
-// Package wire is what sandpit's own API sends and takes: the bodies, headers and
-// paths that the server (internal/front/api/native) and the Go client (client) share.
+// Package wire has the bodies, headers and paths of sandpit's own API, which the server
+// (internal/front/api/native) and the Go client (client) share.
 //
-// Durations are numbers of seconds, sizes are bytes, times are RFC 3339. A field
-// that is left out means the default stated with it.
+// Durations are numbers of seconds, sizes are bytes, times are RFC 3339. A missing field
+// has the default stated with it. The doc tag of a field is its documentation, here and in
+// the OpenAPI description.
 package wire

@@ -8,7 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The types of files.
+// The values of Entry.Type.
 const (
 	TypeFile      = "file"
 	TypeDirectory = "directory"
@@ -18,17 +18,16 @@ const (
 
 // Entry describes one file inside a sandbox.
 type Entry struct {
-	Name string `json:"name"`
-	Path string `json:"path" doc:"Absolute."`
-	Type string `json:"type" enum:"file,directory,symlink,other"`
-	// Mode is the permissions in octal, such as "0644".
+	Name       string            `json:"name"`
+	Path       string            `json:"path" doc:"Absolute path."`
+	Type       string            `json:"type" enum:"file,directory,symlink,other"`
 	Mode       string            `json:"mode" doc:"Permissions in octal, such as 0644."`
 	Size       int64             `json:"size" doc:"Bytes."`
 	Owner      string            `json:"owner,omitempty"`
 	Group      string            `json:"group,omitempty"`
-	ModifiedAt time.Time         `json:"modified_at,omitzero" doc:"By the sandbox's clock."`
-	LinkTarget string            `json:"link_target,omitempty" doc:"Where a symbolic link leads, absolute."`
-	Metadata   map[string]string `json:"metadata,omitempty" doc:"The marks that it was written with."`
+	ModifiedAt time.Time         `json:"modified_at,omitzero" doc:"By the clock of the sandbox."`
+	LinkTarget string            `json:"link_target,omitempty" doc:"Target of a symbolic link, as an absolute path."`
+	Metadata   map[string]string `json:"metadata,omitempty" doc:"Metadata that was given when the file was written."`
 }
 
 // EntryOf describes f.
@@ -48,15 +47,15 @@ func EntryOf(f sandpit.File) Entry {
 	}
 }
 
-// MakeDir asks for a directory, with its parents.
+// MakeDir is a request to create a directory and its parents.
 type MakeDir struct {
 	Path string `json:"path" minLength:"1"`
-	User string `json:"user,omitempty" doc:"Whom it belongs to. Default: the sandbox's user."`
+	User string `json:"user,omitempty" doc:"The user that owns the directory. Default: the sandbox's user."`
 }
 
-// Move asks for a file or directory to be renamed.
+// Move is a request to rename a file or directory.
 type Move struct {
 	From string `json:"from" minLength:"1"`
-	To   string `json:"to" minLength:"1" doc:"Its new path. Missing directories are made."`
-	User string `json:"user,omitempty" doc:"Where relative paths begin. Default: the sandbox's user."`
+	To   string `json:"to" minLength:"1" doc:"The new path. Missing directories are created."`
+	User string `json:"user,omitempty" doc:"The user in whose home directory relative paths start. Default: the sandbox's user."`
 }

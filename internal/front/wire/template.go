@@ -2,14 +2,14 @@ package wire
 
 import "github.com/sandpit-dev/sandpit"
 
-// ContentTypeContext is that of the files of a build.
+// ContentTypeContext is the media type of the files of a build.
 const ContentTypeContext = "application/x-tar"
 
-// NewTemplate asks for a build of a template.
+// NewTemplate is a request for a build of a template.
 type NewTemplate struct {
-	Name      string            `json:"name" minLength:"1" maxLength:"63" doc:"What it is called; it is made if there is none of this name."`
-	Tags      []string          `json:"tags,omitempty" maxItems:"100" doc:"What the build is called when it is ready. Default: default."`
-	Resources sandpit.Resources `json:"resources,omitzero" doc:"Limits of its sandboxes, where the recipe has none."`
+	Name      string            `json:"name" minLength:"1" maxLength:"63" doc:"Name of the template, which is created if it does not exist."`
+	Tags      []string          `json:"tags,omitempty" maxItems:"100" doc:"Tags of the build once it is ready. Default: default."`
+	Resources sandpit.Resources `json:"resources,omitzero" doc:"Limits of sandboxes of the build, where the recipe has none."`
 }
 
 // MadeTemplate is a template with a build of it.
@@ -18,35 +18,26 @@ type MadeTemplate struct {
 	Build    sandpit.TemplateBuild `json:"build"`
 }
 
-// StartBuild says what a build does.
+// StartBuild is a request to start a build.
 type StartBuild struct {
-	Recipe sandpit.Recipe `json:"recipe" doc:"What is done."`
-	// Secrets and Login are kept in memory, and never told.
-	Secrets map[string]string `json:"secrets,omitempty" writeOnly:"true" doc:"Values of secrets that steps name. They are kept in memory, and never told."`
-	Login   Login             `json:"login,omitzero" writeOnly:"true" doc:"For the registry of the base. It is kept in memory, and never told."`
-	Fresh   bool              `json:"fresh,omitempty" doc:"Do every step again, also one that was done before."`
+	Recipe  sandpit.Recipe    `json:"recipe" doc:"The recipe of the build."`
+	Secrets map[string]string `json:"secrets,omitempty" writeOnly:"true" doc:"Values of secrets that steps name. The server keeps them in memory and never returns them."`
+	Login   Login             `json:"login,omitzero" writeOnly:"true" doc:"Login for the registry of the base image. The server keeps it in memory and never returns it."`
+	Fresh   bool              `json:"fresh,omitempty" doc:"Run every step again, even if the cache has its result."`
 }
 
-// Login is for a registry.
+// Login is a login for a registry.
 type Login struct {
 	User     string `json:"user,omitempty" maxLength:"1000"`
 	Password string `json:"password,omitempty" maxLength:"65536"`
 }
 
-// Builtin is a template that is part of the program, and is built when it is first requested.
-type Builtin struct {
-	Name     string              `json:"name"`
-	Status   sandpit.BuildStatus `json:"status" doc:"waiting: nobody has requested it yet."`
-	Progress string              `json:"progress,omitempty" doc:"What its build does now."`
-	Reason   string              `json:"reason,omitempty" doc:"Why its build failed; for administrators."`
-}
-
-// ChangeTemplate changes a template.
+// ChangeTemplate is a request to change a template.
 type ChangeTemplate struct {
-	Public bool `json:"public" doc:"Whether sandboxes of every owner can be made of it."`
+	Public bool `json:"public" doc:"Whether all owners can create sandboxes from the template."`
 }
 
-// Tags are names of builds.
+// Tags is a request to add tags to a build.
 type Tags struct {
-	Tags []string `json:"tags" minItems:"1" maxItems:"100" doc:"What the build is called from now on."`
+	Tags []string `json:"tags" minItems:"1" maxItems:"100" doc:"Tags that name the build from now on."`
 }

@@ -17,10 +17,10 @@ func TestClaim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer book.close()
+	defer book.unlock()
 	ask := func(action SessionsAction, claim string, lease float64) sandpit.Code {
 		t.Helper()
-		return sandpit.CodeOf(book.claim(SessionsRequest{Action: action, ID: "s", Claim: claim, Lease: lease}))
+		return sandpit.CodeOf(book.claimSession(SessionsRequest{Action: action, ID: "s", Claim: claim, Lease: lease}))
 	}
 	for i, step := range []struct {
 		action SessionsAction

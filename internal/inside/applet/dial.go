@@ -14,42 +14,41 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Dial is the applet that connects its streams to an address, as far as the sandbox's
-// network policy allows. The argument after its name is a DialRequest. Its output begins
-// with a line, a DialAnswer, and what the other side sends follows.
+// Dial is the applet that connects its streams to an address, as far as the sandbox's network rules allow. The
+// argument after its name is a DialRequest. Its output begins with a line, a DialAnswer; the data of the other side
+// follows.
 const Dial = "dial"
 
-// DialRequest says where to.
+// DialRequest says where to connect.
 type DialRequest struct {
 	// Address is HOST:PORT.
 	Address string `json:"address"`
-	// TLS has the connection encrypted from the sandbox on, for the address's host and by
-	// the image's certificates.
+	// TLS encrypts the connection in the sandbox. It verifies the address's host with the image's certificates.
 	TLS bool `json:"tls,omitempty"`
 }
 
-// DialAnswer is how it went.
+// DialAnswer reports whether the connection was opened.
 type DialAnswer struct {
 	Error *Failure `json:"error,omitempty"`
 }
 
-const dialTime = 30 * time.Second
+const dialTimeout = 30 * time.Second
 
 func dialMain(ctx context.Context, args []string, in io.Reader, out io.Writer) int {
-	conn, err := dial(ctx, args)
+	conn, err := dialAddress(ctx, args)
 	var answer DialAnswer
 	if err != nil {
 		answer.Error = &Failure{Code: sandpit.CodeOf(err), Message: err.Error()}
 	}
 	if err := errors.Join(json.NewEncoder(out).Encode(answer), err); err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, "dial:", err) // nothing else is left to be told
+		_, _ = fmt.Fprintln(os.Stderr, "dial:", err) // no other way to report it
 		return 1
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	go func() { // ends with this process
-		_, _ = io.Copy(conn, in) // who reads the other side hears of a connection that breaks
+		_, _ = io.Copy(conn, in) // the reading side reports a broken connection
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
 		}
@@ -61,7 +60,7 @@ func dialMain(ctx context.Context, args []string, in io.Reader, out io.Writer) i
 	return 0
 }
 
-func dial(ctx context.Context, args []string) (net.Conn, error) {
+func dialAddress(ctx context.Context, args []string) (net.Conn, error) {
 	var r DialRequest
 	if len(args) != 1 || json.Unmarshal([]byte(args[0]), &r) != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "dial: want one request as JSON")
@@ -70,12 +69,12 @@ func dial(ctx context.Context, args []string) (net.Conn, error) {
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "dial: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", r.Address)
 	if err != nil {
-		return nil, fetchError(err, dialTime.Seconds())
+		return nil, fetchError(err, dialTimeout.Seconds())
 	}
 	if !r.TLS {
 		return conn, nil
@@ -83,7 +82,7 @@ func dial(ctx context.Context, args []string) (net.Conn, error) {
 	secure := tls.Client(conn, &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
-		return nil, fetchError(err, dialTime.Seconds())
+		return nil, fetchError(err, dialTimeout.Seconds())
 	}
 	return secure, nil
 }

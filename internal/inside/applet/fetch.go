@@ -14,32 +14,32 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Fetch is the applet that makes one HTTP request, from inside: what it may reach is
-// the sandbox's network policy, and whom it trusts are the image's certificates.
+// Fetch is the applet that makes one HTTP request from inside the sandbox: the sandbox's network rules and the
+// image's certificates apply.
 const Fetch = "fetch"
 
-// FetchRequest is what is asked for.
+// FetchRequest describes the HTTP request.
 type FetchRequest struct {
-	// URL is http or https. Its query is added to by Params.
+	// URL is http or https. Params are added to its query.
 	URL    string            `json:"url"`
 	Params map[string]string `json:"params,omitempty"`
 	// Method is GET by default.
 	Method  string            `json:"method,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
 	Body    []byte            `json:"body,omitempty"`
-	// Timeout is for all of it, in seconds. Default: 30; at most 600.
+	// Timeout bounds the whole request, in seconds. Default: 30; at most 600.
 	Timeout float64 `json:"timeout,omitempty"`
-	// MaxBody is how much of the answer is told, in bytes. Default: 1 MiB; at most 10 MiB.
+	// MaxBody is how much of the response's body is returned, in bytes. Default: 1 MiB; at most 10 MiB.
 	MaxBody int `json:"max_body,omitempty"`
 }
 
-// FetchResult is the answer.
+// FetchResult is the response.
 type FetchResult struct {
 	Status int `json:"status"`
-	// URL is where it came from in the end, after redirects.
+	// URL is the final URL, after redirects.
 	URL     string            `json:"url"`
 	Headers map[string]string `json:"headers"`
-	// Body is its beginning if More is true.
+	// Body is only the beginning of the body if More is true.
 	Body []byte `json:"body"`
 	More bool   `json:"more,omitempty"`
 	Text bool   `json:"text"` // Body is UTF-8
@@ -50,14 +50,14 @@ const (
 	maxFetch     = 600
 	defaultBody  = 1 << 20
 	maxBody      = 10 << 20
-	mostHops     = 10
-	// mostHeaders and maxHeader bound what is told of an answer's head.
-	mostHeaders = 100
-	maxHeader   = 4096
+	maxRedirects = 10
+	// maxHeaders and maxHeader bound the headers that are returned.
+	maxHeaders = 100
+	maxHeader  = 4096
 )
 
-func fetch(ctx context.Context, r FetchRequest) (FetchResult, error) {
-	req, err := r.request()
+func fetchURL(ctx context.Context, r FetchRequest) (FetchResult, error) {
+	req, err := r.toHTTP()
 	if err != nil {
 		return FetchResult{}, err
 	}
@@ -68,8 +68,8 @@ func fetch(ctx context.Context, r FetchRequest) (FetchResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(seconds*float64(time.Second)))
 	defer cancel()
 	client := &http.Client{CheckRedirect: func(_ *http.Request, via []*http.Request) error {
-		if len(via) >= mostHops {
-			return sandpit.Errorf(sandpit.Exhausted, "more than %d redirects", mostHops)
+		if len(via) >= maxRedirects {
+			return sandpit.Errorf(sandpit.Exhausted, "more than %d redirects", maxRedirects)
 		}
 		return nil
 	}}
@@ -94,7 +94,7 @@ func fetch(ctx context.Context, r FetchRequest) (FetchResult, error) {
 	}, nil
 }
 
-func (r FetchRequest) request() (*http.Request, error) {
+func (r FetchRequest) toHTTP() (*http.Request, error) {
 	u, err := url.Parse(r.URL)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "url: %w", err)
@@ -123,14 +123,14 @@ func (r FetchRequest) request() (*http.Request, error) {
 	return req, nil
 }
 
-// fetchError tells what somebody can do something about.
+// fetchError gives an error a code and a text that a caller can act on.
 func fetchError(err error, seconds float64) error {
 	var lookup *net.DNSError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return sandpit.Errorf(sandpit.Timeout, "no complete answer within %g s: %w", seconds, err)
 	case errors.As(err, &lookup):
-		return sandpit.Errorf(sandpit.Unavailable, "the sandbox cannot find the host %.200q: it has no network, its policy forbids it, or there is none: %w", lookup.Name, err)
+		return sandpit.Errorf(sandpit.Unavailable, "the sandbox cannot find the host %.200q: it has no network, its rules forbid it, or the host does not exist: %w", lookup.Name, err)
 	case sandpit.CodeOf(err) != sandpit.Internal:
 		return err
 	}
@@ -138,18 +138,18 @@ func fetchError(err error, seconds float64) error {
 }
 
 func headersOf(h http.Header) map[string]string {
-	told := make(map[string]string)
+	headers := make(map[string]string)
 	for name, values := range h {
-		if len(told) == mostHeaders {
+		if len(headers) == maxHeaders {
 			break
 		}
 		value := strings.ToValidUTF8(strings.Join(values, ", "), "?")
-		told[name] = value[:min(len(value), maxHeader)]
+		headers[name] = value[:min(len(value), maxHeader)]
 	}
-	return told
+	return headers
 }
 
-// isText is true for UTF-8, which may end within a character if it was cut.
+// isText reports whether body is UTF-8. A cut body may end within a character.
 func isText(body []byte, cut bool) bool {
 	for i := 0; cut && i < utf8.UTFMax && len(body) > 0 && !utf8.Valid(body); i++ {
 		body = body[:len(body)-1]

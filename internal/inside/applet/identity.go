@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// Identity is the applet that tells who runs it, and where.
+// Identity is the applet that reports its user and the system.
 const Identity = "identity"
 
-// IdentityInfo is its answer.
+// IdentityInfo is the answer of Identity.
 type IdentityInfo struct {
 	UID  int    `json:"uid"`
 	GID  int    `json:"gid"`
@@ -23,14 +23,14 @@ type IdentityInfo struct {
 	System string `json:"os"`
 	Kernel string `json:"kernel"`
 	Arch   string `json:"arch"` // as Go names it
-	// Dir is the working directory, "" if it has gone.
+	// Dir is the working directory, "" if it has been removed.
 	Dir string `json:"dir"`
-	// State is the first of Dir, Home and /tmp in which files can be made, "" if there is none.
+	// State is the first of Dir, Home and /tmp in which the user can create files, "" if there is no such directory.
 	State string `json:"state"`
 }
 
-func identify(context.Context, struct{}) (IdentityInfo, error) {
-	info := IdentityInfo{UID: os.Getuid(), GID: os.Getgid(), Home: home(), System: "Linux", Arch: runtime.GOARCH}
+func identifyUser(context.Context, struct{}) (IdentityInfo, error) {
+	info := IdentityInfo{UID: os.Getuid(), GID: os.Getgid(), Home: homeDir(), System: "Linux", Arch: runtime.GOARCH}
 	info.Dir = workDir()
 	for _, dir := range []string{info.Dir, info.Home, os.TempDir(), "/tmp"} {
 		if info.State == "" && filepath.IsAbs(dir) && canWrite(dir) {
@@ -49,7 +49,7 @@ func identify(context.Context, struct{}) (IdentityInfo, error) {
 		release = append(release, byte(c)) //nolint:gosec // a character, which is signed on some machines
 	}
 	info.Kernel = strings.ToValidUTF8(string(release), "?")
-	// Not every image says what it is.
+	// Not every image has the file.
 	if data, err := os.ReadFile("/etc/os-release"); err == nil {
 		lines := bufio.NewScanner(bytes.NewReader(data))
 		for lines.Scan() {
@@ -61,8 +61,8 @@ func identify(context.Context, struct{}) (IdentityInfo, error) {
 	return info, nil
 }
 
-// workDir is where this process works, links followed. Getwd would believe the variable PWD,
-// which the image can set.
+// workDir returns the working directory without symbolic links. Getwd would trust the variable PWD, which the image
+// can set.
 func workDir() string {
 	dir, err := os.Readlink("/proc/self/cwd")
 	if err != nil || !filepath.IsAbs(dir) {
@@ -79,16 +79,16 @@ func isDir(dir string) bool {
 	return err == nil && info.IsDir()
 }
 
-// canWrite reports whether this process can make files in a directory.
+// canWrite reports whether this process can create files in a directory.
 func canWrite(dir string) bool {
 	const write, search = 2, 1 // W_OK and X_OK of access(2)
 	return isDir(dir) && syscall.Access(dir, write|search) == nil
 }
 
-func home() string {
+func homeDir() string {
 	dir, err := os.UserHomeDir()
 	if err != nil {
-		return "/" // nobody has said
+		return "/" // HOME is not set
 	}
 	return dir
 }

@@ -14,16 +14,16 @@ import (
 // Processes is the applet that lists processes. It needs no ps in the image.
 const Processes = "processes"
 
-// ProcessesRequest says which.
+// ProcessesRequest selects processes.
 type ProcessesRequest struct {
-	// UIDs are whose processes are listed. Default: everybody's.
+	// UIDs are the users whose processes are listed. Default: all users.
 	UIDs []int `json:"uids,omitempty"`
 }
 
-// ProcessList is the answer to it.
+// ProcessList is the answer of Processes.
 type ProcessList struct {
 	Processes []ProcessInfo `json:"processes"`
-	// Omitted is how many more there are.
+	// Omitted is how many processes are left out of the list.
 	Omitted int `json:"omitted,omitempty"`
 }
 
@@ -32,21 +32,21 @@ type ProcessInfo struct {
 	PID  int `json:"pid"`
 	PPID int `json:"ppid"`
 	UID  int `json:"uid"`
-	// State is the kernel's letter: R runs, S sleeps, T is stopped, Z has ended.
+	// State is the kernel's letter: R running, S sleeping, T stopped, Z ended.
 	State string `json:"state"`
-	// CPU is what it has used, in seconds, and Memory what it holds, in bytes.
+	// CPU is the used processor time in seconds, Memory the used memory in bytes.
 	CPU    float64 `json:"cpu_seconds"`
 	Memory int64   `json:"memory_bytes"`
-	// Command is its arguments, cut at MaxCommand bytes.
+	// Command is the arguments, cut at MaxCommand bytes.
 	Command string `json:"command"`
 }
 
-// MaxCommand is how much is told of the arguments of a process, in bytes.
+// MaxCommand is how much of the arguments of a process is returned, in bytes.
 const MaxCommand = 4096
 
 const (
-	mostProcesses = 5000
-	// ticks is how many there are in a second, for every program on Linux.
+	maxProcesses = 5000
+	// ticks is the number of clock ticks in a second that Linux reports to programs.
 	ticks = 100
 )
 
@@ -61,10 +61,10 @@ func listProcesses(ctx context.Context, r ProcessesRequest) (ProcessList, error)
 		if err != nil {
 			continue
 		}
-		info, ok := describe(pid)
+		info, ok := describeProcess(pid)
 		switch {
 		case !ok, len(r.UIDs) > 0 && !slices.Contains(r.UIDs, info.UID), pid == os.Getpid():
-		case len(list.Processes) == mostProcesses:
+		case len(list.Processes) == maxProcesses:
 			list.Omitted++
 		default:
 			list.Processes = append(list.Processes, info)
@@ -77,8 +77,8 @@ func listProcesses(ctx context.Context, r ProcessesRequest) (ProcessList, error)
 	return list, nil
 }
 
-// describe is false for a process that has ended meanwhile.
-func describe(pid int) (ProcessInfo, bool) {
+// describeProcess returns false for a process that has ended meanwhile.
+func describeProcess(pid int) (ProcessInfo, bool) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	var st syscall.Stat_t
 	if err := syscall.Stat(dir, &st); err != nil {
@@ -97,8 +97,8 @@ func describe(pid int) (ProcessInfo, bool) {
 	return info, ok
 }
 
-// parseStat reads /proc/PID/stat. A program chooses its own name, which stands in
-// parentheses and may hold some.
+// parseStat parses /proc/PID/stat. The name in parentheses is chosen by the program and may itself contain
+// parentheses.
 func parseStat(line string) (ProcessInfo, bool) {
 	open, shut := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
 	if open < 0 || shut < open {
@@ -110,7 +110,7 @@ func parseStat(line string) (ProcessInfo, bool) {
 		return ProcessInfo{}, false
 	}
 	number := func(i int) int64 {
-		n, _ := strconv.ParseInt(fields[i], 10, 64) // 0 for what no kernel writes
+		n, _ := strconv.ParseInt(fields[i], 10, 64) // 0 for values that no kernel writes
 		return n
 	}
 	return ProcessInfo{

@@ -21,83 +21,80 @@ import (
 // Search is the applet that finds files by name and lines by content.
 const Search = "search"
 
-// SearchRequest says what is looked for.
+// SearchRequest says what to search for.
 type SearchRequest struct {
-	// Path is a directory with all below it, or a file.
+	// Path is a file, or a directory that is searched with everything below it.
 	Path string `json:"path"`
-	// Names are patterns of which a file's path below Path must match one: * and ?
-	// within a name, ** for any number of directories. A pattern without a slash counts
-	// for the file's own name. Default: all.
+	// Names are patterns of which a file's path below Path must match one: * and ? within a name, ** for any number
+	// of directories. A pattern without a slash applies to the file's name. Default: all files.
 	Names []string `json:"names,omitempty"`
-	// Kinds are more patterns of which one must match as well. Default: all.
+	// Kinds are further patterns of which one must match as well. Default: all files.
 	Kinds []string `json:"kinds,omitempty"`
-	// Pattern is a regular expression in Go's syntax for lines. Default: files are found
-	// by name alone.
+	// Pattern is a regular expression in Go's syntax that lines must match. Default: the search is by name only.
 	Pattern    string `json:"pattern,omitempty"`
 	IgnoreCase bool   `json:"ignore_case,omitempty"`
-	// Before and After are how many lines around a match come with it; at most 20.
+	// Before and After are how many lines around a match are returned; at most 20.
 	Before int `json:"before,omitempty"`
 	After  int `json:"after,omitempty"`
-	// Hidden looks at files whose names begin with a dot too, and All into directories
-	// that hold no source: .git, node_modules, __pycache__, .venv.
+	// Hidden includes files whose names begin with a dot, and All directories that usually contain no source: .git,
+	// node_modules, __pycache__, .venv.
 	Hidden bool `json:"hidden,omitempty"`
 	All    bool `json:"all,omitempty"`
-	// Depth is how many directories deep; 0 has no limit.
+	// Depth is how many levels of directories are searched; 0 means no limit.
 	Depth int `json:"depth,omitempty"`
-	// Limit is how many matches are told. Default: 1000; at most 10,000.
+	// Limit is how many matches are returned. Default: 1000; at most 10,000.
 	Limit int `json:"limit,omitempty"`
-	// Count returns one match for each file, with the number of its lines that match,
-	// instead of lines.
+	// Count returns one match for each file, with the number of its matching lines, instead of lines.
 	Count bool `json:"count,omitempty"`
 }
 
-// SearchResult is the answer.
+// SearchResult is the answer of Search.
 type SearchResult struct {
 	Matches []Match `json:"matches"`
-	// Files is how many files were looked at, Matched how many had a match.
+	// Files is how many files were searched, Matched how many of them matched.
 	Files   int `json:"files"`
 	Matched int `json:"matched"`
-	// More is true if there are more than Limit allows.
+	// More is true if there are more matches than Limit allows.
 	More bool `json:"more,omitempty"`
 	// Unread is how many files and directories could not be read.
 	Unread int `json:"unread,omitempty"`
 }
 
-// Match is a file, or a line of one.
+// Match is a file, or a line of a file.
 type Match struct {
-	// Path is relative to the request's, or its name if that is a file.
+	// Path is relative to the request's path, or the file name if the request's path is a file.
 	Path string `json:"path"`
-	// Line counts from 1; 0 for a file that was found by its name.
+	// Line counts from 1; it is 0 for a file found by name.
 	Line int    `json:"line,omitempty"`
 	Text string `json:"text,omitempty"`
-	// Context is true for a line that stands near a match only.
+	// Context is true for a line that does not match itself and is only near a match.
 	Context bool  `json:"context,omitempty"`
 	Dir     bool  `json:"dir,omitempty"`
 	Size    int64 `json:"size,omitempty"`
-	// Count is how many lines of the file match, if that was asked for.
+	// Count is how many lines of the file match, if the request has Count.
 	Count int `json:"count,omitempty"`
 }
 
 const (
 	defaultMatches = 1000
-	mostMatches    = 10_000
-	mostContext    = 20
-	// maxLine bounds what is looked at and told of a line, in bytes.
+	maxMatches     = 10_000
+	maxContext     = 20
+	// maxLine bounds the part of a line that is searched, in bytes; maxText bounds the part that is returned.
 	maxLine = 64 << 10
 	maxText = 2000
-	// sniff is how much of a file is looked at to tell whether it is text.
-	sniff = 8 << 10
+	// textSample is how much of a file is read to decide whether it is text, in bytes.
+	textSample = 8 << 10
 )
 
-// dull are directories in which nobody looks for source.
-var dull = []string{".git", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache"} //nolint:gochecknoglobals // a constant
+// skippedDirs are directories that usually contain no source.
+var skippedDirs = []string{".git", "node_modules", "__pycache__", ".venv", ".mypy_cache", ".pytest_cache"} //nolint:gochecknoglobals // a constant
 
-func search(ctx context.Context, r SearchRequest) (SearchResult, error) {
+func searchFiles(ctx context.Context, r SearchRequest) (SearchResult, error) {
 	s, err := newSearcher(ctx, r)
 	if err != nil {
 		return SearchResult{}, err
 	}
-	if s.Path, err = filepath.EvalSymlinks(s.Path); err != nil { // a link to a directory would not be looked into
+	if s.Path, err = filepath.EvalSymlinks(s.Path); err != nil { // WalkDir does not follow a link
 		return SearchResult{}, err
 	}
 	info, err := os.Stat(s.Path)
@@ -106,33 +103,32 @@ func search(ctx context.Context, r SearchRequest) (SearchResult, error) {
 	}
 	switch {
 	case info.IsDir():
-		err = filepath.WalkDir(s.Path, s.visit)
+		err = filepath.WalkDir(s.Path, s.visitEntry)
 	case info.Mode().IsRegular():
 		err = s.searchFile(info)
 	default:
 		err = sandpit.Errorf(sandpit.Invalid, "%s is neither a file nor a directory", s.Path)
 	}
-	if errors.Is(err, errEnough) {
+	if errors.Is(err, errLimitReached) {
 		err = nil
 	}
 	return s.result, err
 }
 
-// searchFile searches a request's path that is a file. Its name counts only if nothing
-// else is asked for.
+// searchFile searches a request's path that is a file. Its name matters only for a search by name.
 func (s *searcher) searchFile(info fs.FileInfo) error {
 	if s.content != nil {
-		return s.look(s.Path, info.Name())
+		return s.searchContent(s.Path, info.Name())
 	}
-	if !s.named(info.Name()) {
+	if !s.matchesName(info.Name()) {
 		s.result.Files++
 		return nil
 	}
-	return s.found(info.Name(), fs.FileInfoToDirEntry(info))
+	return s.addFile(info.Name(), fs.FileInfoToDirEntry(info))
 }
 
-// errEnough ends a search that has found as much as it may tell.
-var errEnough = errors.New("enough was found")
+// errLimitReached ends a search that has found Limit matches.
+var errLimitReached = errors.New("enough was found")
 
 type searcher struct {
 	SearchRequest
@@ -148,8 +144,8 @@ func newSearcher(ctx context.Context, r SearchRequest) (*searcher, error) {
 	if s.Limit <= 0 {
 		s.Limit = defaultMatches
 	}
-	s.Limit = min(s.Limit, mostMatches)
-	s.Before, s.After = min(max(s.Before, 0), mostContext), min(max(s.After, 0), mostContext)
+	s.Limit = min(s.Limit, maxMatches)
+	s.Before, s.After = min(max(s.Before, 0), maxContext), min(max(s.After, 0), maxContext)
 	if s.Path == "" {
 		s.Path = "."
 	}
@@ -173,19 +169,19 @@ func newSearcher(ctx context.Context, r SearchRequest) (*searcher, error) {
 	return s, nil
 }
 
-func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
+func (s *searcher) visitEntry(p string, e fs.DirEntry, err error) error {
 	if s.ctx.Err() != nil {
 		return s.ctx.Err()
 	}
 	rel, relErr := filepath.Rel(s.Path, p)
 	if relErr != nil || rel == "." {
-		return errors.Join(relErr, err) // what is looked into can be read, or there is nothing to tell
+		return errors.Join(relErr, err) // an unreadable start directory is an error
 	}
 	if err != nil {
 		s.result.Unread++
-		return nil //nolint:nilerr // it is counted, and the rest can be searched
+		return nil //nolint:nilerr // counted; the rest can be searched
 	}
-	if e.IsDir() && !s.into(e.Name()) {
+	if e.IsDir() && !s.entersDir(e.Name()) {
 		return filepath.SkipDir
 	}
 	if !s.Hidden && strings.HasPrefix(e.Name(), ".") {
@@ -197,14 +193,14 @@ func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
 		}
 		return nil
 	}
-	if !s.named(rel) || s.content != nil && !e.Type().IsRegular() {
+	if !s.matchesName(rel) || s.content != nil && !e.Type().IsRegular() {
 		return nil
 	}
 	if s.content == nil {
-		return s.found(rel, e)
+		return s.addFile(rel, e)
 	}
-	if err := s.look(p, rel); err != nil {
-		if errors.Is(err, errEnough) || s.ctx.Err() != nil {
+	if err := s.searchContent(p, rel); err != nil {
+		if errors.Is(err, errLimitReached) || s.ctx.Err() != nil {
 			return err
 		}
 		s.result.Unread++
@@ -212,47 +208,47 @@ func (s *searcher) visit(p string, e fs.DirEntry, err error) error {
 	return nil
 }
 
-func (s *searcher) into(name string) bool {
-	return (s.Hidden || !strings.HasPrefix(name, ".")) && (s.All || !slices.Contains(dull, name))
+func (s *searcher) entersDir(name string) bool {
+	return (s.Hidden || !strings.HasPrefix(name, ".")) && (s.All || !slices.Contains(skippedDirs, name))
 }
 
-func (s *searcher) named(rel string) bool {
+func (s *searcher) matchesName(rel string) bool {
 	return matchesAny(s.names, rel) && matchesAny(s.kinds, rel)
 }
 
-// matchesAny reports whether a path matches one of some patterns, if there are any.
+// matchesAny reports whether a path matches one of the patterns, or there are none.
 func matchesAny(patterns []*regexp.Regexp, rel string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(re *regexp.Regexp) bool { return re.MatchString(rel) })
 }
 
-func (s *searcher) found(rel string, e fs.DirEntry) error {
+func (s *searcher) addFile(rel string, e fs.DirEntry) error {
 	s.result.Files++
 	m := Match{Path: strings.ToValidUTF8(rel, "?"), Dir: e.IsDir()}
 	if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
 		m.Size = info.Size()
 	}
 	s.result.Matched++
-	return s.add(m)
+	return s.addMatch(m)
 }
 
-func (s *searcher) add(m Match) error {
+func (s *searcher) addMatch(m Match) error {
 	if len(s.result.Matches) == s.Limit {
 		s.result.More = true
-		return errEnough
+		return errLimitReached
 	}
 	s.result.Matches = append(s.result.Matches, m)
 	return nil
 }
 
-// look finds lines in a file. What is not text is passed over.
-func (s *searcher) look(p, rel string) error {
+// searchContent searches the lines of a file. It skips binary files.
+func (s *searcher) searchContent(p, rel string) error {
 	f, err := os.Open(p)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	r := bufio.NewReaderSize(f, maxLine)
-	head, err := r.Peek(sniff)
+	head, err := r.Peek(textSample)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -261,13 +257,13 @@ func (s *searcher) look(p, rel string) error {
 		return nil
 	}
 	if s.Count {
-		return s.count(r, strings.ToValidUTF8(rel, "?"))
+		return s.countLines(r, strings.ToValidUTF8(rel, "?"))
 	}
-	return s.lines(r, strings.ToValidUTF8(rel, "?"))
+	return s.findLines(r, strings.ToValidUTF8(rel, "?"))
 }
 
-// count counts the lines of a file that match.
-func (s *searcher) count(r *bufio.Reader, rel string) error {
+// countLines counts the matching lines of a file.
+func (s *searcher) countLines(r *bufio.Reader, rel string) error {
 	m := Match{Path: rel}
 	for n := 1; ; n++ {
 		if n%1000 == 0 && s.ctx.Err() != nil {
@@ -288,10 +284,10 @@ func (s *searcher) count(r *bufio.Reader, rel string) error {
 		return nil
 	}
 	s.result.Matched++
-	return s.add(m)
+	return s.addMatch(m)
 }
 
-func (s *searcher) lines(r *bufio.Reader, rel string) error {
+func (s *searcher) findLines(r *bufio.Reader, rel string) error {
 	var before []Match
 	after, matched := 0, false
 	for n := 1; ; n++ {
@@ -310,7 +306,7 @@ func (s *searcher) lines(r *bufio.Reader, rel string) error {
 		if !hit && after == 0 && s.Before == 0 {
 			continue
 		}
-		m.Text, m.Context = clean(line), !hit
+		m.Text, m.Context = cutLine(line), !hit
 		switch {
 		case hit:
 			if !matched {
@@ -318,14 +314,14 @@ func (s *searcher) lines(r *bufio.Reader, rel string) error {
 				s.result.Matched++
 			}
 			for _, b := range append(before, m) {
-				if err := s.add(b); err != nil {
+				if err := s.addMatch(b); err != nil {
 					return err
 				}
 			}
 			before, after = nil, s.After
 		case after > 0:
 			after--
-			if err := s.add(m); err != nil {
+			if err := s.addMatch(m); err != nil {
 				return err
 			}
 		default:
@@ -335,8 +331,7 @@ func (s *searcher) lines(r *bufio.Reader, rel string) error {
 	}
 }
 
-// readLine returns a line without its end, valid until the next call. Of one that is longer than maxLine the rest is
-// dropped.
+// readLine returns a line without its end, valid until the next call. It drops the part of a line beyond maxLine.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, more, err := r.ReadLine()
 	for more && err == nil {
@@ -345,10 +340,10 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// Cut is what a line ends with that was longer.
+// Cut ends a line that was shortened.
 const Cut = "..."
 
-func clean(line []byte) string {
+func cutLine(line []byte) string {
 	text := strings.ToValidUTF8(string(line[:min(len(line), maxText)]), "?")
 	if len(line) > maxText {
 		text += Cut
@@ -368,7 +363,7 @@ func globPatterns(globs []string) ([]*regexp.Regexp, error) {
 	return list, nil
 }
 
-// globPattern is a regular expression for paths that match a pattern.
+// globPattern returns a regular expression for the paths that match a pattern.
 func globPattern(glob string) (*regexp.Regexp, error) {
 	if glob == "" || len(glob) > 4096 || !utf8.ValidString(glob) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "pattern %.100q: want text of 1 to 4096 bytes", glob)
@@ -392,7 +387,7 @@ func globPattern(glob string) (*regexp.Regexp, error) {
 		case c == '?':
 			re.WriteString(`[^/]`)
 		case c == '[' || c == '{':
-			n, text := group(glob[i:])
+			n, text := translateGroup(glob[i:])
 			re.WriteString(text)
 			i += n - 1
 		default:
@@ -407,9 +402,9 @@ func globPattern(glob string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// group translates [abc], [!abc] and {one,two} at the beginning of a pattern, and returns
-// how long it is. What is no group stands for itself.
-func group(glob string) (length int, text string) {
+// translateGroup translates [abc], [!abc] and {one,two} at the beginning of a pattern, and returns the length of the
+// group. An incomplete group is translated literally.
+func translateGroup(glob string) (length int, text string) {
 	closer := map[byte]string{'[': "]", '{': "}"}[glob[0]]
 	end := strings.Index(glob, closer)
 	if end < 2 {

@@ -40,7 +40,7 @@ func TestSearchFile(t *testing.T) {
 		"a name and a kind":                   {SearchRequest{Path: dir, Pattern: "def", Names: []string{"*_test*"}, Kinds: []string{"*.go"}}, 1, Match{Path: "b_test.go", Line: 1, Text: "def three"}, false},
 		"a name of another kind":              {SearchRequest{Path: dir, Pattern: "def", Names: []string{"*.go"}, Kinds: []string{"*.py"}}, 0, Match{}, false},
 	} {
-		got, err := search(t.Context(), tc.request)
+		got, err := searchFiles(t.Context(), tc.request)
 		if err != nil || len(got.Matches) != tc.matches || got.More != tc.more {
 			t.Errorf("%s: %d matches, more %v, %v", name, len(got.Matches), got.More, err)
 			continue

@@ -20,133 +20,131 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
-// Sessions is the applet that makes and ends the users of sessions that share a sandbox.
-// Root must run it. A user is a number and a directory that is theirs alone: the image
-// needs no list of users, and none is changed. A number is never given twice, so that
-// nobody inherits what another has left behind.
+// Sessions is the applet that creates and removes the users of sessions that share a sandbox. Root must run it. A
+// user is a number and a directory of its own: the image needs no list of users, and none is changed. A number is
+// never reused, so a user cannot inherit files that another has left.
 const Sessions = "sessions"
 
-// SessionsDir is where the directories of sessions are.
+// SessionsDir contains the directories of sessions.
 const SessionsDir = "/sessions"
 
 // SessionsRequest says what to do.
 type SessionsRequest struct {
 	Action SessionsAction `json:"action"`
-	// ID names the session, but for a list.
+	// ID names the session. It is not used for a list.
 	ID string `json:"id,omitempty"`
-	// Most is how many sessions there may be, for one that is made. Default: 1000.
+	// Most is how many sessions may exist when one is created. Default: 1000.
 	Most int `json:"most,omitempty"`
-	// Claim is a secret of the connection that uses the session, and Lease how many seconds
-	// no other may from now on. Default: nothing is claimed.
+	// Claim is a secret of the connection that uses the session, and Lease how many seconds no other connection may
+	// use it. Default: nothing is claimed.
 	Claim string  `json:"claim,omitempty"`
 	Lease float64 `json:"lease,omitempty"`
 }
 
-// SessionsAction is what is done with sessions.
+// SessionsAction is an action on sessions.
 type SessionsAction string
 
 // The actions.
 const (
-	// SessionMake makes a session's user. AlreadyExists; Exhausted: there are too many.
+	// SessionMake creates a session's user. AlreadyExists; Exhausted: there are too many.
 	SessionMake SessionsAction = "make"
-	// SessionFind finds one that was made before. NotFound. Conflict: another connection
-	// uses it.
+	// SessionFind returns an existing session. NotFound. Conflict: another connection uses it.
 	SessionFind SessionsAction = "find"
-	// SessionRenew extends a claim. NotFound. Conflict: another connection has it now.
+	// SessionRenew extends a claim. NotFound. Conflict: another connection has claimed it.
 	SessionRenew SessionsAction = "renew"
-	// SessionList lists them all.
+	// SessionList returns all sessions.
 	SessionList SessionsAction = "list"
-	// SessionEnd kills all processes of a session's user and gives up the claim. NotFound.
-	// Conflict: another connection uses it.
+	// SessionEnd kills all processes of a session's user and ends the claim. NotFound. Conflict: another connection
+	// uses it.
 	SessionEnd SessionsAction = "end"
-	// SessionRemove does so, and removes the directory and what the user has left in
-	// those that are everybody's. Errors as with SessionEnd.
+	// SessionRemove does the same, and removes the session's directory and the files that the user has left in public
+	// directories. Errors as with SessionEnd.
 	SessionRemove SessionsAction = "remove"
 )
 
-// SessionsAnswer is the answer: one session, but for a list.
+// SessionsAnswer is the answer of Sessions: one session, or all for a list.
 type SessionsAnswer struct {
 	Sessions []SessionUser `json:"sessions"`
 }
 
-// SessionUser is who a session is inside.
+// SessionUser is the user of a session in the sandbox.
 type SessionUser struct {
 	ID string `json:"id"`
-	// UID is the user's number and the group's.
+	// UID is the number of the user and of its group.
 	UID int `json:"uid"`
-	// Dir is the directory.
+	// Dir is the user's directory.
 	Dir       string    `json:"dir"`
 	CreatedAt time.Time `json:"created_at"`
 }
 
 const (
-	// sessionState is where root keeps what it knows of sessions. No ID begins with a dot.
+	// sessionState is the directory with the records of sessions, accessible to root only. No ID begins with a dot.
 	sessionState    = ".state"
 	sessionNext     = "next"
 	sessionLock     = "lock"
 	sessionSuffix   = ".json"
 	defaultSessions = 1000
-	// sessionTemp is where a session's temporary files are, in its directory.
+	// sessionTemp is the directory for temporary files in a session's directory.
 	sessionTemp = ".tmp"
 	// killRounds bounds a race against processes that start others.
 	killRounds = 50
 	killWait   = 20 * time.Millisecond
 )
 
-// SessionTemp is where the temporary files of a session with this directory are.
+// SessionTemp returns the directory for temporary files of a session with this directory.
 func SessionTemp(dir string) string { return filepath.Join(dir, sessionTemp) }
 
 var sessionID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 func manageSessions(ctx context.Context, r SessionsRequest) (SessionsAnswer, error) {
 	if os.Getuid() != 0 {
-		return SessionsAnswer{}, sandpit.Errorf(sandpit.Unsupported, "only root of the sandbox makes users for sessions")
+		return SessionsAnswer{}, sandpit.Errorf(sandpit.Unsupported, "users for sessions can be created only by root of the sandbox")
 	}
 	if r.Action != SessionList && !sessionID.MatchString(r.ID) {
 		return SessionsAnswer{}, sandpit.Errorf(sandpit.Invalid, "session %.100q: not a name", r.ID)
 	}
-	book, err := openSessions(SessionsDir)
+	store, err := openSessions(SessionsDir)
 	if err != nil {
 		return SessionsAnswer{}, err
 	}
-	defer book.close()
+	defer store.unlock()
 	if r.Action == SessionList {
-		list, err := book.list()
+		list, err := store.listSessions()
 		return SessionsAnswer{list}, err
 	}
 	if r.Action != SessionList {
-		if err := book.claim(r); err != nil {
+		if err := store.claimSession(r); err != nil {
 			return SessionsAnswer{}, err
 		}
 	}
 	var user SessionUser
 	switch r.Action {
 	case SessionMake:
-		user, err = book.create(r)
+		user, err = store.createSession(r)
 	case SessionFind, SessionRenew:
-		user, err = book.find(r.ID)
+		user, err = store.findSession(r.ID)
 	case SessionEnd:
-		user, err = book.end(ctx, r.ID)
+		user, err = store.endSession(ctx, r.ID)
 	case SessionRemove:
-		user, err = book.remove(ctx, r.ID)
+		user, err = store.removeSession(ctx, r.ID)
 	case SessionList: // above
 	default:
-		err = sandpit.Errorf(sandpit.Invalid, "sessions: there is no action %.100q", string(r.Action))
+		err = sandpit.Errorf(sandpit.Invalid, "sessions: unknown action %.100q", string(r.Action))
 	}
 	return SessionsAnswer{[]SessionUser{user}}, err
 }
 
-// sessionBook is what there is of sessions, locked against others who manage them.
-type sessionBook struct {
+// sessionStore holds the records of sessions. It is locked against other processes.
+type sessionStore struct {
 	dir  *beneath.Root
 	name string
 	lock *os.File
 }
 
-// openSessions makes what is missing. Nobody but root can change the directory, so
-// nobody can have one of it be another's.
-func openSessions(name string) (*sessionBook, error) {
-	if err := os.Mkdir(name, 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // each session goes through it to its own
+// openSessions opens and locks the store; it creates missing directories. Only root can change the directory, so no
+// user can replace a session's directory by another's.
+func openSessions(name string) (*sessionStore, error) {
+	if err := os.Mkdir(name, 0o711); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // users must reach their own directories
 		return nil, err
 	}
 	info, err := os.Lstat(name)
@@ -154,13 +152,13 @@ func openSessions(name string) (*sessionBook, error) {
 		return nil, err
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || !ok || st.Uid != 0 || info.Mode().Perm()&0o022 != 0 {
-		return nil, sandpit.Errorf(sandpit.Conflict, "%s is not a directory of root's alone, as that of sessions has to be", name)
+		return nil, sandpit.Errorf(sandpit.Conflict, "%s must be a directory that only root can change", name)
 	}
 	dir, err := beneath.Open(name)
 	if err != nil {
 		return nil, err
 	}
-	b := &sessionBook{dir: dir, name: name}
+	b := &sessionStore{dir: dir, name: name}
 	if err := dir.Mkdir(sessionState, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, errors.Join(err, dir.Close())
 	}
@@ -174,23 +172,23 @@ func openSessions(name string) (*sessionBook, error) {
 	return b, nil
 }
 
-// close lets go of the lock, which has nothing written to it.
-func (b *sessionBook) close() {
+// unlock releases the lock.
+func (b *sessionStore) unlock() {
 	_ = b.lock.Close()
 	_ = b.dir.Close()
 }
 
 func recordName(id string) string { return filepath.Join(sessionState, id+sessionSuffix) }
 
-func (b *sessionBook) read(name string) ([]byte, error) {
-	return os.ReadFile(filepath.Join(b.name, name)) // root's directories all the way
+func (b *sessionStore) readFile(name string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(b.name, name)) // only root can change the directories above it
 }
 
-func (b *sessionBook) write(name string, data []byte) error {
+func (b *sessionStore) writeFile(name string, data []byte) error {
 	return os.WriteFile(filepath.Join(b.name, name), data, 0o600)
 }
 
-// sessionClaim says which connection uses a session, and until when no other may.
+// sessionClaim says which connection uses a session, and until when no other may use it.
 type sessionClaim struct {
 	Claim string    `json:"claim"`
 	Until time.Time `json:"until"`
@@ -198,14 +196,14 @@ type sessionClaim struct {
 
 func claimName(id string) string { return filepath.Join(sessionState, id+".claim") }
 
-// claim checks that no other connection uses a session, and takes it for this one. The claim
-// of a connection that was killed ends by itself.
-func (b *sessionBook) claim(r SessionsRequest) error {
+// claimSession checks that no other connection uses a session, and claims it for this one. The claim of a connection
+// that was killed expires.
+func (b *sessionStore) claimSession(r SessionsRequest) error {
 	if r.Claim == "" {
 		return nil
 	}
 	var held sessionClaim
-	data, err := b.read(claimName(r.ID))
+	data, err := b.readFile(claimName(r.ID))
 	if err == nil {
 		err = json.Unmarshal(data, &held)
 	}
@@ -223,8 +221,8 @@ func (b *sessionBook) claim(r SessionsRequest) error {
 		}
 		return nil
 	case SessionMake:
-		if _, err := b.find(r.ID); err == nil {
-			return nil // it is there already, which create reports
+		if _, err := b.findSession(r.ID); err == nil {
+			return nil // it exists, which createSession reports
 		}
 	case SessionFind, SessionRenew, SessionList:
 	}
@@ -232,25 +230,25 @@ func (b *sessionBook) claim(r SessionsRequest) error {
 	if err != nil {
 		return err
 	}
-	return b.write(claimName(r.ID), data)
+	return b.writeFile(claimName(r.ID), data)
 }
 
-func (b *sessionBook) find(id string) (SessionUser, error) {
-	data, err := b.read(recordName(id))
+func (b *sessionStore) findSession(id string) (SessionUser, error) {
+	data, err := b.readFile(recordName(id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return SessionUser{}, sandpit.Errorf(sandpit.NotFound, "there is no session %s in this sandbox", id)
+		return SessionUser{}, sandpit.Errorf(sandpit.NotFound, "session %s does not exist in this sandbox", id)
 	}
 	var user SessionUser
 	if err == nil {
 		err = json.Unmarshal(data, &user)
 	}
 	if err == nil && (user.UID < sandpit.FirstSessionUID || user.UID > sandpit.LastSessionUID) {
-		err = sandpit.Errorf(sandpit.Internal, "session %s: its record has the user %d", id, user.UID)
+		err = sandpit.Errorf(sandpit.Internal, "session %s: invalid user %d in its record", id, user.UID)
 	}
 	return user, err
 }
 
-func (b *sessionBook) list() ([]SessionUser, error) {
+func (b *sessionStore) listSessions() ([]SessionUser, error) {
 	entries, err := os.ReadDir(filepath.Join(b.name, sessionState))
 	if err != nil {
 		return nil, err
@@ -261,7 +259,7 @@ func (b *sessionBook) list() ([]SessionUser, error) {
 		if !isRecord {
 			continue
 		}
-		user, err := b.find(id)
+		user, err := b.findSession(id)
 		if err != nil {
 			return nil, err
 		}
@@ -271,16 +269,16 @@ func (b *sessionBook) list() ([]SessionUser, error) {
 	return users, nil
 }
 
-// create takes a number before anything else, so that one that breaks off has wasted it
-// at most.
-func (b *sessionBook) create(r SessionsRequest) (SessionUser, error) {
-	if _, err := b.find(r.ID); sandpit.CodeOf(err) != sandpit.NotFound {
+// createSession creates a session's user and directories. It reserves the number first, so a creation that is
+// interrupted wastes at most one number.
+func (b *sessionStore) createSession(r SessionsRequest) (SessionUser, error) {
+	if _, err := b.findSession(r.ID); sandpit.CodeOf(err) != sandpit.NotFound {
 		if err == nil {
-			err = sandpit.Errorf(sandpit.AlreadyExists, "there is a session %s in this sandbox already", r.ID)
+			err = sandpit.Errorf(sandpit.AlreadyExists, "session %s already exists in this sandbox", r.ID)
 		}
 		return SessionUser{}, err
 	}
-	there, err := b.list()
+	there, err := b.listSessions()
 	if err != nil {
 		return SessionUser{}, err
 	}
@@ -289,7 +287,7 @@ func (b *sessionBook) create(r SessionsRequest) (SessionUser, error) {
 		most = defaultSessions
 	}
 	if len(there) >= most {
-		return SessionUser{}, sandpit.Errorf(sandpit.Exhausted, "this sandbox has %d sessions, which is all there may be", most)
+		return SessionUser{}, sandpit.Errorf(sandpit.Exhausted, "this sandbox has %d sessions, which is the limit", most)
 	}
 	uid, err := b.nextUID()
 	if err != nil {
@@ -305,22 +303,21 @@ func (b *sessionBook) create(r SessionsRequest) (SessionUser, error) {
 	if err != nil {
 		return SessionUser{}, err
 	}
-	return user, b.write(recordName(r.ID), data)
+	return user, b.writeFile(recordName(r.ID), data)
 }
 
-// makeOwn makes a directory of a user's own. One that is there is left of a creation that
-// broke off, and has nothing in it that somebody could use.
-func (b *sessionBook) makeOwn(dir string, uid int) error {
+// makeOwn creates a directory for a user. An existing one is left from an interrupted creation and is empty.
+func (b *sessionStore) makeOwn(dir string, uid int) error {
 	if err := b.dir.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return b.dir.Lchown(dir, uid, uid)
 }
 
-func (b *sessionBook) nextUID() (int, error) {
+func (b *sessionStore) nextUID() (int, error) {
 	next := sandpit.FirstSessionUID
 	name := filepath.Join(sessionState, sessionNext)
-	data, err := b.read(name)
+	data, err := b.readFile(name)
 	if err == nil {
 		next, err = strconv.Atoi(string(bytes.TrimSpace(data)))
 	}
@@ -328,19 +325,19 @@ func (b *sessionBook) nextUID() (int, error) {
 		return 0, err
 	}
 	if next < sandpit.FirstSessionUID || next > sandpit.LastSessionUID {
-		return 0, sandpit.Errorf(sandpit.Exhausted, "this sandbox has had %d sessions, which is all there can be", sandpit.LastSessionUID-sandpit.FirstSessionUID+1)
+		return 0, sandpit.Errorf(sandpit.Exhausted, "this sandbox has had %d sessions, which is the limit", sandpit.LastSessionUID-sandpit.FirstSessionUID+1)
 	}
-	return next, b.write(name, []byte(strconv.Itoa(next+1)))
+	return next, b.writeFile(name, []byte(strconv.Itoa(next+1)))
 }
 
-// end kills what the user runs.
-func (b *sessionBook) end(ctx context.Context, id string) (SessionUser, error) {
-	user, err := b.find(id)
+// endSession kills all processes of a session's user.
+func (b *sessionStore) endSession(ctx context.Context, id string) (SessionUser, error) {
+	user, err := b.findSession(id)
 	if err != nil {
 		return user, err
 	}
 	for range killRounds {
-		// As the user, all at once: who is killed one by one can start others meanwhile.
+		// As the user, with one call for all: processes killed one by one could start others meanwhile.
 		err := asUser(user.UID, func() error {
 			if err := syscall.Kill(-1, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return os.NewSyscallError("kill", err)
@@ -363,15 +360,15 @@ func (b *sessionBook) end(ctx context.Context, id string) (SessionUser, error) {
 	return user, sandpit.Errorf(sandpit.Conflict, "session %s: its processes start others faster than they are killed", id)
 }
 
-// publicDirs are where every user can leave something.
+// publicDirs returns the directories in which every user can leave files.
 func publicDirs() []string { return []string{"/tmp", "/var/tmp", "/dev/shm"} }
 
-func (b *sessionBook) remove(ctx context.Context, id string) (SessionUser, error) {
-	user, err := b.end(ctx, id)
+func (b *sessionStore) removeSession(ctx context.Context, id string) (SessionUser, error) {
+	user, err := b.endSession(ctx, id)
 	if err != nil {
 		return user, err
 	}
-	// Others can change these meanwhile, so it is done with no other rights than the user's.
+	// Other users can change these directories meanwhile, so this runs with only the user's rights.
 	err = asUser(user.UID, func() error { return removeOwn(user.UID) })
 	if err != nil {
 		return user, err
@@ -382,7 +379,7 @@ func (b *sessionBook) remove(ctx context.Context, id string) (SessionUser, error
 	return user, os.Remove(filepath.Join(b.name, recordName(id)))
 }
 
-// removeOwn removes what a user has left in the directories that are everybody's.
+// removeOwn removes the files that a user has left in public directories.
 func removeOwn(uid int) error {
 	for _, dir := range publicDirs() {
 		entries, err := os.ReadDir(dir)
@@ -395,7 +392,7 @@ func removeOwn(uid int) error {
 		for _, e := range entries {
 			info, err := e.Info()
 			if err != nil {
-				continue // taken away meanwhile
+				continue // removed meanwhile
 			}
 			if st, ok := info.Sys().(*syscall.Stat_t); !ok || int(st.Uid) != uid {
 				continue
@@ -408,13 +405,12 @@ func removeOwn(uid int) error {
 	return nil
 }
 
-// asUser calls f with a user's rights: on a thread that has them for good, and so ends
-// with it.
+// asUser calls f with a user's rights, on a thread that keeps them and ends afterwards.
 func asUser(uid int, f func() error) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		// By themselves, these calls are for one thread.
+		// Raw system calls change only the current thread.
 		_, _, errno := syscall.RawSyscall(syscall.SYS_SETGROUPS, 0, 0, 0)
 		if errno == 0 {
 			_, _, errno = syscall.RawSyscall(syscall.SYS_SETRESGID, uintptr(uid), uintptr(uid), uintptr(uid))
@@ -431,8 +427,8 @@ func asUser(uid int, f func() error) error {
 	return <-done
 }
 
-// runningAs returns the processes of a user. Who owns a process's directory does not tell
-// whose it is: a process can have it be root's.
+// runningAs returns the processes of a user. The owner of a process's directory in /proc does not identify the user:
+// a process can make root the owner.
 func runningAs(uid int) ([]int, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -445,15 +441,14 @@ func runningAs(uid int) ([]int, error) {
 			continue
 		}
 		status, err := os.ReadFile(filepath.Join("/proc", e.Name(), "status"))
-		if err == nil && isRunningAs(string(status), uid) { // else it has ended
+		if err == nil && isRunningAs(string(status), uid) { // otherwise it has ended
 			pids = append(pids, pid)
 		}
 	}
 	return pids, nil
 }
 
-// isRunningAs reads /proc/PID/status. The name, which a program chooses, comes first and
-// cannot hold a line of its own.
+// isRunningAs parses /proc/PID/status. The name, which a program chooses, comes first and cannot contain a newline.
 func isRunningAs(status string, uid int) bool {
 	state, ids := "", ""
 	for line := range strings.Lines(status) {

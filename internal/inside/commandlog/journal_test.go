@@ -392,7 +392,7 @@ func FuzzRecord(f *testing.F) {
 		from := Offsets{int64(out), int64(errs)}
 		r := &Reader{next: from}
 		var total int
-		for p, ok := r.parse(b, true); ok; p, ok = r.parse(b, true) {
+		for p, ok := r.nextPiece(b, true); ok; p, ok = r.nextPiece(b, true) {
 			if len(p.Data) == 0 || p.Stream >= streams || p.Offset < from[p.Stream] || p.Offset+int64(len(p.Data)) != r.next[p.Stream] {
 				t.Fatalf("got %+v", p)
 			}

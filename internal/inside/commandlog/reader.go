@@ -9,35 +9,35 @@ import (
 // maxPiece bounds what Next returns at once, in bytes.
 const maxPiece = 32 << 10
 
-// ErrAhead is for a place that a log has not reached.
-var ErrAhead = errors.New("the log is not as long as that")
+// ErrAhead is the error for an offset beyond the end of a log.
+var ErrAhead = errors.New("the offset is beyond the end of the log")
 
-// Piece is something of one stream: data, or how much of it is missing.
+// Piece is a part of one stream: data, or the length of missing data.
 type Piece struct {
 	Stream Stream
 	Offset int64
-	// Data is valid until the next call. It is nil for what is missing.
+	// Data is valid until the next call. It is nil for missing data.
 	Data []byte
 	// Missing is how many bytes were dropped, or 0.
 	Missing int64
 }
 
-// Reader reads a log in order, while it grows. It is for one goroutine.
+// Reader reads a log in order while it grows. It is for one goroutine.
 type Reader struct {
 	log  *Log
-	next Offsets // what comes next of each stream
+	next Offsets // next offset of each stream
 
-	place    int64   // which segment, counted from the first there ever was
-	entered  bool    // that segment was looked at: the fields below are about it
-	pos      int     // where in it a record begins
-	done     int     // how much of the record is behind us
-	at       Offsets // where that record begins
-	stored   []byte  // the segment, if it came from the file
+	segment  int64   // index of the segment, counted from the first one ever
+	entered  bool    // the fields below are valid for that segment
+	pos      int     // where the current record begins in it
+	done     int     // how much of the record was read
+	at       Offsets // offsets where that record begins
+	stored   []byte  // the segment, if it was read from the file
 	out      []byte
 	segments []byte // buffer of stored
 }
 
-// Reader returns a reader of what comes behind from. ErrAhead: the log has less.
+// Reader returns a reader that begins at from. ErrAhead: the log is shorter.
 func (l *Log) Reader(from Offsets) (*Reader, error) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -46,91 +46,91 @@ func (l *Log) Reader(from Offsets) (*Reader, error) {
 			return nil, ErrAhead
 		}
 	}
-	r := &Reader{log: l, next: from, place: l.first}
+	r := &Reader{log: l, next: from, segment: l.first}
 	for i := range l.segments {
-		if end := l.end(i); end[Stdout] > from[Stdout] || end[Stderr] > from[Stderr] {
+		if end := l.endOf(i); end[Stdout] > from[Stdout] || end[Stderr] > from[Stderr] {
 			break
 		}
 		if i < len(l.segments)-1 {
-			r.place++
+			r.segment++
 		}
 	}
 	return r, nil
 }
 
-// At returns how much of each stream is behind the reader.
+// At returns the offsets of the reader.
 func (r *Reader) At() Offsets { return r.next }
 
-// Next returns what comes next, or false if there is no more for now.
+// Next returns the next piece, or false if there is no more for now.
 func (r *Reader) Next() (Piece, bool) {
 	for {
 		if r.stored != nil {
-			if p, ok := r.parse(r.stored, true); ok {
+			if p, ok := r.nextPiece(r.stored, true); ok {
 				return p, true
 			}
-			r.leave()
+			r.nextSegment()
 		}
-		p, ok, load := r.step()
+		p, ok, load := r.nextFromMemory()
 		if load == nil {
 			return p, ok
 		}
-		r.load(*load)
+		r.loadSegment(*load)
 	}
 }
 
-// step reads from memory. It returns the segment that must be read from the file
-// first, if it is one.
-func (r *Reader) step() (p Piece, ok bool, load *segment) {
+// nextFromMemory returns the next piece from memory. It returns the segment that must first be read from the file, if
+// any.
+func (r *Reader) nextFromMemory() (p Piece, ok bool, load *segment) {
 	l := r.log
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
 	for {
-		if r.place < l.first {
-			r.place, r.entered = l.first, false
+		if r.segment < l.first {
+			r.segment, r.entered = l.first, false
 		}
-		i := int(r.place - l.first)
+		i := int(r.segment - l.first)
 		if i >= len(l.segments) {
 			if len(l.segments) == 0 {
-				p, ok = r.missing(l.size)
+				p, ok = r.missingUpTo(l.size)
 			}
 			return p, ok, nil
 		}
 		g := &l.segments[i]
 		if !r.entered {
-			if p, ok := r.missing(g.start); ok {
+			if p, ok := r.missingUpTo(g.start); ok {
 				return p, true, nil
 			}
 			r.entered, r.pos, r.done, r.at = true, 0, 0, g.start
 		}
 		last := i == len(l.segments)-1
 		switch {
-		case g.lost():
-			if p, ok := r.missing(l.end(i)); ok || last {
+		case g.isLost():
+			if p, ok := r.missingUpTo(l.endOf(i)); ok || last {
 				return p, ok, nil
 			}
 		case g.slot != noSlot:
 			copied := *g
 			return p, false, &copied
 		default:
-			if p, ok := r.parse(g.buf, !last || !l.open); ok {
+			if p, ok := r.nextPiece(g.buf, !last || !l.open); ok {
 				return p, true, nil
 			}
 			if last {
 				return p, false, nil
 			}
 		}
-		r.leave()
+		r.nextSegment()
 	}
 }
 
-// leave goes on to the next segment.
-func (r *Reader) leave() {
-	r.place++
+// nextSegment moves the reader to the next segment.
+func (r *Reader) nextSegment() {
+	r.segment++
 	r.entered, r.stored = false, nil
 }
 
-// missing returns what lies between the reader and a place, as missing.
-func (r *Reader) missing(end Offsets) (Piece, bool) {
+// missingUpTo returns the bytes between the reader and end as missing.
+func (r *Reader) missingUpTo(end Offsets) (Piece, bool) {
 	for stream := range end {
 		if n := end[stream] - r.next[stream]; n > 0 {
 			p := Piece{Stream: Stream(stream), Offset: r.next[stream], Missing: n}
@@ -141,9 +141,8 @@ func (r *Reader) missing(end Offsets) (Piece, bool) {
 	return Piece{}, false
 }
 
-// load reads a segment from the file. One that is not as it was is lost, unless
-// it was dropped meanwhile anyway.
-func (r *Reader) load(g segment) {
+// loadSegment reads a segment from the file. A damaged one is dropped, unless it was dropped meanwhile.
+func (r *Reader) loadSegment(g segment) {
 	s := r.log.store
 	if r.segments == nil {
 		r.segments = make([]byte, SegmentSize)
@@ -156,21 +155,21 @@ func (r *Reader) load(g segment) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := int(r.place - r.log.first)
+	i := int(r.segment - r.log.first)
 	if i >= 0 && i < len(r.log.segments) && r.log.segments[i].slot == g.slot && r.log.segments[i].sum == g.sum {
-		r.log.lose(i)
+		r.log.dropSegment(i)
 	}
 }
 
-// parse returns the next piece of a segment, or false if there is none; complete
-// says that its last record does not grow any more.
-func (r *Reader) parse(b []byte, complete bool) (Piece, bool) {
+// nextPiece returns the next piece of a segment, or false at its end; complete says that its last record cannot
+// grow.
+func (r *Reader) nextPiece(b []byte, complete bool) (Piece, bool) {
 	for {
-		stream, data, ok := record(b, r.pos)
+		stream, data, ok := parseRecord(b, r.pos)
 		if !ok {
 			return Piece{}, false
 		}
-		// What is known already is not told.
+		// Skip what the caller already has.
 		if known := r.next[stream] - r.at[stream]; int64(r.done) < known {
 			r.done = int(min(known, int64(len(data))))
 		}
@@ -190,8 +189,8 @@ func (r *Reader) parse(b []byte, complete bool) (Piece, bool) {
 	}
 }
 
-// record returns the record that begins at pos, or false if there is none.
-func record(b []byte, pos int) (Stream, []byte, bool) {
+// parseRecord returns the record at pos, or false if no record begins there.
+func parseRecord(b []byte, pos int) (Stream, []byte, bool) {
 	if pos < 0 || len(b)-pos <= headerSize {
 		return 0, nil, false
 	}

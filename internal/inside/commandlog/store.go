@@ -10,53 +10,51 @@ import (
 	"syscall"
 )
 
-// SegmentSize is how many bytes of records a segment has at most.
+// SegmentSize is the largest size of a segment's records, in bytes.
 const SegmentSize = 64 << 10
 
-// Limits bound a Store. All are in bytes of records; a record has 3 bytes besides
-// its data.
+// Limits bound a Store, in bytes of records. A record has 3 bytes besides its data.
 type Limits struct {
-	// LogMemory is how much of one log is kept in memory, at least a segment.
+	// LogMemory bounds the memory of one log. At least one segment stays in memory.
 	LogMemory int64
-	// Memory is the same of all logs together, give or take a segment.
+	// Memory bounds the memory of all logs together, give or take a segment.
 	Memory int64
-	// LogDisk is how much of one log is kept in the file.
+	// LogDisk bounds the part of one log in the file.
 	LogDisk int64
-	// Disk is the same of all logs together. It is less where the file system is
-	// small: see diskShare.
+	// Disk bounds the file. On a small file system it is reduced: see diskShare.
 	Disk int64
 }
 
-// DefaultLimits are what a sandbox is meant to bear without noticing.
+// DefaultLimits returns the limits for a sandbox.
 func DefaultLimits() Limits {
 	return Limits{LogMemory: 256 << 10, Memory: 16 << 20, LogDisk: 64 << 20, Disk: 1 << 30}
 }
 
-// diskShare is what part of a file system the file may take.
+// diskShare is the divisor for the part of a file system that the file may use.
 const diskShare = 8
 
-// Store is the room that logs share.
+// Store is the space that logs share.
 type Store struct {
 	limits Limits
 	create func() (*os.File, error)
 	seed   maphash.Seed
 
 	mu      sync.Mutex
-	memory  int64 // of all buffers that hold records
+	memory  int64 // size of all buffers with records
 	running []*Log
 	ended   []*Log // oldest first
-	spare   []byte // a buffer of a whole segment that is used again
+	spare   []byte // a buffer of SegmentSize for reuse
 	slots   slots
-	file    *os.File // nil until it is needed
+	file    *os.File // nil until first needed
 }
 
-// NewStore returns a Store whose file is made by create when it is needed first:
-// it must have no name any more, and belongs to the Store from then on.
+// NewStore returns a Store that calls create when it first needs its file. The file must have no name; the Store
+// closes it.
 func NewStore(limits Limits, create func() (*os.File, error)) *Store {
 	return &Store{limits: limits, create: create, seed: maphash.MakeSeed()}
 }
 
-// Close gives the file back. Nobody may use a log any more.
+// Close closes the file. No log may be used afterwards.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,23 +64,23 @@ func (s *Store) Close() error {
 	return s.file.Close()
 }
 
-// slots are the places for one segment each in the file.
+// slots are the parts of the file, with room for one segment each.
 type slots struct {
 	used   []bool
 	inUse  int
-	lowest int // none below is free
-	most   int // how many there may be
+	lowest int // no slot below it is free
+	limit  int // largest number of slots
 }
 
 // noSlot is the slot of a segment that is not in the file.
 const noSlot = -1
 
-// take returns a free slot, or noSlot.
-func (p *slots) take() int {
+// takeSlot returns a free slot, or noSlot.
+func (p *slots) takeSlot() int {
 	for p.lowest < len(p.used) && p.used[p.lowest] {
 		p.lowest++
 	}
-	if p.lowest >= p.most {
+	if p.lowest >= p.limit {
 		return noSlot
 	}
 	if p.lowest == len(p.used) {
@@ -93,8 +91,8 @@ func (p *slots) take() int {
 	return p.lowest
 }
 
-// release frees a slot, and reports whether it was the last one.
-func (p *slots) release(slot int) (last bool) {
+// releaseSlot frees a slot and reports whether it was the last one.
+func (p *slots) releaseSlot(slot int) (last bool) {
 	p.used[slot] = false
 	p.inUse--
 	p.lowest = min(p.lowest, slot)
@@ -107,8 +105,8 @@ func (p *slots) release(slot int) (last bool) {
 	return true
 }
 
-// open makes sure that there is a file.
-func (s *Store) open() error {
+// openFile creates the file if it does not exist yet.
+func (s *Store) openFile() error {
 	if s.file != nil {
 		return nil
 	}
@@ -120,28 +118,28 @@ func (s *Store) open() error {
 	if err := syscall.Fstatfs(int(f.Fd()), &fs); err != nil {
 		return errors.Join(err, f.Close())
 	}
-	// A file system that does not say how large it is has no limit.
+	// A file system that reports no size has no limit.
 	if size := fs.Blocks * uint64(max(fs.Bsize, 0)); size > 0 && size < math.MaxInt64 {
 		s.limits.Disk = min(s.limits.Disk, int64(size/diskShare))
 		s.limits.LogDisk = min(s.limits.LogDisk, s.limits.Disk)
 	}
-	s.slots.most = int(s.limits.Disk / SegmentSize)
+	s.slots.limit = int(s.limits.Disk / SegmentSize)
 	s.file = f
 	return nil
 }
 
-// freeSlot returns a slot that holds nothing, for l, or noSlot.
+// freeSlot returns an unused slot for l, or noSlot.
 func (s *Store) freeSlot(l *Log) int {
-	if err := s.open(); err != nil || l.onDisk >= int(s.limits.LogDisk/SegmentSize) {
-		return noSlot // without a file there is no room either
+	if err := s.openFile(); err != nil || l.onDisk >= int(s.limits.LogDisk/SegmentSize) {
+		return noSlot // without a file there are no slots
 	}
-	return s.slots.take()
+	return s.slots.takeSlot()
 }
 
-// takenSlot returns the slot of the oldest segment of somebody who has to give way to
-// l, or noSlot: l itself, if it has all that one may have; else who ended first;
-// else who has the most.
-func (s *Store) takenSlot(l *Log) int {
+// evictSlot takes the slot of the oldest segment of a log that must make room for l, or returns noSlot. The log is l
+// itself if it has reached its own limit, otherwise the log that ended first, otherwise the one with the most
+// segments in the file.
+func (s *Store) evictSlot(l *Log) int {
 	victim := l
 	if s.file != nil && l.onDisk < int(s.limits.LogDisk/SegmentSize) {
 		if i := slices.IndexFunc(s.ended, func(e *Log) bool { return e.onDisk > 0 }); i >= 0 {
@@ -158,48 +156,47 @@ func (s *Store) takenSlot(l *Log) int {
 	if i < 0 {
 		return noSlot
 	}
-	slot := victim.giveSlot(i)
-	victim.lose(i)
-	if victim != l { // of l, somebody counts the segments just now
-		victim.popLost()
+	slot := victim.detachSlot(i)
+	victim.dropSegment(i)
+	if victim != l { // the caller iterates over the segments of l
+		victim.removeLost()
 	}
 	return slot
 }
 
-// releaseSlot frees a slot and gives room at the end of the file back.
+// releaseSlot frees a slot and shortens the file if possible.
 func (s *Store) releaseSlot(slot int) {
-	if s.slots.release(slot) {
-		_ = s.file.Truncate(int64(len(s.slots.used)) * SegmentSize) // else it stays a little larger
+	if s.slots.releaseSlot(slot) {
+		_ = s.file.Truncate(int64(len(s.slots.used)) * SegmentSize) // otherwise it stays larger
 	}
 }
 
-// balance brings the memory of all logs below its limit: who ended first is moved
-// to the file first, and of those that go on who has the most.
-func (s *Store) balance() {
+// limitMemory moves logs to the file until all logs together are below the memory limit: first those that ended
+// first, then running ones with the most memory.
+func (s *Store) limitMemory() {
 	if s.memory <= s.limits.Memory {
 		return
 	}
-	goal := s.limits.Memory / 4 * 3 // so that it is not looked for victims each time
+	goal := s.limits.Memory / 4 * 3 // so that this is not repeated at each append
 	for _, l := range s.ended {
 		if s.memory <= goal {
 			return
 		}
 		if l.memory > 0 {
-			l.unload()
+			l.spillAll()
 		}
 	}
 	for s.memory > goal && len(s.running) > 0 {
-		most := slices.MaxFunc(s.running, func(a, b *Log) int { return int(a.memory - b.memory) })
-		if most.memory == 0 {
+		largest := slices.MaxFunc(s.running, func(a, b *Log) int { return int(a.memory - b.memory) })
+		if largest.memory == 0 {
 			return
 		}
-		most.unload()
+		largest.spillAll()
 	}
 }
 
-// buffer returns an empty buffer for at least n bytes; grown says that there were
-// many before it.
-func (s *Store) buffer(n int, grown bool) []byte {
+// newBuffer returns an empty buffer for at least n bytes; grown says that more bytes are likely to follow.
+func (s *Store) newBuffer(n int, grown bool) []byte {
 	if grown && s.spare != nil {
 		b := s.spare[:0]
 		s.spare = nil
@@ -213,8 +210,8 @@ func (s *Store) buffer(n int, grown bool) []byte {
 	return make([]byte, 0, size)
 }
 
-// recycle takes a buffer that nobody needs.
-func (s *Store) recycle(b []byte) {
+// recycleBuffer keeps an unused buffer for the next segment.
+func (s *Store) recycleBuffer(b []byte) {
 	if cap(b) == SegmentSize {
 		s.spare = b
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
-// maxNames is how many names a list has.
+// maxNames bounds the names in a list.
 const maxNames = 1000
 
-// noTime is no time of a change: see file.
+// noTime suppresses the Last-Modified header: see serveFile.
 var noTime time.Time
 
 //go:embed list.html
@@ -27,8 +27,8 @@ var listPage = template.Must(template.New("list").Parse(listText))
 // entry is a line of a list.
 type entry struct{ Name, Link string }
 
-// list shows what is in a directory.
-func list(w http.ResponseWriter, r *http.Request, root *beneath.Root, name string) error {
+// serveList shows the names in a directory.
+func serveList(w http.ResponseWriter, r *http.Request, root *beneath.Root, name string) error {
 	names, err := root.ReadNames(name, maxNames+1)
 	if err != nil {
 		return err
@@ -38,10 +38,10 @@ func list(w http.ResponseWriter, r *http.Request, root *beneath.Root, name strin
 	slices.Sort(names)
 	entries := make([]entry, 0, len(names))
 	for _, n := range names {
-		if _, info, err := follow(root, path.Join(name, n)); err == nil && info.IsDir() {
+		if _, info, err := followLinks(root, path.Join(name, n)); err == nil && info.IsDir() {
 			n += "/"
 		} else if err != nil || !info.Mode().IsRegular() {
-			continue // it would not be shown
+			continue // serveName would refuse it
 		}
 		entries = append(entries, entry{n, "./" + (&url.URL{Path: n}).EscapedPath()})
 	}
@@ -51,7 +51,7 @@ func list(w http.ResponseWriter, r *http.Request, root *beneath.Root, name strin
 	if r.Method == http.MethodHead {
 		return nil
 	}
-	_ = listPage.Execute(w, struct { // whoever asked has gone then
+	_ = listPage.Execute(w, struct { // fails only if the browser has disconnected
 		Title   string
 		Entries []entry
 		Up      bool

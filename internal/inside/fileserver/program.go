@@ -14,20 +14,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
-// Arg has the guest's program show files instead of being a sandbox's first process.
+// Arg makes the guest's executable serve files instead of being a sandbox's first process.
 const Arg = "site"
 
-// Ready is the line that it writes when it listens.
+// Ready is the line that the command prints when it listens.
 const Ready = "ready"
 
-// Command is the command in a sandbox that shows the files of a directory at a port of its
-// loopback address, until it is ended. A relative directory is one of the command's.
+// Command returns the command that serves the files of a directory at a port of the sandbox's loopback address until
+// it is ended. A relative directory is relative to the command's working directory.
 func Command(dir string, port int) []string {
 	return []string{sandpit.GuestDir + "/sandpit-guest", Arg, dir, strconv.Itoa(port)}
 }
 
-// Run is that command, from Arg on. It returns when ctx ends, or with the reason why
-// nothing is shown.
+// Run is that command, from Arg on. It returns when ctx ends, or with the reason why it cannot serve.
 func Run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) != 3 {
 		return fmt.Errorf("usage: %s DIRECTORY PORT", Arg)
@@ -51,7 +50,7 @@ func Run(ctx context.Context, args []string, out io.Writer) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 	}
-	ended := context.AfterFunc(ctx, func() { _ = server.Close() }) // who reads then has had enough
+	ended := context.AfterFunc(ctx, func() { _ = server.Close() }) // requests in progress are cut off
 	defer ended()
 	if _, err := fmt.Fprintln(out, Ready); err != nil {
 		return errors.Join(err, ln.Close())

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// accounts are the users and groups that the sandbox knows.
+// accounts are the users and groups of the sandbox.
 type accounts struct {
 	passwd, group accountList
 }
@@ -21,9 +21,8 @@ func newAccounts() *accounts {
 // maxAccounts bounds what is read of a list, in bytes.
 const maxAccounts = 4 << 20
 
-// accountList is a list of users or groups. It is read again when the file has
-// changed: every command looks its user up, and system calls are dear in a
-// sandbox. Its methods may be called concurrently.
+// accountList is a list of users or groups. It reads the file again only when the file has changed: every command
+// looks up its user, and system calls are slow in a sandbox. Its methods may be called concurrently.
 type accountList struct {
 	file string
 
@@ -35,14 +34,14 @@ type accountList struct {
 // eachLine calls f with the fields of each line until it returns false. A file
 // that cannot be read has no lines.
 func (l *accountList) eachLine(f func(fields []string) bool) {
-	for _, fields := range l.read() {
+	for _, fields := range l.readLines() {
 		if !f(fields) {
 			return
 		}
 	}
 }
 
-func (l *accountList) read() [][]string {
+func (l *accountList) readLines() [][]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var now syscall.Stat_t

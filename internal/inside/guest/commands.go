@@ -19,28 +19,27 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
 )
 
-// IDHeader carries the id of a command: in a request to start it the one that it
-// shall have, in the answer the one that it has.
+// IDHeader carries the ID of a command: the requested one in a request to start it, the actual one in the response.
 const IDHeader = "Sandpit-Command-Id"
 
 const (
-	// mostEnded is how many commands that have ended are remembered.
-	mostEnded = 10_000
-	// What is remembered of each: bytes of its arguments and of its tag, and how many
-	// arguments.
-	maxArgsKept = 256
-	maxTagKept  = 256
-	mostArgs    = 16
+	// maxEndedCommands is how many ended commands the guest remembers.
+	maxEndedCommands = 10_000
+	// maxArgBytes, maxEndedTag and maxArgs bound what the guest remembers of each command: bytes of its arguments,
+	// bytes of its tag, and the number of its arguments.
+	maxArgBytes = 256
+	maxEndedTag = 256
+	maxArgs     = 16
 )
 
 var (
-	errExists   = errors.New("a command of this id was started before")
-	errUnknown  = errors.New("there is no command of this id")
-	errStillOn  = errors.New("the command runs")
-	errOfOutput = errors.New("the command has put out less than that")
+	errCommandExists  = errors.New("a command with this ID exists")
+	errUnknownCommand = errors.New("no command with this ID")
+	errStillRunning   = errors.New("the command is still running")
+	errOffsetTooLarge = errors.New("the offset is beyond the output of the command")
 )
 
-// command is what is remembered of a process, also when it has ended.
+// command is the record of a process. It outlives the process.
 type command struct {
 	id        string
 	pid       int
@@ -59,10 +58,10 @@ type command struct {
 	endedAt  time.Time
 }
 
-// commandList is all that the guest started, as far as they are remembered.
+// commandList holds the commands that the guest started, within bounds.
 type commandList struct {
-	store *commandlog.Store
-	most  int // of those that have ended
+	store    *commandlog.Store
+	maxEnded int // bound on ended commands
 
 	mu     sync.Mutex
 	count  int64
@@ -80,12 +79,12 @@ func newCommands(dir string) *commandList {
 		return commandlog.Nameless(root, watch.TempName(false))
 	}
 	return &commandList{
-		store: commandlog.NewStore(commandlog.DefaultLimits(), create), most: mostEnded, byID: make(map[string]*command),
+		store: commandlog.NewStore(commandlog.DefaultLimits(), create), maxEnded: maxEndedCommands, byID: make(map[string]*command),
 	}
 }
 
-// commandID returns the id that a request gives to its command, or a new one;
-// chosen says that it was given.
+// commandID returns the ID that a request chooses for its command, or a new one; chosen reports whether the request
+// chose it.
 func commandID(header http.Header) (id string, chosen bool, err error) {
 	id = header.Get(IDHeader)
 	if id == "" {
@@ -97,21 +96,21 @@ func commandID(header http.Header) (id string, chosen bool, err error) {
 	return id, true, nil
 }
 
-// find returns the command of an id, or nil.
-func (l *commandList) find(id string) *command {
+// findCommand returns the command with an ID, or nil.
+func (l *commandList) findCommand(id string) *command {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.byID[id]
 }
 
-// add begins to remember a command. There must be none of its id, and who calls it
-// sees to it that nobody else adds one.
-func (l *commandList) add(id string, pid int, req *process.StartRequest) *command {
+// addCommand records a new command. No command may have its ID; the caller prevents concurrent calls with the same
+// ID.
+func (l *commandList) addCommand(id string, pid int, req *process.StartRequest) *command {
 	c := &command{
 		id: id, pid: pid, terminal: req.GetPty() != nil, tag: req.GetTag(), startedAt: time.Now(),
 		log: l.store.NewLog(), ended: make(chan struct{}),
 	}
-	c.args, c.argsCut = beginning(append([]string{req.GetProcess().GetCmd()}, req.GetProcess().GetArgs()...))
+	c.args, c.argsCut = cutArgs(append([]string{req.GetProcess().GetCmd()}, req.GetProcess().GetArgs()...))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.count++
@@ -120,12 +119,11 @@ func (l *commandList) add(id string, pid int, req *process.StartRequest) *comman
 	return c
 }
 
-// beginning returns as much of a command's arguments as is remembered, and whether
-// that is less than all.
-func beginning(args []string) (kept []string, cut bool) {
-	left := maxArgsKept
+// cutArgs returns the part of a command's arguments that is recorded; cut reports whether some were left out.
+func cutArgs(args []string) (kept []string, cut bool) {
+	left := maxArgBytes
 	for i, arg := range args {
-		if i == mostArgs || left == 0 {
+		if i == maxArgs || left == 0 {
 			return kept, true
 		}
 		if len(arg) > left {
@@ -137,56 +135,55 @@ func beginning(args []string) (kept []string, cut bool) {
 	return kept, false
 }
 
-// finish says how a command has ended. Its log is complete.
-func (c *command) finish(end *process.ProcessEvent_EndEvent, timedOut bool) {
+// setEnd records how a command ended. Its log must be complete.
+func (c *command) setEnd(end *process.ProcessEvent_EndEvent, timedOut bool) {
 	c.log.End()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.end, c.timedOut, c.endedAt = end, timedOut, time.Now()
-	if len(c.tag) > maxTagKept {
+	if len(c.tag) > maxEndedTag {
 		c.tag = ""
 	}
 	close(c.ended)
 }
 
-// retire counts a command among those that have ended, of which the oldest are
-// forgotten.
-func (l *commandList) retire(c *command) {
+// addEnded adds a command to the ended ones and drops the oldest of them above the limit.
+func (l *commandList) addEnded(c *command) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byID[c.id] != c { // somebody has made it forgotten meanwhile
+	if l.byID[c.id] != c { // forgotten meanwhile
 		c.log.Discard()
 		return
 	}
 	l.byTime = append(l.byTime, c)
-	for len(l.byTime) > l.most {
-		l.drop(l.byTime[0])
+	for len(l.byTime) > l.maxEnded {
+		l.dropCommand(l.byTime[0])
 	}
 }
 
-// drop forgets a command that has ended.
-func (l *commandList) drop(c *command) {
+// dropCommand removes an ended command and its log. The lock must be held.
+func (l *commandList) dropCommand(c *command) {
 	delete(l.byID, c.id)
 	l.byTime = slices.DeleteFunc(l.byTime, func(other *command) bool { return other == c })
 	c.log.Discard()
 }
 
-// forget is drop for a client.
-func (l *commandList) forget(id string) error {
+// forgetCommand removes an ended command at a client's request.
+func (l *commandList) forgetCommand(id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.byID[id]
 	if c == nil {
-		return errUnknown
+		return errUnknownCommand
 	}
 	if !isOver(c.ended, 0) {
-		return errStillOn
+		return errStillRunning
 	}
-	l.drop(c)
+	l.dropCommand(c)
 	return nil
 }
 
-// forgetAll forgets every command. What still runs is not kept when it ends.
+// forgetAll removes every command. A running command is not recorded when it ends.
 func (l *commandList) forgetAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -199,8 +196,8 @@ func (l *commandList) forgetAll() {
 	l.byTime = nil
 }
 
-// all returns every command, in the order of their starts.
-func (l *commandList) all() []*command {
+// listCommands returns all commands in the order of their starts.
+func (l *commandList) listCommands() []*command {
 	l.mu.Lock()
 	list := make([]*command, 0, len(l.byID))
 	for _, c := range l.byID {
@@ -211,8 +208,8 @@ func (l *commandList) all() []*command {
 	return list
 }
 
-// describe returns what is told of a command.
-func (c *command) describe() *commands.Command {
+// toProto returns the command as the protocol describes it.
+func (c *command) toProto() *commands.Command {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size, missing := c.log.Amounts()

@@ -16,11 +16,10 @@ import (
 	"time"
 )
 
-// The conduit is the only way into a sandbox: a socket that the guest is born
-// with. Whoever holds its other end sends connections over it, each as two
-// bytes with a port, high byte first, and a descriptor. On the connection itself
-// the guest then writes one of the answers below, and from there on it is the
-// port's: the guest's own for Port, else that of a program inside.
+// The conduit is a socket that the guest inherits, and the only way into a sandbox. The process at its other end
+// sends connections over it: a message of two bytes with a port number in big-endian order, and a descriptor. On the
+// new connection the guest first writes one of the answers below. The rest of the connection belongs to the port: to
+// the guest itself for Port, otherwise to a program in the sandbox.
 const (
 	// ConduitFD is the conduit's descriptor in the guest.
 	ConduitFD = 3
@@ -31,13 +30,13 @@ const (
 	// AnswerRefused says that nothing listens on the port.
 	AnswerRefused = 1
 
-	// killOrder is no port: it comes without a descriptor and means that memory
-	// has run out. With one it is an order of another kind: see Hold.
+	// killOrder is not a port. Without a descriptor it means that memory has run out. With a descriptor it is another
+	// order: see Quiesce.
 	killOrder = 0
 )
 
-// OrderKill has the guest at the other end of the conduit kill the program that
-// uses the most memory. It does not wait.
+// OrderKill asks the guest at the other end of the conduit to kill the program that uses the most memory. It does not
+// wait.
 func OrderKill(conduit *os.File) error {
 	message := binary.BigEndian.AppendUint16(nil, killOrder)
 	return syscall.Sendmsg(int(conduit.Fd()), message, nil, nil, syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL)
@@ -45,8 +44,7 @@ func OrderKill(conduit *os.File) error {
 
 const dialTimeout = 10 * time.Second
 
-// conduit is a net.Listener for the connections meant for the guest. It serves
-// those for other ports itself.
+// conduit is a net.Listener for the connections to the guest. It relays those to other ports itself.
 type conduit struct {
 	conn     *net.UnixConn
 	guest    *Guest
@@ -55,12 +53,12 @@ type conduit struct {
 	once     sync.Once
 	wg       sync.WaitGroup
 
-	mu   sync.Mutex
-	none sync.Cond             // nothing is open
-	open map[*conduitConn]bool // every connection that came by the conduit
+	mu        sync.Mutex
+	allClosed sync.Cond             // signaled when open is empty
+	open      map[*conduitConn]bool // every connection that came through the conduit
 }
 
-// conduitConn is a connection that came by the conduit.
+// conduitConn is a connection that came through the conduit.
 type conduitConn struct {
 	*net.UnixConn
 	conduit *conduit
@@ -70,19 +68,19 @@ type conduitConn struct {
 func (c *conduitConn) Close() error {
 	err := c.UnixConn.Close() // returns when it is closed
 	if errors.Is(err, net.ErrClosed) {
-		return err // somebody else is at it
+		return err // closed concurrently
 	}
 	c.conduit.mu.Lock()
 	defer c.conduit.mu.Unlock()
 	delete(c.conduit.open, c)
 	if len(c.conduit.open) == 0 {
-		c.conduit.none.Broadcast()
+		c.conduit.allClosed.Broadcast()
 	}
 	return err
 }
 
-// ReadFrom implements io.ReaderFrom for files that are sent: in pieces of copyBuffer,
-// since system calls are dear in a sandbox.
+// ReadFrom implements io.ReaderFrom for files that are sent. It copies in pieces of copyBuffer, because system calls
+// are slow in a sandbox.
 func (c *conduitConn) ReadFrom(r io.Reader) (int64, error) {
 	size := int64(copyBuffer)
 	if limited, ok := r.(*io.LimitedReader); ok {
@@ -97,12 +95,12 @@ func (c *conduit) closeOpen() {
 	list := slices.Collect(maps.Keys(c.open))
 	c.mu.Unlock()
 	for _, conn := range list {
-		_ = conn.Close() // it may just have been
+		_ = conn.Close() // may be closed already
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.open) > 0 {
-		c.none.Wait()
+		c.allClosed.Wait()
 	}
 }
 
@@ -119,13 +117,13 @@ func openConduit(f *os.File, g *Guest) (*conduit, error) {
 	c := &conduit{
 		conn: unixConn, guest: g, accepted: make(chan net.Conn), closed: make(chan struct{}), open: make(map[*conduitConn]bool),
 	}
-	c.none.L = &c.mu
-	c.wg.Go(c.receive)
+	c.allClosed.L = &c.mu
+	c.wg.Go(c.receiveConns)
 	return c, nil
 }
 
-// receive takes connections until the conduit is closed.
-func (c *conduit) receive() {
+// receiveConns accepts connections until the conduit is closed.
+func (c *conduit) receiveConns() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	message := make([]byte, ConduitMessage)
@@ -133,7 +131,7 @@ func (c *conduit) receive() {
 	for {
 		n, rn, _, _, err := c.conn.ReadMsgUnix(message, rights)
 		if err != nil || n == 0 {
-			_ = c.Close() // the sandbox is at its end
+			_ = c.Close() // the sandbox is ending
 			return
 		}
 		if n == ConduitMessage && rn == 0 && binary.BigEndian.Uint16(message) == killOrder {
@@ -142,7 +140,7 @@ func (c *conduit) receive() {
 		}
 		conn, err := receivedConn(rights[:rn])
 		if err != nil {
-			continue // whoever sent it sees its end closed
+			continue // the sender sees its end closed
 		}
 		if n != ConduitMessage {
 			_ = conn.Close()
@@ -150,15 +148,15 @@ func (c *conduit) receive() {
 		}
 		port := int(binary.BigEndian.Uint16(message))
 		if port == orderPort {
-			c.obey(conn)
+			c.handleOrder(conn)
 			continue
 		}
-		tracked := c.track(conn)
-		c.wg.Go(func() { c.hand(ctx, tracked, port) })
+		tracked := c.trackConn(conn)
+		c.wg.Go(func() { c.handOver(ctx, tracked, port) })
 	}
 }
 
-func (c *conduit) track(conn *net.UnixConn) net.Conn {
+func (c *conduit) trackConn(conn *net.UnixConn) net.Conn {
 	tracked := &conduitConn{conn, c}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -173,7 +171,7 @@ func receivedConn(rights []byte) (*net.UnixConn, error) {
 	}
 	fds, err := syscall.ParseUnixRights(&messages[0])
 	if err != nil || len(fds) != 1 {
-		for _, fd := range fds { // there is room for two
+		for _, fd := range fds { // the buffer has room for two
 			_ = syscall.Close(fd)
 		}
 		return nil, errors.New("not one descriptor")
@@ -192,8 +190,8 @@ func receivedConn(rights []byte) (*net.UnixConn, error) {
 	return unixConn, nil
 }
 
-// hand hands a connection to whom it is meant for.
-func (c *conduit) hand(ctx context.Context, conn net.Conn, port int) {
+// handOver passes a connection to the guest's server, or relays it to another port.
+func (c *conduit) handOver(ctx context.Context, conn net.Conn, port int) {
 	if port == Port {
 		if _, err := conn.Write([]byte{AnswerOpen}); err != nil {
 			_ = conn.Close()
@@ -210,19 +208,18 @@ func (c *conduit) hand(ctx context.Context, conn net.Conn, port int) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	inside, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
-		_, _ = conn.Write([]byte{AnswerRefused}) // a caller that went away hears nothing
+		_, _ = conn.Write([]byte{AnswerRefused}) // the caller may have disconnected
 		return
 	}
 	defer inside.Close()
 	if _, err := conn.Write([]byte{AnswerOpen}); err != nil {
 		return
 	}
-	relay(ctx, conn, inside)
+	relayConns(ctx, conn, inside)
 }
 
-// relay copies both ways. Each side's end of sending is passed on, so that a
-// connection may be half open.
-func relay(ctx context.Context, a, b net.Conn) {
+// relayConns copies both ways. It passes on a half-close, so either direction may end first.
+func relayConns(ctx context.Context, a, b net.Conn) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = a.Close()
 		_ = b.Close()
@@ -252,7 +249,7 @@ func (c *conduit) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. It does not wait; wait does.
+// Close implements net.Listener. It does not wait; waitForRelays does.
 func (c *conduit) Close() error {
 	c.once.Do(func() {
 		close(c.closed)
@@ -261,8 +258,8 @@ func (c *conduit) Close() error {
 	return nil
 }
 
-// wait returns when every connection that is not the guest's own has ended.
-func (c *conduit) wait() { c.wg.Wait() }
+// waitForRelays waits until all relayed connections have ended.
+func (c *conduit) waitForRelays() { c.wg.Wait() }
 
 // Addr implements net.Listener.
 func (c *conduit) Addr() net.Addr { return c.conn.LocalAddr() }

@@ -16,18 +16,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
 )
 
-// describer tells about files. It lives as long as one call; not for concurrent
-// use.
+// describer describes files for one call. It is not safe for concurrent use.
 type describer struct {
 	names names
-	// within are the directories that links may be followed into; empty means
-	// all.
+	// within are the directories that links may lead into; empty means all.
 	within []string
 }
 
-// describe tells about a place.
-func (d *describer) describe(p *place) (*filesystem.EntryInfo, error) {
-	entry, err := d.entry(p.root, p.rel, p.real)
+// describeTarget returns the entry of a target.
+func (d *describer) describeTarget(p *target) (*filesystem.EntryInfo, error) {
+	entry, err := d.describeFile(p.root, p.rel, p.real)
 	if err != nil {
 		return nil, err
 	}
@@ -35,10 +33,9 @@ func (d *describer) describe(p *place) (*filesystem.EntryInfo, error) {
 	return entry, nil
 }
 
-// entry tells about the file rel below root, which is real from the machine's
-// root. A symbolic link has the type and mode of what it leads to, and all else
-// of its own.
-func (d *describer) entry(root *beneath.Root, rel, real string) (*filesystem.EntryInfo, error) {
+// describeFile returns the entry of the file rel below root, whose path from the machine's root is real. A symbolic
+// link has the type and mode of its target; everything else describes the link itself.
+func (d *describer) describeFile(root *beneath.Root, rel, real string) (*filesystem.EntryInfo, error) {
 	own, err := root.Lstat(rel)
 	if err != nil {
 		return nil, err
@@ -51,11 +48,11 @@ func (d *describer) entry(root *beneath.Root, rel, real string) (*filesystem.Ent
 		ModifiedTime: timestamppb.New(own.ModTime()),
 	}
 	if st, ok := own.Sys().(*syscall.Stat_t); ok {
-		entry.Owner, entry.Group = d.names.user(st.Uid), d.names.group(st.Gid)
+		entry.Owner, entry.Group = d.names.userName(st.Uid), d.names.groupName(st.Gid)
 	}
 	final := own
 	if own.Mode()&fs.ModeSymlink != 0 {
-		target, info := d.follow(root, rel, real)
+		target, info := d.followLink(root, rel, real)
 		target = strings.ToValidUTF8(target, "\uFFFD")
 		entry.SymlinkTarget = &target
 		if info == nil {
@@ -76,18 +73,18 @@ func (d *describer) entry(root *beneath.Root, rel, real string) (*filesystem.Ent
 	return entry, nil
 }
 
-// follow returns where a link leads and what is there, nil if nothing or nothing
-// that may be looked at.
-func (d *describer) follow(root *beneath.Root, rel, real string) (target string, info fs.FileInfo) {
+// followLink returns where a link leads and the file there. The file is nil if it does not exist or the caller may
+// not see it.
+func (d *describer) followLink(root *beneath.Root, rel, real string) (target string, info fs.FileInfo) {
 	target, err := realPath(real, true)
-	if err == nil && d.mayLookAt(target) {
+	if err == nil && d.mayStat(target) {
 		if info, err = os.Lstat(target); err == nil {
 			return target, info
 		}
 	}
 	link, err := root.Readlink(rel)
 	if err != nil {
-		return target, nil // it has become something else
+		return target, nil // no longer a link
 	}
 	if !path.IsAbs(link) {
 		link = path.Join(path.Dir(real), link)
@@ -95,7 +92,7 @@ func (d *describer) follow(root *beneath.Root, rel, real string) (target string,
 	return link, nil
 }
 
-func (d *describer) mayLookAt(p string) bool {
+func (d *describer) mayStat(p string) bool {
 	for _, dir := range d.within {
 		if real, err := realPath(path.Clean(dir), true); err == nil && isWithin(real, p) {
 			return true
@@ -104,15 +101,13 @@ func (d *describer) mayLookAt(p string) bool {
 	return len(d.within) == 0
 }
 
-// metadataPrefix is where E2B keeps the marks of a file.
+// metadataPrefix begins the names of the extended attributes in which E2B stores a file's metadata.
 const metadataPrefix = "user.e2b."
 
-// maxMetadata bounds the names of one file's extended attributes, in bytes, and
-// each value.
+// maxMetadata bounds the names of one file's extended attributes, and each value, in bytes.
 const maxMetadata = 64 << 10
 
-// readMetadata returns the marks of a file or directory. One that cannot be
-// asked has none.
+// readMetadata returns the metadata of a file or directory, nil if it cannot be read.
 func readMetadata(root *beneath.Root, rel string) map[string]string {
 	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -137,7 +132,7 @@ func readMetadata(root *beneath.Root, rel string) map[string]string {
 		value := make([]byte, maxMetadata)
 		n, err := unix.Fgetxattr(fd, name, value)
 		if err != nil {
-			continue // taken away meanwhile
+			continue // removed meanwhile
 		}
 		if marks == nil {
 			marks = make(map[string]string)
@@ -147,7 +142,7 @@ func readMetadata(root *beneath.Root, rel string) map[string]string {
 	return marks
 }
 
-// writeMetadata gives marks to a file that has none.
+// writeMetadata sets the metadata of a new file.
 func writeMetadata(f *os.File, marks map[string]string) error {
 	for key, value := range marks {
 		err := unix.Fsetxattr(int(f.Fd()), metadataPrefix+key, []byte(value), 0)

@@ -12,8 +12,8 @@ import (
 // environTime is how long a program may take to read the environment.
 const environTime = time.Second
 
-// shareEnviron tells programs inside who ask, until stop is called, the environment of those that the guest
-// starts. Nothing that they send is read.
+// shareEnviron serves the environment of started programs on a socket that programs in the sandbox can read, until
+// stop is called. It reads nothing from them.
 func (g *Guest) shareEnviron(ctx context.Context) (stop func(), err error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "unix", interpreter.EnvironSocket)
 	if err != nil {
@@ -27,8 +27,8 @@ func (g *Guest) shareEnviron(ctx context.Context) (stop func(), err error) {
 			if err != nil {
 				return // closed
 			}
-			_ = conn.SetDeadline(time.Now().Add(environTime)) // whoever is slower hears nothing
-			_ = json.NewEncoder(conn).Encode(g.current().forPrograms())
+			_ = conn.SetDeadline(time.Now().Add(environTime)) // a slower reader gets nothing
+			_ = json.NewEncoder(conn).Encode(g.currentSettings().forPrograms())
 			_ = conn.Close()
 		}
 	}()

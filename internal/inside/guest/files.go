@@ -32,9 +32,9 @@ func httpErrorf(status int, format string, args ...any) error {
 	return &httpError{status, fmt.Sprintf(format, args...)}
 }
 
-// answerError writes an error of a file call.
+// answerError writes the response to a failed file call.
 func answerError(w http.ResponseWriter, err error) {
-	tellCause(w.Header(), err)
+	setCauseHeader(w.Header(), err)
 	writeError(w, statusOf(err), err.Error())
 }
 
@@ -65,47 +65,46 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// fileUser returns the user of a file call: name, else the default one.
+// fileUser returns the user of a file call: name, or the default user if it is empty.
 func (g *Guest) fileUser(name string) (user, error) {
 	if name == "" {
-		name = g.current().user
+		name = g.currentSettings().user
 	}
-	return g.accounts.lookup(name)
+	return g.accounts.lookupUser(name)
 }
 
-// filePlace returns the place that the query of a file call means. The caller
-// closes it.
-func (g *Guest) filePlace(r *http.Request) (*place, error) {
+// fileTarget returns the target that the query of a file call names. The caller closes it.
+func (g *Guest) fileTarget(r *http.Request) (*target, error) {
 	u, err := g.fileUser(r.URL.Query().Get("username"))
 	if err != nil {
 		return nil, err
 	}
-	return placeOf(r.Header, u, r.URL.Query().Get("path"), true)
+	return resolveTarget(r.Header, u, r.URL.Query().Get("path"), true)
 }
 
 func (g *Guest) serveDownload(w http.ResponseWriter, r *http.Request) {
-	p, err := g.filePlace(r)
+	p, err := g.fileTarget(r)
 	if err != nil {
 		answerError(w, err)
 		return
 	}
-	defer p.close()
+	defer p.closeRoot()
 	f, err := p.openRegular()
 	if err != nil {
-		answerError(w, p.named(err))
+		answerError(w, p.clientError(err))
 		return
 	}
 	defer f.Close()
 	content, modified, err := contentOf(f)
 	if err != nil {
-		answerError(w, p.named(err))
+		answerError(w, p.clientError(err))
 		return
 	}
 	h := w.Header()
 	h.Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(p.path)}))
 	h.Set("Content-Type", "application/octet-stream")
 	h.Set("Vary", "Accept-Encoding")
-	switch accepted(r) {
+	switch chooseEncoding(r) {
 	case "identity":
 		if content == f {
 			h.Set("ETag", fmt.Sprintf(`"%x"`, modified.UnixNano())) // a replaced file is a new one
@@ -113,17 +112,17 @@ func (g *Guest) serveDownload(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", modified, content)
 	case "gzip":
 		h.Set("Content-Encoding", "gzip")
-		compress(w, content)
+		sendCompressed(w, content)
 	default:
 		answerError(w, httpErrorf(http.StatusNotAcceptable, "no acceptable encoding; identity and gzip are served"))
 	}
 }
 
-// maxUnsized bounds a file that does not know its size, in bytes.
+// maxUnsized bounds a file whose size the kernel reports as 0, in bytes.
 const maxUnsized = 4 << 20
 
-// contentOf returns what f holds. A file that says it is empty may be one that
-// the kernel makes up as it is read, as in /proc, and that cannot be sought in.
+// contentOf returns the content of f. A file of size 0 may be one that the kernel generates while it is read, as in
+// /proc, and that cannot be sought in.
 func contentOf(f *os.File) (content io.ReadSeeker, modified time.Time, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -134,14 +133,14 @@ func contentOf(f *os.File) (content io.ReadSeeker, modified time.Time, err error
 	}
 	data, err := io.ReadAll(io.LimitReader(f, maxUnsized+1))
 	if err == nil && len(data) > maxUnsized {
-		err = httpErrorf(http.StatusRequestEntityTooLarge, "the file does not know its size and holds more than %d bytes", maxUnsized)
+		err = httpErrorf(http.StatusRequestEntityTooLarge, "the file reports no size and has more than %d bytes", maxUnsized)
 	}
 	return bytes.NewReader(data), info.ModTime(), err
 }
 
-// compress sends what f holds. A read that fails breaks the connection off,
-// since the client must not take the beginning for the whole.
-func compress(w io.Writer, f io.Reader) {
+// sendCompressed sends the content of f with gzip. After a failed read it aborts the connection, because the client
+// must not mistake a part for the whole.
+func sendCompressed(w io.Writer, f io.Reader) {
 	z, err := gzip.NewWriterLevel(w, gzip.BestSpeed)
 	if err == nil {
 		_, err = io.Copy(z, f)
@@ -151,9 +150,9 @@ func compress(w io.Writer, f io.Reader) {
 	}
 }
 
-// accepted chooses the encoding of an answer: gzip where the client names it
-// and wants all of the file, else identity; "" if the client accepts neither.
-func accepted(r *http.Request) string {
+// chooseEncoding returns the encoding of a response: gzip if the client accepts it and wants the whole file,
+// otherwise identity, or "" if the client accepts neither.
+func chooseEncoding(r *http.Request) string {
 	weights := map[string]float64{}
 	for item := range strings.SplitSeq(strings.Join(r.Header.Values("Accept-Encoding"), ","), ",") {
 		name, params, _ := strings.Cut(item, ";")
@@ -178,9 +177,8 @@ func accepted(r *http.Request) string {
 	return "identity"
 }
 
-// openRegular opens a file whose reading ends. It does not wait for whoever
-// might write to a pipe.
-func (p *place) openRegular() (*os.File, error) {
+// openRegular opens a regular file. It does not wait for a writer of a named pipe.
+func (p *target) openRegular() (*os.File, error) {
 	f, err := p.root.OpenFile(p.rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -203,17 +201,17 @@ type composeRequest struct {
 	Username    string   `json:"username"`
 }
 
-// maxSources is how many files one call may put together.
+// maxSources is how many files one call may concatenate.
 const maxSources = 10_000
 
-// serveCompose puts files together to one, in order, and removes them then.
+// serveCompose concatenates files in order into one, and then removes them.
 func (g *Guest) serveCompose(w http.ResponseWriter, r *http.Request) {
 	var req composeRequest
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxMessage)).Decode(&req); err != nil {
 		answerError(w, httpErrorf(http.StatusBadRequest, "body: %v", err))
 		return
 	}
-	line, err := g.compose(r, req)
+	line, err := g.composeFile(r, req)
 	if err != nil {
 		answerError(w, err)
 		return
@@ -221,7 +219,7 @@ func (g *Guest) serveCompose(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, line)
 }
 
-func (g *Guest) compose(r *http.Request, req composeRequest) (written, error) {
+func (g *Guest) composeFile(r *http.Request, req composeRequest) (written, error) {
 	if len(req.Sources) == 0 || len(req.Sources) > maxSources || req.Destination == "" {
 		return written{}, httpErrorf(http.StatusBadRequest, "want a destination and 1 to %d source paths", maxSources)
 	}
@@ -229,27 +227,27 @@ func (g *Guest) compose(r *http.Request, req composeRequest) (written, error) {
 	if err != nil {
 		return written{}, err
 	}
-	to, err := placeOf(r.Header, u, req.Destination, true)
+	to, err := resolveTarget(r.Header, u, req.Destination, true)
 	if err != nil {
 		return written{}, err
 	}
-	defer to.close()
-	var sources []*place
+	defer to.closeRoot()
+	var sources []*target
 	defer func() {
 		for _, s := range sources {
-			s.close()
+			s.closeRoot()
 		}
 	}()
 	for _, name := range req.Sources {
-		s, err := placeOf(r.Header, u, name, true)
+		s, err := resolveTarget(r.Header, u, name, true)
 		if err != nil {
 			return written{}, err
 		}
 		sources = append(sources, s)
 	}
 	parts := &concatenation{rest: sources}
-	defer parts.close()
-	line, err := to.replace(parts, fileAttributes{})
+	defer parts.closeCurrent()
+	line, err := to.replaceFile(parts, fileAttributes{})
 	if err != nil {
 		return written{}, err
 	}
@@ -264,9 +262,9 @@ func (g *Guest) compose(r *http.Request, req composeRequest) (written, error) {
 	return line, nil
 }
 
-// concatenation reads files one after the other and opens one at a time.
+// concatenation reads files one after the other, with one file open at a time.
 type concatenation struct {
-	rest []*place
+	rest []*target
 	open *os.File
 }
 
@@ -287,14 +285,14 @@ func (c *concatenation) Read(b []byte) (int, error) {
 		if !errors.Is(err, io.EOF) {
 			return n, err
 		}
-		c.close()
+		c.closeCurrent()
 		if n > 0 {
 			return n, nil
 		}
 	}
 }
 
-func (c *concatenation) close() {
+func (c *concatenation) closeCurrent() {
 	if c.open != nil {
 		_ = c.open.Close() // it was only read
 		c.open = nil

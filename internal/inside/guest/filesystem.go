@@ -16,8 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
 )
 
-// filesystemService serves filesystem.Filesystem. It acts as root and gives
-// what it makes to the user.
+// filesystemService serves filesystem.Filesystem. It acts as root and gives the files that it creates to the user.
 type filesystemService struct{ guest *Guest }
 
 const (
@@ -29,31 +28,31 @@ const (
 var errTooMany = connect.NewError(connect.CodeResourceExhausted,
 	fmt.Errorf("more than %d entries; list fewer levels, or a part", maxEntries))
 
-// place returns the place a call means; the caller closes it.
-func (s *filesystemService) place(req connect.AnyRequest, p string, follow bool) (*place, error) {
+// targetOf returns the target that a call names. The caller closes it.
+func (s *filesystemService) targetOf(req connect.AnyRequest, p string, follow bool) (*target, error) {
 	u, err := s.guest.userOf(req.Header())
 	if err != nil {
-		return nil, noUser(err)
+		return nil, userError(err)
 	}
-	pl, err := placeOf(req.Header(), u, p, follow)
+	pl, err := resolveTarget(req.Header(), u, p, follow)
 	if err != nil {
 		return nil, fileError(err, nil)
 	}
 	return pl, nil
 }
 
-func (s *filesystemService) describer(req connect.AnyRequest) *describer {
+func (s *filesystemService) newDescriber(req connect.AnyRequest) *describer {
 	return &describer{names: names{accounts: s.guest.accounts}, within: req.Header().Values(WithinHeader)}
 }
 
 // Stat implements the service.
 func (s *filesystemService) Stat(_ context.Context, req *connect.Request[filesystem.StatRequest]) (*connect.Response[filesystem.StatResponse], error) {
-	p, err := s.place(req, req.Msg.GetPath(), false)
+	p, err := s.targetOf(req, req.Msg.GetPath(), false)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
-	entry, err := s.describer(req).describe(p)
+	defer p.closeRoot()
+	entry, err := s.newDescriber(req).describeTarget(p)
 	if err != nil {
 		return nil, fileError(err, p)
 	}
@@ -62,11 +61,11 @@ func (s *filesystemService) Stat(_ context.Context, req *connect.Request[filesys
 
 // MakeDir implements the service.
 func (s *filesystemService) MakeDir(_ context.Context, req *connect.Request[filesystem.MakeDirRequest]) (*connect.Response[filesystem.MakeDirResponse], error) {
-	p, err := s.place(req, req.Msg.GetPath(), true)
+	p, err := s.targetOf(req, req.Msg.GetPath(), true)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
+	defer p.closeRoot()
 	if info, err := p.root.Lstat(p.rel); err == nil {
 		if info.IsDir() {
 			return nil, connect.NewError(connect.CodeAlreadyExists, fmt.Errorf("directory already exists: %s", p.path))
@@ -76,7 +75,7 @@ func (s *filesystemService) MakeDir(_ context.Context, req *connect.Request[file
 	if err := makeDirs(p.root, p.rel, p.user); err != nil {
 		return nil, fileError(err, p)
 	}
-	entry, err := s.describer(req).describe(p)
+	entry, err := s.newDescriber(req).describeTarget(p)
 	if err != nil {
 		return nil, fileError(err, p)
 	}
@@ -85,16 +84,16 @@ func (s *filesystemService) MakeDir(_ context.Context, req *connect.Request[file
 
 // Move implements the service.
 func (s *filesystemService) Move(_ context.Context, req *connect.Request[filesystem.MoveRequest]) (*connect.Response[filesystem.MoveResponse], error) {
-	from, err := s.place(req, req.Msg.GetSource(), false)
+	from, err := s.targetOf(req, req.Msg.GetSource(), false)
 	if err != nil {
 		return nil, err
 	}
-	defer from.close()
-	to, err := s.place(req, req.Msg.GetDestination(), false)
+	defer from.closeRoot()
+	to, err := s.targetOf(req, req.Msg.GetDestination(), false)
 	if err != nil {
 		return nil, err
 	}
-	defer to.close()
+	defer to.closeRoot()
 	if _, err := from.root.Lstat(from.rel); err != nil {
 		return nil, fileError(err, from)
 	}
@@ -104,20 +103,20 @@ func (s *filesystemService) Move(_ context.Context, req *connect.Request[filesys
 	if err := from.root.Rename(from.rel, to.root, to.rel); err != nil {
 		return nil, fileError(err, to)
 	}
-	entry, err := s.describer(req).describe(to)
+	entry, err := s.newDescriber(req).describeTarget(to)
 	if err != nil {
 		return nil, fileError(err, to)
 	}
 	return connect.NewResponse(&filesystem.MoveResponse{Entry: entry}), nil
 }
 
-// Remove implements the service. A symbolic link goes, what it leads to stays.
+// Remove implements the service. It removes a symbolic link, not the link's target.
 func (s *filesystemService) Remove(_ context.Context, req *connect.Request[filesystem.RemoveRequest]) (*connect.Response[filesystem.RemoveResponse], error) {
-	p, err := s.place(req, req.Msg.GetPath(), false)
+	p, err := s.targetOf(req, req.Msg.GetPath(), false)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
+	defer p.closeRoot()
 	if err := p.root.RemoveAll(p.rel); err != nil {
 		return nil, fileError(err, p)
 	}
@@ -127,11 +126,11 @@ func (s *filesystemService) Remove(_ context.Context, req *connect.Request[files
 // ListDir implements the service: parents before children, in the order of
 // names.
 func (s *filesystemService) ListDir(ctx context.Context, req *connect.Request[filesystem.ListDirRequest]) (*connect.Response[filesystem.ListDirResponse], error) {
-	p, err := s.place(req, req.Msg.GetPath(), true)
+	p, err := s.targetOf(req, req.Msg.GetPath(), true)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
+	defer p.closeRoot()
 	info, err := p.root.Lstat(p.rel)
 	if err != nil {
 		return nil, fileError(err, p)
@@ -144,8 +143,8 @@ func (s *filesystemService) ListDir(ctx context.Context, req *connect.Request[fi
 		return nil, fileError(err, p)
 	}
 	defer dir.Close()
-	l := lister{ctx: ctx, describer: s.describer(req)}
-	if err := l.list(dir, p.real, p.path, max(1, int(min(req.Msg.GetDepth(), maxDepth)))); err != nil {
+	l := lister{ctx: ctx, describer: s.newDescriber(req)}
+	if err := l.listDir(dir, p.real, p.path, max(1, int(min(req.Msg.GetDepth(), maxDepth)))); err != nil {
 		return nil, fileError(err, p)
 	}
 	return connect.NewResponse(&filesystem.ListDirResponse{Entries: l.entries}), nil
@@ -157,9 +156,8 @@ type lister struct {
 	entries   []*filesystem.EntryInfo
 }
 
-// list adds what is in dir, which is real for the machine and shown to the
-// client.
-func (l *lister) list(dir *beneath.Root, real, shown string, depth int) error {
+// listDir adds the entries of dir, whose path on the machine is real and whose path for the client is shown.
+func (l *lister) listDir(dir *beneath.Root, real, shown string, depth int) error {
 	if err := l.ctx.Err(); err != nil {
 		return err
 	}
@@ -168,7 +166,7 @@ func (l *lister) list(dir *beneath.Root, real, shown string, depth int) error {
 		return err
 	}
 	for _, name := range names {
-		entry, err := l.describer.entry(dir, name, path.Join(real, name))
+		entry, err := l.describer.describeFile(dir, name, path.Join(real, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
@@ -201,7 +199,7 @@ func (l *lister) listBelow(parent *beneath.Root, name, real, shown string, depth
 		return err
 	}
 	defer dir.Close()
-	return l.list(dir, real, shown, depth)
+	return l.listDir(dir, real, shown, depth)
 }
 
 // readDir returns the sorted names in dir.
@@ -217,9 +215,8 @@ func readDir(dir *beneath.Root) ([]string, error) {
 	return names, nil
 }
 
-// fileError gives an error of the file system its code and, if the place is
-// known, the path that the client named.
-func fileError(err error, p *place) error {
+// fileError gives an error of the file system its code and, with a target, the path that the client knows.
+func fileError(err error, p *target) error {
 	if _, ok := errors.AsType[*connect.Error](err); ok {
 		return err
 	}
@@ -241,5 +238,5 @@ func fileError(err error, p *place) error {
 	case errors.Is(err, context.Canceled):
 		code = connect.CodeCanceled
 	}
-	return connect.NewError(code, p.named(err))
+	return connect.NewError(code, p.clientError(err))
 }

@@ -11,21 +11,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/commands"
 )
 
-// following is a client that reads the journal of a command.
-type following struct {
+// logFollower sends the log of a command to a client.
+type logFollower struct {
 	command   *command
 	interval  time.Duration // of keep-alives
-	noWait    bool          // what is there at the beginning is enough
-	tell      func(commandlog.Piece) error
+	noWait    bool          // stop at the current end of the log
+	sendPiece func(commandlog.Piece) error
 	keepAlive func() error
 }
 
-// run tells everything from a place on until the command has ended.
-func (f following) run(ctx context.Context, from commandlog.Offsets) error {
+// followLog sends the log from an offset on until the command has ended.
+func (f logFollower) followLog(ctx context.Context, from commandlog.Offsets) error {
 	output := f.command.log
 	reader, err := output.Reader(from)
 	if err != nil {
-		return connect.NewError(connect.CodeOutOfRange, errOfOutput)
+		return connect.NewError(connect.CodeOutOfRange, errOffsetTooLarge)
 	}
 	goal, _ := output.Amounts()
 	enough := func() bool {
@@ -44,7 +44,7 @@ func (f following) run(ctx context.Context, from commandlog.Offsets) error {
 			if ctx.Err() != nil {
 				return contextError(ctx)
 			}
-			if err := f.tell(p); err != nil {
+			if err := f.sendPiece(p); err != nil {
 				return err
 			}
 			idle.Reset(f.interval)
@@ -72,34 +72,34 @@ type commandService struct{ guest *Guest }
 // ListCommands implements the service.
 func (s *commandService) ListCommands(context.Context, *connect.Request[commands.ListCommandsRequest]) (*connect.Response[commands.ListCommandsResponse], error) {
 	res := &commands.ListCommandsResponse{}
-	for _, c := range s.guest.processes.journal.all() {
-		res.Commands = append(res.Commands, c.describe())
+	for _, c := range s.guest.processes.commands.listCommands() {
+		res.Commands = append(res.Commands, c.toProto())
 	}
 	return connect.NewResponse(res), nil
 }
 
-func (s *commandService) find(id string) (*command, error) {
-	c := s.guest.processes.journal.find(id)
+func (s *commandService) findCommand(id string) (*command, error) {
+	c := s.guest.processes.commands.findCommand(id)
 	if c == nil {
-		return nil, connect.NewError(connect.CodeNotFound, errUnknown)
+		return nil, connect.NewError(connect.CodeNotFound, errUnknownCommand)
 	}
 	return c, nil
 }
 
 // GetCommand implements the service.
 func (s *commandService) GetCommand(_ context.Context, req *connect.Request[commands.GetCommandRequest]) (*connect.Response[commands.GetCommandResponse], error) {
-	c, err := s.find(req.Msg.GetId())
+	c, err := s.findCommand(req.Msg.GetId())
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&commands.GetCommandResponse{Command: c.describe()}), nil
+	return connect.NewResponse(&commands.GetCommandResponse{Command: c.toProto()}), nil
 }
 
 // ForgetCommand implements the service.
 func (s *commandService) ForgetCommand(_ context.Context, req *connect.Request[commands.ForgetCommandRequest]) (*connect.Response[commands.ForgetCommandResponse], error) {
-	err := s.guest.processes.journal.forget(req.Msg.GetId())
+	err := s.guest.processes.commands.forgetCommand(req.Msg.GetId())
 	switch {
-	case errors.Is(err, errUnknown):
+	case errors.Is(err, errUnknownCommand):
 		return nil, connect.NewError(connect.CodeNotFound, err)
 	case err != nil:
 		return nil, connect.NewError(connect.CodeFailedPrecondition, err)
@@ -109,29 +109,29 @@ func (s *commandService) ForgetCommand(_ context.Context, req *connect.Request[c
 
 // Follow implements the service.
 func (s *commandService) Follow(ctx context.Context, req *connect.Request[commands.FollowRequest], stream *connect.ServerStream[commands.FollowResponse]) error {
-	c, err := s.find(req.Msg.GetId())
+	c, err := s.findCommand(req.Msg.GetId())
 	if err != nil {
 		return err
 	}
 	from := commandlog.Offsets{commandlog.Stdout: req.Msg.GetStdoutOffset(), commandlog.Stderr: req.Msg.GetStderrOffset()}
 	if _, err := c.log.Reader(from); err != nil {
-		return connect.NewError(connect.CodeOutOfRange, errOfOutput)
+		return connect.NewError(connect.CodeOutOfRange, errOffsetTooLarge)
 	}
-	if err := stream.Send(&commands.FollowResponse{Event: &commands.FollowResponse_Start{Start: c.describe()}}); err != nil {
+	if err := stream.Send(&commands.FollowResponse{Event: &commands.FollowResponse_Start{Start: c.toProto()}}); err != nil {
 		return err
 	}
-	f := following{
+	f := logFollower{
 		command: c, interval: keepAliveInterval(req.Header()), noWait: req.Msg.GetNoWait(),
-		tell: func(p commandlog.Piece) error { return stream.Send(pieceEvent(p)) },
+		sendPiece: func(p commandlog.Piece) error { return stream.Send(pieceEvent(p)) },
 		keepAlive: func() error {
 			return stream.Send(&commands.FollowResponse{Event: &commands.FollowResponse_Keepalive{Keepalive: &commands.KeepAlive{}}})
 		},
 	}
-	if err := f.run(ctx, from); err != nil {
+	if err := f.followLog(ctx, from); err != nil {
 		return err
 	}
 	endAnswer(ctx)
-	return stream.Send(&commands.FollowResponse{Event: &commands.FollowResponse_End{End: c.describe()}})
+	return stream.Send(&commands.FollowResponse{Event: &commands.FollowResponse_End{End: c.toProto()}})
 }
 
 func pieceEvent(p commandlog.Piece) *commands.FollowResponse {

@@ -33,7 +33,7 @@ func fence(f *testing.F) (in, out string) {
 		}
 	}
 	for name, target := range map[string]string{
-		"in/abs": out, "in/rel": "../out", "in/file": "../out/secret", "in/up": "..", "in/dir/up": "../../..", "in/self": "self",
+		"in/abs": out, "in/rel": "../out", "in/file": "../out/secret", "in/up": "..", "in/dir/up": "../..", "in/self": "self",
 		"in/root": "/", "in/inner": "dir/sub", "in/dir/loop": "../dir", "in/gone": "nothing/there",
 	} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
@@ -61,11 +61,11 @@ func FuzzWithin(f *testing.F) {
 	}
 	header := http.Header{WithinHeader: {in}}
 	f.Fuzz(func(t *testing.T, p string, follow bool) {
-		pl, err := placeOf(header, user{home: in}, in+"/"+p, follow)
+		pl, err := resolveTarget(header, user{home: in}, in+"/"+p, follow)
 		if err != nil {
 			return
 		}
-		defer pl.close()
+		defer pl.closeRoot()
 		if !isWithin(in, pl.real) || filepath.Clean(pl.real) != pl.real || filepath.Join(in, pl.rel) != pl.real {
 			t.Errorf("%q is at %q, from the root %q", p, pl.real, pl.rel)
 		}
@@ -114,7 +114,7 @@ func FuzzUpload(f *testing.F) {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/files?"+query.Encode(), strings.NewReader(body))
 		req.Header.Set("Content-Type", kind)
 		req.Header.Set(WithinHeader, in)
-		req.Header.Set(TokenHeader, g.current().token)
+		req.Header.Set(TokenHeader, g.currentSettings().token)
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, req)
 
@@ -176,7 +176,7 @@ func FuzzAccounts(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		u, err := a.lookup(spec)
+		u, err := a.lookupUser(spec)
 		if err != nil {
 			return
 		}
@@ -194,7 +194,7 @@ func FuzzAccounts(f *testing.F) {
 			t.Errorf("%q is root", spec)
 		}
 		// A list is read once; what it says does not change by that.
-		if again, err := a.lookup(spec); err != nil || fmt.Sprint(again) != fmt.Sprint(u) {
+		if again, err := a.lookupUser(spec); err != nil || fmt.Sprint(again) != fmt.Sprint(u) {
 			t.Errorf("%q is %+v, then %+v, %v", spec, u, again, err)
 		}
 	})
@@ -239,7 +239,7 @@ func FuzzConduit(f *testing.F) {
 			}
 		}()
 		<-c.closed
-		c.wait()
+		c.waitForRelays()
 		_ = near.Close()
 		if after := openFiles(t); after > before {
 			t.Errorf("%d descriptors more", after-before)

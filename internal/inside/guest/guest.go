@@ -16,21 +16,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
 )
 
-// Port is by what number the guest is called on the conduit. Nothing listens on
-// it inside: no program in a sandbox can reach the guest.
+// Port is the number of the guest on the conduit. Nothing in the sandbox listens on it, so programs there cannot
+// reach the guest.
 const Port = 49983
 
 // Name is the guest's program. A process whose argv[0] ends in it is a guest.
 const Name = "sandpit-guest"
 
-// unauthorized is what E2B says to a call without a key.
+// unauthorized is E2B's error text for a call without a key.
 const unauthorized = "unauthorized access, please provide a valid access token or method signing if supported"
 
 // TokenHeader carries the guest's key.
 const TokenHeader = "X-Access-Token"
 
-// IsRole reports whether the process with these arguments is a guest. Its file has the name
-// also where it was started under another one, as by the shell's exec -a.
+// IsRole reports whether the process with these arguments is a guest. The name of the executable file counts too,
+// because a shell's exec -a can set another argv[0].
 func IsRole(args []string) bool {
 	if filepath.Base(args[0]) == Name {
 		return true
@@ -50,9 +50,9 @@ type Guest struct {
 	watchers  watchers
 	cpu       cpuMeter
 
-	// marks is the directory that tells programs by files what E2B tells them of their
-	// sandbox; "" is none.
-	marks string
+	// markerDir is the directory with the files in which E2B's programs find the IDs of their sandbox; "" means that
+	// they are not written.
+	markerDir string
 
 	mu       sync.RWMutex
 	settings settings
@@ -62,21 +62,19 @@ type Guest struct {
 type settings struct {
 	token   string
 	env     map[string]string
-	secrets map[string]string // environment that is told to nobody but the processes
+	secrets map[string]string // environment that only processes receive; no call returns it
 	user    string            // default user; "" means root
 	workDir string            // "" means the user's home
 }
 
-// New returns a guest without a key. If it is the machine's first process it
-// also reaps what others leave behind.
+// New returns a guest without a key. If it is the machine's first process, it also reaps orphaned processes.
 func New() *Guest { return newGuest(os.TempDir()) }
 
-func newGuest(journalDir string) *Guest {
-	return &Guest{processes: newProcesses(journalDir), accounts: newAccounts()}
+func newGuest(logDir string) *Guest {
+	return &Guest{processes: newProcesses(logDir), accounts: newAccounts()}
 }
 
-// Close kills every process and waits for the guest's goroutines. Its handlers
-// must have no calls any more.
+// Close kills every process and waits for the guest's goroutines. No call of its handlers may be in progress.
 func (g *Guest) Close() {
 	g.watchers.close()
 	g.processes.close()
@@ -87,9 +85,9 @@ func (g *Guest) Handler() http.Handler {
 	mux := http.NewServeMux()
 	options := connect.WithReadMaxBytes(maxMessage)
 	path, handler := processconnect.NewProcessHandler(&processService{g}, options)
-	mux.Handle(path, withEndings(handler))
+	mux.Handle(path, withBatchedEnd(handler))
 	path, handler = commandsconnect.NewCommandsHandler(&commandService{g}, options)
-	mux.Handle(path, withEndings(handler))
+	mux.Handle(path, withBatchedEnd(handler))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{g}, options))
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	mux.HandleFunc("POST /init", g.serveInit)
@@ -100,15 +98,14 @@ func (g *Guest) Handler() http.Handler {
 	mux.HandleFunc("GET /tree", g.servePack)
 	mux.HandleFunc("POST /tree", g.serveUnpack)
 	mux.HandleFunc("GET /metrics", g.serveMetrics)
-	return g.authorize(mux)
+	return g.requireKey(mux)
 }
 
-// authorize lets through what carries the key, and besides only questions for
-// the guest's health, file calls that are signed and, as long as there is no
-// key, the call that sets it.
-func (g *Guest) authorize(next http.Handler) http.Handler {
+// requireKey passes on requests with the key. Without the key it passes on only /health, signed file calls and, as
+// long as the guest has no key, /init.
+func (g *Guest) requireKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := checkKey(r, g.current().token); err != nil {
+		if err := checkKey(r, g.currentSettings().token); err != nil {
 			answerError(w, err)
 			return
 		}
@@ -133,13 +130,13 @@ func checkKey(r *http.Request, token string) error {
 	return httpErrorf(http.StatusUnauthorized, unauthorized)
 }
 
-func (g *Guest) current() settings {
+func (g *Guest) currentSettings() settings {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return g.settings
 }
 
-// writeError answers in the protocol's form.
+// writeError writes an error response in the form of the protocol.
 func writeError(w http.ResponseWriter, status int, message string) {
 	writeJSON(w, status, struct {
 		Code    int    `json:"code"`
@@ -150,5 +147,5 @@ func writeError(w http.ResponseWriter, status int, message string) {
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // a client that went away hears nothing
+	_ = json.NewEncoder(w).Encode(v) // the client may have disconnected
 }

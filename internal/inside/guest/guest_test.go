@@ -304,7 +304,7 @@ func TestConduit(t *testing.T) {
 	}
 	_ = outside.Close()
 	_ = ln.Close()
-	c.wait()
+	c.waitForRelays()
 	<-served
 }
 
@@ -351,13 +351,13 @@ func TestLookupUser(t *testing.T) {
 		"4242:17":   "4242 4242 17 /",
 		"root:4242": "root 0 4242 /root",
 	} {
-		u, err := newAccounts().lookup(spec)
+		u, err := newAccounts().lookupUser(spec)
 		if got := fmt.Sprintf("%s %d %d %s", u.name, u.uid, u.gid, u.home); err != nil || got != want {
 			t.Errorf("lookupUser(%q) = %q, %v, want %q", spec, got, err, want)
 		}
 	}
 	for _, spec := range []string{"no-such-user", "-1", "4294967296", "root:no-such-group", ":", ":0", "a\x00b", "root:0:0"} {
-		if u, err := newAccounts().lookup(spec); err == nil {
+		if u, err := newAccounts().lookupUser(spec); err == nil {
 			t.Errorf("lookupUser(%q) = %+v, want an error", spec, u)
 		}
 	}
@@ -370,21 +370,21 @@ func TestResolve(t *testing.T) {
 		"": "/home/user", ".": "/home/user", "a": "/home/user/a", "~": "/home/user", "~/a/../b": "/home/user/b",
 		"/a/../../b": "/b", "../x": "/home/x", "~other": "/home/user/~other", "//a": "/a",
 	} {
-		if got := u.resolve(p); got != want {
+		if got := u.resolvePath(p); got != want {
 			t.Errorf("resolve(%q) = %q, want %q", p, got, want)
 		}
 	}
 }
 
 func FuzzResolve(f *testing.F) {
-	for _, p := range []string{"", "~", "../../..", "/a/./b//c", "~/../..", "\x00"} {
+	for _, p := range []string{"", "~", "../..", "/a/./b//c", "~/../..", "\x00"} {
 		f.Add("/home/user", p)
 	}
 	f.Fuzz(func(t *testing.T, home, p string) {
 		if !strings.HasPrefix(home, "/") {
 			return
 		}
-		if got := (user{home: home}).resolve(p); !filepath.IsAbs(got) || filepath.Clean(got) != got {
+		if got := (user{home: home}).resolvePath(p); !filepath.IsAbs(got) || filepath.Clean(got) != got {
 			t.Errorf("resolve(%q) with home %q = %q", p, home, got)
 		}
 	})
@@ -413,7 +413,7 @@ func FuzzMessage(f *testing.F) {
 			}
 		}
 		req.Header.Set("Content-Type", kind)
-		req.Header.Set(TokenHeader, g.current().token)
+		req.Header.Set(TokenHeader, g.currentSettings().token)
 		h.ServeHTTP(httptest.NewRecorder(), req)
 	})
 }
@@ -422,12 +422,12 @@ func FuzzMessage(f *testing.F) {
 func TestMarks(t *testing.T) {
 	t.Parallel()
 	g := New()
-	g.marks = filepath.Join(t.TempDir(), "run", "e2b")
+	g.markerDir = filepath.Join(t.TempDir(), "run", "e2b")
 	server := httptest.NewServer(g.Handler())
 	defer g.Close()
 	defer server.Close()
 	initTestServer(t, server)
-	if _, err := os.Stat(g.marks); !os.IsNotExist(err) {
+	if _, err := os.Stat(g.markerDir); !os.IsNotExist(err) {
 		t.Errorf("a sandbox that is none of E2B's is marked: %v", err)
 	}
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
@@ -437,14 +437,14 @@ func TestMarks(t *testing.T) {
 			t.Fatalf("init: %+v", res)
 		}
 		for name, want := range map[string]string{".E2B_SANDBOX": "true", ".E2B_SANDBOX_ID": id, ".OTHER": "", ".E2B_TEMPLATE_ID": ""} {
-			if got, err := os.ReadFile(filepath.Join(g.marks, name)); string(got) != want || (want == "") != os.IsNotExist(err) {
+			if got, err := os.ReadFile(filepath.Join(g.markerDir, name)); string(got) != want || (want == "") != os.IsNotExist(err) {
 				t.Errorf("%s: %q, %v, want %q", name, got, err, want)
 			}
 		}
-		if err := os.Remove(filepath.Join(g.marks, ".E2B_SANDBOX_ID")); err != nil {
+		if err := os.Remove(filepath.Join(g.markerDir, ".E2B_SANDBOX_ID")); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Symlink(elsewhere, filepath.Join(g.marks, ".E2B_SANDBOX_ID")); err != nil {
+		if err := os.Symlink(elsewhere, filepath.Join(g.markerDir, ".E2B_SANDBOX_ID")); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,14 +16,14 @@ import (
 // maxInit bounds the body of /init.
 const maxInit = 1 << 20
 
-// initRequest is the body of /init. What is absent stays as it is.
+// initRequest is the body of /init. Absent fields stay unchanged.
 type initRequest struct {
 	AccessToken    *string           `json:"accessToken"`
 	EnvVars        map[string]string `json:"envVars"`
 	DefaultUser    *string           `json:"defaultUser"`
 	DefaultWorkdir *string           `json:"defaultWorkdir"`
-	ForgetCommands bool              `json:"forgetCommands"` // not of envd's own
-	// Secrets replace those that there are. They are not of envd's own.
+	ForgetCommands bool              `json:"forgetCommands"` // sandpit's own field
+	// Secrets replace all current secrets. The field is sandpit's own.
 	Secrets *map[string]string `json:"secrets"`
 }
 
@@ -36,10 +36,10 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.settings.token != "" && g.settings.token != r.Header.Get(TokenHeader) {
-		writeError(w, http.StatusUnauthorized, "the guest was given a key meanwhile")
+		writeError(w, http.StatusUnauthorized, "another call of /init has set a key")
 		return
 	}
-	next, err := g.settings.with(req, g.accounts)
+	next, err := g.settings.applyInit(req, g.accounts)
 	if err != nil {
 		writeError(w, http.StatusBadRequest, err.Error())
 		return
@@ -49,32 +49,31 @@ func (g *Guest) serveInit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.settings = next
-	if err := g.mark(req.EnvVars); err != nil {
-		// It is a help only, and not every image lets its user write there.
-		_, _ = fmt.Fprintln(os.Stderr, "guest: mark the sandbox as E2B does:", err)
+	if err := g.writeMarkers(req.EnvVars); err != nil {
+		// Not fatal: the files are a convenience, and not every image lets its user write there.
+		_, _ = fmt.Fprintln(os.Stderr, "guest: write E2B marker files:", err)
 	}
 	if req.ForgetCommands {
-		g.processes.journal.forgetAll()
+		g.processes.commands.forgetAll()
 	}
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// marksDir is where E2B's guest has its marks, which are files called "." and the name of
-// a variable.
-const marksDir = "/run/e2b"
+// e2bMarkerDir is the directory in which E2B's guest writes the files "." + the name of a variable.
+const e2bMarkerDir = "/run/e2b"
 
-// mark writes the variables into files that programs of E2B's also find in those.
-func (g *Guest) mark(env map[string]string) error {
+// writeMarkers writes the variables into the files in which E2B's programs look for them.
+func (g *Guest) writeMarkers(env map[string]string) error {
 	for _, name := range []string{"E2B_SANDBOX", "E2B_SANDBOX_ID", "E2B_TEMPLATE_ID"} {
 		value, given := env[name]
-		if !given || g.marks == "" {
+		if !given || g.markerDir == "" {
 			continue
 		}
-		if err := os.MkdirAll(g.marks, 0o755); err != nil {
+		if err := os.MkdirAll(g.markerDir, 0o755); err != nil {
 			return err
 		}
-		file := filepath.Join(g.marks, "."+name)
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link of somebody's
+		file := filepath.Join(g.markerDir, "."+name)
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link that a program made
 			return err
 		}
 		if err := os.WriteFile(file, []byte(value), 0o644); err != nil { //nolint:gosec // for everybody to read
@@ -84,8 +83,8 @@ func (g *Guest) mark(env map[string]string) error {
 	return nil
 }
 
-// with returns the settings with what req changes.
-func (s settings) with(req initRequest, a *accounts) (settings, error) {
+// applyInit returns the settings with the changes of req.
+func (s settings) applyInit(req initRequest, a *accounts) (settings, error) {
 	if err := checkEnv(req.EnvVars); err != nil {
 		return s, err
 	}
@@ -105,7 +104,7 @@ func (s settings) with(req initRequest, a *accounts) (settings, error) {
 		s.token = *req.AccessToken
 	}
 	if req.DefaultUser != nil {
-		if _, err := a.lookup(*req.DefaultUser); err != nil {
+		if _, err := a.lookupUser(*req.DefaultUser); err != nil {
 			return s, err
 		}
 		s.user = *req.DefaultUser
@@ -119,33 +118,32 @@ func (s settings) with(req initRequest, a *accounts) (settings, error) {
 	return s, nil
 }
 
-// makeWorkDir makes the default working directory, if it is missing, for the
-// default user.
+// makeWorkDir creates the default working directory for the default user if it is missing.
 func (s settings) makeWorkDir(a *accounts) error {
 	if s.workDir == "" || isDirectory(s.workDir) {
 		return nil
 	}
-	u, err := a.lookup(s.user)
+	u, err := a.lookupUser(s.user)
 	if err != nil {
 		return err
 	}
-	p, err := placeOf(nil, u, s.workDir, true)
+	p, err := resolveTarget(nil, u, s.workDir, true)
 	if err != nil {
 		return err
 	}
-	defer p.close()
+	defer p.closeRoot()
 	return makeDirs(p.root, p.rel, u)
 }
 
 func (g *Guest) serveEnvs(w http.ResponseWriter, _ *http.Request) {
-	env := g.current().env
+	env := g.currentSettings().env
 	if env == nil {
 		env = map[string]string{}
 	}
 	writeJSON(w, http.StatusOK, env)
 }
 
-// forPrograms is the environment that processes are given.
+// forPrograms returns the environment that processes receive.
 func (s settings) forPrograms() map[string]string {
 	env := make(map[string]string, len(s.env)+len(s.secrets))
 	maps.Copy(env, s.env)

@@ -7,14 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keys writes what is typed to a terminal. Linux sends the signal of a key such as
-// Ctrl-C at once, and drops the lines before it that nobody has read; gVisor would keep
-// the key behind such a line, and who runs a program that reads nothing could not
-// interrupt it any more. So the lines are dropped here.
-func keys(terminal *os.File, data []byte) error {
+// writeKeys writes typed keys to a terminal. Linux sends the signal of a key such as Ctrl-C at once and drops the
+// unread lines before it. gVisor keeps the key behind those lines, so a program that reads nothing could not be
+// interrupted; therefore writeKeys drops the lines.
+func writeKeys(terminal *os.File, data []byte) error {
 	for len(data) > 0 {
 		n := len(data)
-		if i := bytes.IndexFunc(data, signals(terminal)); i == 0 {
+		if i := bytes.IndexFunc(data, signalKeys(terminal)); i == 0 {
 			dropUnread(terminal)
 			n = 1
 		} else if i > 0 {
@@ -28,9 +27,9 @@ func keys(terminal *os.File, data []byte) error {
 	return nil
 }
 
-// signals returns what says whether a key sends a signal, and drops lines with it, as the
-// terminal is set now.
-func signals(terminal *os.File) func(rune) bool {
+// signalKeys returns a function that reports whether a key sends a signal and drops unread lines, by the current
+// settings of the terminal.
+func signalKeys(terminal *os.File) func(rune) bool {
 	none := func(rune) bool { return false }
 	conn, err := terminal.SyscallConn()
 	if err != nil {
@@ -38,7 +37,7 @@ func signals(terminal *os.File) func(rune) bool {
 	}
 	var t *unix.Termios
 	if conn.Control(func(fd uintptr) { t, err = unix.IoctlGetTermios(int(fd), unix.TCGETS) }) != nil || err != nil {
-		return none // it is closed, which writing tells
+		return none // closed: writing reports it
 	}
 	if t.Lflag&(unix.ISIG|unix.ICANON) != unix.ISIG|unix.ICANON || t.Lflag&unix.NOFLSH != 0 {
 		return none
@@ -49,13 +48,13 @@ func signals(terminal *os.File) func(rune) bool {
 	}
 }
 
-// dropUnread drops what was typed and not read. What the terminal shows stays.
+// dropUnread drops typed input that no program has read. The terminal's output is not affected.
 func dropUnread(terminal *os.File) {
 	conn, err := terminal.SyscallConn()
 	if err != nil {
-		return // it is closed, which writing tells
+		return // closed: writing reports it
 	}
 	_ = conn.Control(func(fd uintptr) {
-		_ = unix.IoctlSetInt(int(fd), unix.TCFLSH, unix.TCOFLUSH) // what we put out is what it takes in
+		_ = unix.IoctlSetInt(int(fd), unix.TCFLSH, unix.TCOFLUSH) // our output is the terminal's input
 	})
 }

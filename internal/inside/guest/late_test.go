@@ -31,7 +31,7 @@ func TestLateReaderLosesNothing(t *testing.T) {
 		return nil
 	})
 	list := newCommands(t.TempDir())
-	c := &child{subscribers: map[*subscriber]bool{s: true}, command: list.add("late", 1, &process.StartRequest{})}
+	c := &child{subscribers: map[*subscriber]bool{s: true}, command: list.addCommand("late", 1, &process.StartRequest{})}
 	over := make(chan struct{})
 	close(over)
 	var rest sync.WaitGroup

@@ -11,35 +11,33 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// maskedArg is what the guest's own program is started with to be another program that
-// makes files for its user alone: its path and its arguments follow.
+// maskedArg is the argument with which the guest's executable sets a file mode mask and then executes another
+// program: the program's path and its arguments follow.
 const maskedArg = "masked"
 
-// sessionMask is the file mode mask of what sessions start.
+// sessionMask is the file mode mask of the programs of sessions.
 const sessionMask = 0o077
 
-// launchers start the programs of sessions that share the sandbox, those of each user
-// from a thread of its own, from which they inherit three things: set-ID programs give
-// them no rights, what they make is for their user alone, and they have System V's and
-// POSIX's message queues, semaphores and shared memory to themselves, where the kernel is
-// gVisor's, which lets everybody remove those of others. A thread lasts as long as
-// anything that it has started. Their user must keep calls apart.
+// launchers start the programs of sessions that share the sandbox, for each user from a thread of its own. From the
+// thread the programs inherit three things: set-user-ID programs give them no rights, files that they create are
+// accessible only to their user, and they have their own message queues, semaphores and shared memory of System V and
+// POSIX, because gVisor's kernel lets every user remove those of others. A thread lasts as long as any process that
+// it has started. Calls must not be concurrent.
 type launchers map[int]*launcher // by uid
 
-// launcher is a thread on which nothing else runs.
+// launcher is a thread that runs nothing else.
 type launcher struct {
 	calls chan func()
 	ended chan struct{}
-	// uses are how many processes it has started that run.
+	// uses counts its running processes.
 	uses int
-	// wrap is true if the thread cannot have a mask of its own, so that programs set it
-	// themselves.
-	wrap bool
+	// setsOwnMask is true if the thread cannot have a mask of its own; then programs set the mask themselves.
+	setsOwnMask bool
 }
 
-// start has fork, which starts a program with arguments, called on the thread of the
-// plan's user. Each start that succeeds is followed by a release.
-func (ls launchers) start(p plan, fork func(program string, args []string) (int, error)) (pid int, err error) {
+// startProcess calls fork, which starts a program with arguments, on the thread of the plan's user. Each successful
+// start must be followed by releaseProcess.
+func (ls launchers) startProcess(p startPlan, fork func(program string, args []string) (int, error)) (pid int, err error) {
 	l := ls[p.user.uid]
 	if l == nil {
 		if l, err = newLauncher(); err != nil {
@@ -48,7 +46,7 @@ func (ls launchers) start(p plan, fork func(program string, args []string) (int,
 		ls[p.user.uid] = l
 	}
 	program, args := p.program, p.args
-	if l.wrap {
+	if l.setsOwnMask {
 		program, args = sandpit.GuestProgram, append([]string{sandpit.GuestProgram, maskedArg, p.program}, p.args...)
 	}
 	l.uses++
@@ -59,16 +57,16 @@ func (ls launchers) start(p plan, fork func(program string, args []string) (int,
 	}
 	<-done
 	if err != nil {
-		ls.release(p.user.uid)
+		ls.releaseProcess(p.user.uid)
 	}
 	return pid, err
 }
 
-// release tells that a process of a user has ended.
-func (ls launchers) release(uid int) {
+// releaseProcess records that a process of a user has ended.
+func (ls launchers) releaseProcess(uid int) {
 	l := ls[uid]
 	if l == nil {
-		return // not a session's
+		return // not a user of a session
 	}
 	if l.uses--; l.uses > 0 {
 		return
@@ -85,7 +83,7 @@ func newLauncher() (*launcher, error) {
 		defer close(l.ended)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this function
 		var err error
-		l.wrap, err = restrictThread()
+		l.setsOwnMask, err = restrictThread()
 		ready <- err
 		for call := range l.calls {
 			call()
@@ -99,8 +97,8 @@ func newLauncher() (*launcher, error) {
 	return l, nil
 }
 
-// restrictThread reports in wrap whether the thread could not be parted from the others: a
-// container may not be allowed to. Its kernel is Linux then, and guards what is shared.
+// restrictThread separates the thread from the others. It returns wrap = true where a container is not allowed to do
+// that; its kernel is Linux then, which protects the shared objects itself.
 func restrictThread() (wrap bool, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return false, os.NewSyscallError("prctl", err)
@@ -116,7 +114,7 @@ func restrictThread() (wrap bool, err error) {
 	return false, nil
 }
 
-// runMasked becomes another program.
+// runMasked sets the file mode mask and executes another program.
 func runMasked(args []string) error {
 	if len(args) < 2 {
 		return errors.New("masked: want a program and its name")

@@ -18,32 +18,32 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/interpreter"
 )
 
-// Main is the first process of a sandbox, or what a command has started of its program:
-// an applet, the interpreter, or who shows files. It returns its exit status.
+// Main runs the first process of a sandbox, or what a command started the executable as: an applet, the interpreter
+// or the file server. It returns the exit status.
 func Main() int {
 	if len(os.Args) > 1 {
-		if status, known := role(os.Args[1]); known {
+		if status, known := runRole(os.Args[1]); known {
 			return status
 		}
 	}
-	return told(serve())
+	return exitStatus(serveGuest())
 }
 
-// role plays what the first argument names, if it is more than a guest has to know.
-func role(name string) (status int, known bool) {
+// runRole runs the role that the first argument names; known is false if it names none.
+func runRole(name string) (status int, known bool) {
 	switch name {
 	case interpreter.Arg:
 		return interpreter.Main(os.Args[2:]), true
 	case fileserver.Arg:
-		return told(showFiles()), true
+		return exitStatus(showFiles()), true
 	case maskedArg:
-		return told(runMasked(os.Args[2:])), true
+		return exitStatus(runMasked(os.Args[2:])), true
 	}
 	return applet.Main(name)
 }
 
-// told is the exit status for an error, which is said.
-func told(err error) int {
+// exitStatus prints an error and returns the exit status for it.
+func exitStatus(err error) int {
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "guest:", err)
 		return 1
@@ -57,33 +57,33 @@ func showFiles() error {
 	return fileserver.Run(ctx, os.Args[1:], os.Stdout)
 }
 
-func serve() error {
-	calmSignals()
-	// On one processor goroutines hand work to each other without waking a
-	// thread, which is dear in a sandbox: a command takes 15 % less.
+func serveGuest() error {
+	ignoreSignals()
+	// With one processor, goroutines hand work to each other without waking a thread, which is slow in a sandbox: a
+	// command takes 15 % less time.
 	runtime.GOMAXPROCS(1)
-	// Less would save 0.1 MB of an idle sandbox, and have one command in three wait 1.5 ms
-	// for the collector.
+	// A lower value would save 0.1 MB of an idle sandbox, and make one command in three wait 1.5 ms for the
+	// collector.
 	debug.SetGCPercent(100)
 	syscall.Umask(0o022)
 	setup, err := readSetup()
 	if err != nil {
 		return err
 	}
-	groups, err := setup.do()
+	groups, err := setup.apply()
 	if err != nil {
 		return err
 	}
-	if err := prepare(); err != nil {
+	if err := prepareTmp(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	g := newGuest("/") // which is on the sandbox's own disk, whatever is mounted elsewhere
-	g.processes.groups, g.marks = groups, marksDir
+	g := newGuest("/") // the root is on the sandbox's own disk, whatever is mounted elsewhere
+	g.processes.groups, g.markerDir = groups, e2bMarkerDir
 	defer g.Close()
 	if stop, err := g.shareEnviron(ctx); err != nil {
-		// Another guest has the name, where sandboxes share a network.
+		// Another guest has the name if sandboxes share a network.
 		_, _ = fmt.Fprintln(os.Stderr, "guest: share the environment:", err)
 	} else {
 		defer stop()
@@ -101,9 +101,9 @@ func serveConduit(ctx context.Context, g *Guest) error {
 	if err != nil {
 		return err
 	}
-	defer ln.wait()
+	defer ln.waitForRelays()
 	server := newServer(g.Handler())
-	ended := context.AfterFunc(ctx, func() { _ = server.Close() }) // what is being served ends with the sandbox
+	ended := context.AfterFunc(ctx, func() { _ = server.Close() }) // requests in progress end with the sandbox
 	defer ended()
 	if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -111,7 +111,7 @@ func serveConduit(ctx context.Context, g *Guest) error {
 	return nil
 }
 
-// newServer speaks HTTP/1.1 and, without encryption, HTTP/2.
+// newServer returns a server for HTTP/1.1 and unencrypted HTTP/2.
 func newServer(h http.Handler) *http.Server {
 	server := &http.Server{
 		Handler:           h,
@@ -124,19 +124,18 @@ func newServer(h http.Handler) *http.Server {
 	return server
 }
 
-// calmSignals keeps what programs inside send to the first process from ending
-// the sandbox, and gives up the real-time signals: Go's runtime catches all of
-// them, and each process that it starts resets one after the other first, which
-// is half of that process's system calls before it is a program.
-func calmSignals() {
+// ignoreSignals prevents signals from programs in the sandbox from ending the first process. It also resets the
+// real-time signals: Go's runtime catches all of them, and every new process would first reset them one by one, which
+// is half of its system calls before it executes its program.
+func ignoreSignals() {
 	if os.Getpid() != 1 {
 		return
 	}
-	// Nobody reads them: who sends the first process a hangup means well.
+	// The channel is never read: the signals are only to be caught.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT)
 	const first, last = 34, 64
 	for sig := syscall.Signal(first); sig <= last; sig++ {
-		signal.Ignore(sig) // the runtime lets go of it, but what is ignored is inherited
+		signal.Ignore(sig) // the runtime stops catching it, but ignoring is inherited
 		resetSignal(sig)
 	}
 }
@@ -147,14 +146,14 @@ func resetSignal(sig syscall.Signal) {
 		handler, flags, restorer uintptr
 		mask                     uint64
 	}
-	// A signal that cannot be set has its default.
+	// A signal that cannot be set has its default effect.
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig),
-		uintptr(unsafe.Pointer(&action)), //nolint:gosec // that is how this call takes it
+		uintptr(unsafe.Pointer(&action)), //nolint:gosec // the form of this system call
 		0, unsafe.Sizeof(action.mask), 0, 0)
 }
 
-// prepare makes what every program expects and not every root file system has.
-func prepare() error {
+// prepareTmp creates /tmp, which every program expects and not every root file system has.
+func prepareTmp() error {
 	if err := os.MkdirAll("/tmp", 0o777); err != nil {
 		return err
 	}

@@ -8,34 +8,33 @@ import (
 	"time"
 )
 
-// outOfMemory is the error that the end of a process carries when it was killed
-// because the sandbox's memory had run out. Its status is that of any other
-// process that was killed.
+// outOfMemory is the error text for a process that was killed because the sandbox had no memory left. Its status is
+// that of any killed process.
 const outOfMemory = "out of memory: killed"
 
-// What a killed program held comes free little by little. Meanwhile another one
-// is killed only if it is about as large: not whoever is left.
+// The memory of a killed program is freed gradually. Until then another one is killed only if it is about as large,
+// so that small programs survive.
 const (
 	killPause    = time.Second
 	killFraction = 4
 )
 
-// lastKill is the program that was killed last for its memory.
+// lastKill is the last program that was killed for its memory.
 type lastKill struct {
 	at    time.Time
 	pages int64
 }
 
-// holder is a process that holds memory.
-type holder struct {
+// processMemory is a process and how much memory it uses.
+type processMemory struct {
 	pid   int
 	pages int64
-	ours  bool // it runs our program
+	ours  bool // it runs the guest's executable
 }
 
-// killLargest kills the program that holds the most memory.
+// killLargest kills the program that uses the most memory.
 func (ps *processes) killLargest() {
-	victim := largest(holders(os.Getpid()))
+	victim := largestProcess(listProcesses(os.Getpid()))
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if victim.pid == 0 || time.Since(ps.killed.at) < killPause && victim.pages < ps.killed.pages/killFraction {
@@ -50,20 +49,20 @@ func (ps *processes) killLargest() {
 	_ = syscall.Kill(victim.pid, syscall.SIGKILL) // it may just have ended
 }
 
-// largest returns the process with the most memory, none if there is none. What runs our
-// program, such as the interpreter of all kernels, serves others and holds little: it is
-// the one only where nobody else is left.
-func largest(all []holder) (most holder) {
+// largestProcess returns the process that uses the most memory, the zero value if there is no process. A process of
+// the guest's executable, such as the interpreter, serves others and uses little: it is chosen only if there is no
+// other process.
+func largestProcess(all []processMemory) (found processMemory) {
 	for _, h := range all {
-		if most.pid == 0 || most.ours && !h.ours || most.ours == h.ours && h.pages > most.pages {
-			most = h
+		if found.pid == 0 || found.ours && !h.ours || found.ours == h.ours && h.pages > found.pages {
+			found = h
 		}
 	}
-	return most
+	return found
 }
 
-// holders returns all processes but this one.
-func holders(self int) (all []holder) {
+// listProcesses returns all processes except self.
+func listProcesses(self int) (all []processMemory) {
 	proc, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -92,7 +91,7 @@ func holders(self int) (all []holder) {
 			continue
 		}
 		exe, exeErr := os.Stat("/proc/" + name + "/exe")
-		all = append(all, holder{n, pages, ownErr == nil && exeErr == nil && os.SameFile(own, exe)})
+		all = append(all, processMemory{n, pages, ownErr == nil && exeErr == nil && os.SameFile(own, exe)})
 	}
 	return all
 }

@@ -9,16 +9,16 @@ import (
 func TestLargest(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		all  []holder
+		all  []processMemory
 		want int
 	}{
 		"nobody":               {nil, 0},
-		"the largest":          {[]holder{{2, 10, false}, {3, 30, false}, {4, 20, false}}, 3},
-		"never ours":           {[]holder{{2, 90, true}, {3, 1, false}, {4, 2, false}, {5, 80, true}}, 4},
-		"ours if there is one": {[]holder{{2, 10, true}, {3, 20, true}}, 3},
-		"without any memory":   {[]holder{{2, 0, true}, {3, 0, false}}, 3},
+		"the largest":          {[]processMemory{{2, 10, false}, {3, 30, false}, {4, 20, false}}, 3},
+		"never ours":           {[]processMemory{{2, 90, true}, {3, 1, false}, {4, 2, false}, {5, 80, true}}, 4},
+		"ours if there is one": {[]processMemory{{2, 10, true}, {3, 20, true}}, 3},
+		"without any memory":   {[]processMemory{{2, 0, true}, {3, 0, false}}, 3},
 	} {
-		if got := largest(tc.all); got.pid != tc.want {
+		if got := largestProcess(tc.all); got.pid != tc.want {
 			t.Errorf("%s: %d, want %d", name, got.pid, tc.want)
 		}
 	}
@@ -28,10 +28,10 @@ func TestLargest(t *testing.T) {
 func TestHolders(t *testing.T) {
 	t.Parallel()
 	self := os.Getpid()
-	for _, h := range holders(0) {
+	for _, h := range listProcesses(0) {
 		if h.pid == self && h.ours && h.pages > 0 {
 			return
 		}
 	}
-	t.Errorf("process %d is not among %+v", self, holders(0))
+	t.Errorf("process %d is not among %+v", self, listProcesses(0))
 }

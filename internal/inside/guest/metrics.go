@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// metrics is the body of /metrics. What the machine does not tell is 0.
+// metrics is the body of /metrics. Unknown values are 0.
 type metrics struct {
 	Timestamp int64   `json:"ts"` // seconds since 1970
 	CPUCount  int     `json:"cpu_count"`
@@ -36,7 +36,7 @@ type cpuMeter struct {
 }
 
 func (g *Guest) serveMetrics(w http.ResponseWriter, _ *http.Request) {
-	m := metrics{Timestamp: time.Now().Unix(), CPUCount: runtime.NumCPU(), CPUUsed: g.cpu.measure()}
+	m := metrics{Timestamp: time.Now().Unix(), CPUCount: runtime.NumCPU(), CPUUsed: g.cpu.measureLoad()}
 	memory := readMemory()
 	m.MemTotal, m.MemCache = memory["MemTotal"], memory["Cached"]
 	m.MemUsed = m.MemTotal - min(m.MemTotal, memory["MemAvailable"])
@@ -49,8 +49,8 @@ func (g *Guest) serveMetrics(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, m)
 }
 
-// measure returns how busy the CPUs were since the last call, in percent.
-func (c *cpuMeter) measure() float64 {
+// measureLoad returns how busy the CPUs were since the last call, in percent.
+func (c *cpuMeter) measureLoad() float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	busy, all := readCPU()
@@ -82,7 +82,7 @@ func readCPU() (busy, all uint64) {
 	return busy, all
 }
 
-// readMemory returns what /proc/meminfo tells, in bytes.
+// readMemory returns the values of /proc/meminfo in bytes.
 func readMemory() map[string]uint64 {
 	values := make(map[string]uint64)
 	eachField("/proc/meminfo", func(fields []string) bool {

@@ -21,39 +21,39 @@ import (
 const (
 	chunk         = 32 << 10 // bytes of one output event
 	terminalChunk = 16 << 10
-	// silence is how long after the end of a process its output, if others
-	// still hold it open, must be still before it counts as complete.
-	silence = 200 * time.Millisecond
-	// reopenWait is how often a terminal that its process has closed is looked at
-	// again. To close our end before the process has ended would kill it: that is
-	// a hang-up.
-	reopenWait = 20 * time.Millisecond
-	// keepExits is how long a late client still hears of a process's end.
+	// outputSilence is how long output must be silent after the end of its process to count as complete, if other
+	// processes still hold it open.
+	outputSilence = 200 * time.Millisecond
+	// reopenInterval is how often the guest checks a terminal that its process has closed. Closing the guest's end
+	// before the process has ended would kill the process with a hang-up.
+	reopenInterval = 20 * time.Millisecond
+	// keepExits is how long the guest reports the end of a process to clients that connect late.
 	keepExits = 30 * time.Second
-	mostExits = 1000
+	maxExits  = 1000
 )
 
-// child is a process the guest started.
+// child is a process that the guest started.
 type child struct {
 	pid     int
 	uid     int
 	tag     *string
 	config  *process.ProcessConfig
 	command *command
-	// neverHeld says that no client holds the process back: it named the command.
-	neverHeld bool
+	// neverBlocked says that clients read the command's log, so a slow client does not block the process. It is set
+	// when the client chose the command's ID.
+	neverBlocked bool
 
-	terminal *os.File // nil without one
+	terminal *os.File // nil without a terminal
 	inputMu  sync.Mutex
 	input    *os.File // nil without
 
 	mu          sync.Mutex
 	subscribers map[*subscriber]bool
 	timedOut    bool
-	outOfMemory bool // killed for it
+	outOfMemory bool // killed because memory ran out
 
 	end     *process.ProcessEvent_EndEvent // set before ended is closed
-	endedAt time.Time                      // set when it is retired
+	endedAt time.Time                      // set by retireProcess
 	ended   chan struct{}                  // closed when the process has ended and its output is complete
 }
 
@@ -62,31 +62,30 @@ type subscriber struct {
 	mu     sync.Mutex
 	send   func(*process.ProcessEvent) error
 	closed bool
-	sent   chan struct{} // has room for one: tells that something was sent
+	sent   chan struct{} // signals that something was sent; capacity 1
 }
 
 func newSubscriber(send func(*process.ProcessEvent) error) *subscriber {
 	return &subscriber{send: send, sent: make(chan struct{}, 1)}
 }
 
-// deliver sends an event, unless the client is gone. It blocks while the client
-// does not read, which holds the process back.
-func (s *subscriber) deliver(e *process.ProcessEvent) {
+// sendEvent sends an event, unless the client has disconnected. It blocks while the client does not read, which also
+// blocks the process.
+func (s *subscriber) sendEvent(e *process.ProcessEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.deliverLocked(e)
+	s.sendEventLocked(e)
 }
 
-// introduce sends a first event, once subscribe has seen to it that all others come after it:
-// who has the first one misses nothing from then on.
-func (s *subscriber) introduce(e *process.ProcessEvent, subscribe func()) {
+// sendFirstEvent calls subscribe and then sends a first event, so that every later event comes after the first one.
+func (s *subscriber) sendFirstEvent(e *process.ProcessEvent, subscribe func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	subscribe()
-	s.deliverLocked(e)
+	s.sendEventLocked(e)
 }
 
-func (s *subscriber) deliverLocked(e *process.ProcessEvent) {
+func (s *subscriber) sendEventLocked(e *process.ProcessEvent) {
 	if s.closed {
 		return
 	}
@@ -99,29 +98,29 @@ func (s *subscriber) deliverLocked(e *process.ProcessEvent) {
 	}
 }
 
-// close returns when nothing is being sent and nothing will be.
+// close prevents further sends and waits for the current one.
 func (s *subscriber) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
 }
 
-// processes are all that the guest started and, for a while, those that ended.
+// processes are the running processes that the guest started, and for a while those that have ended.
 type processes struct {
 	reaper *reaper
 	self   identity
-	null   *os.File // an empty input for all
-	// nullErr is why there is none.
+	null   *os.File // an empty standard input for all processes
+	// nullErr is the error of opening null.
 	nullErr error
 	groups  programGroups
-	// killFirst says that it is the machine's kernel that kills when memory is out. The
-	// largest program may still be ending when it looks again, and find only the guest.
+	// killFirst says that the machine's kernel kills programs when memory runs out. It must prefer every program to
+	// the guest: the largest program may still be ending when the kernel looks for the next one.
 	killFirst bool
-	journal   *commandList
+	commands  *commandList
 	wg        sync.WaitGroup
 
 	mu sync.Mutex
-	// launchers are for the processes of sessions.
+	// launchers start the processes of sessions.
 	launchers launchers
 	byPID     map[int]*child
 	exits     []*child // ended, oldest first
@@ -129,19 +128,18 @@ type processes struct {
 	killed    lastKill
 }
 
-// newProcesses keeps what does not fit into memory of processes' output in a
-// nameless file in journalDir.
-func newProcesses(journalDir string) *processes {
+// newProcesses returns an empty list. Output of commands that exceeds memory goes into an unnamed file in logDir.
+func newProcesses(logDir string) *processes {
 	ps := &processes{
 		reaper: newReaper(), self: ownIdentity(), groups: noGroups(),
-		journal: newCommands(journalDir), byPID: make(map[int]*child), launchers: make(launchers),
+		commands: newCommands(logDir), byPID: make(map[int]*child), launchers: make(launchers),
 	}
 	ps.null, ps.nullErr = os.Open(os.DevNull)
 	return ps
 }
 
-// plan is a process about to be started.
-type plan struct {
+// startPlan describes a process to start.
+type startPlan struct {
 	user    user
 	program string
 	args    []string
@@ -149,15 +147,15 @@ type plan struct {
 	dir     string
 	stdin   bool
 	size    *pty.Winsize // nil without a terminal
-	command string       // its id
-	// neverHeld as in child
-	neverHeld bool
+	command string       // command ID
+	// neverBlocked: see child.
+	neverBlocked bool
 }
 
-// start starts a process that first, if not nil, follows from its beginning.
-func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber) (*child, error) {
+// startProcess starts a process; first, if not nil, follows it from its beginning.
+func (ps *processes) startProcess(p startPlan, req *process.StartRequest, first *subscriber) (*child, error) {
 	c := &child{
-		tag: req.Tag, config: req.GetProcess(), neverHeld: p.neverHeld,
+		tag: req.Tag, config: req.GetProcess(), neverBlocked: p.neverBlocked,
 		subscribers: make(map[*subscriber]bool), ended: make(chan struct{}),
 	}
 	if first != nil {
@@ -178,7 +176,7 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		Files: streams.theirs,
 		Sys: &syscall.SysProcAttr{
 			Setsid: true, Setctty: p.size != nil, Ctty: 0,
-			Credential:  ps.self.credential(p.user),
+			Credential:  ps.self.credentialFor(p.user),
 			UseCgroupFD: ps.groups.usual != noGroup, CgroupFD: ps.groups.usual,
 		},
 	}
@@ -188,16 +186,16 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		streams.closeOurs()
 		return nil, errors.New("the guest is ending")
 	}
-	if ps.journal.find(p.command) != nil {
+	if ps.commands.findCommand(p.command) != nil {
 		streams.closeOurs()
-		return nil, fmt.Errorf("%w: %s", errExists, p.command)
+		return nil, fmt.Errorf("%w: %s", errCommandExists, p.command)
 	}
-	c.pid, err = ps.reaper.start(
+	c.pid, err = ps.reaper.startChild(
 		func() (int, error) {
 			if p.user.isSession() {
-				return ps.launchers.start(p, func(program string, args []string) (int, error) { return ps.fork(program, args, attr) })
+				return ps.launchers.startProcess(p, func(program string, args []string) (int, error) { return ps.forkProgram(program, args, attr) })
 			}
-			return ps.fork(p.program, p.args, attr)
+			return ps.forkProgram(p.program, p.args, attr)
 		},
 		func(ws syscall.WaitStatus) { exited <- ws })
 	if err != nil {
@@ -205,14 +203,14 @@ func (ps *processes) start(p plan, req *process.StartRequest, first *subscriber)
 		return nil, &startError{p.args[0], err}
 	}
 	c.terminal, c.input, c.uid = streams.terminal, streams.input, p.user.uid
-	c.command = ps.journal.add(p.command, c.pid, req)
+	c.command = ps.commands.addCommand(p.command, c.pid, req)
 	ps.byPID[c.pid] = c
-	ps.wg.Go(func() { ps.follow(c, streams, exited) })
+	ps.wg.Go(func() { ps.followProcess(c, streams, exited) })
 	return c, nil
 }
 
-// fork starts a process, at the limit of processes in the group that has room left.
-func (ps *processes) fork(program string, args []string, attr *syscall.ProcAttr) (int, error) {
+// forkProgram starts a process. If the group for programs is full, it uses the spare group.
+func (ps *processes) forkProgram(program string, args []string, attr *syscall.ProcAttr) (int, error) {
 	pid, err := syscall.ForkExec(program, args, attr)
 	if errors.Is(err, syscall.EAGAIN) && ps.groups.spare != noGroup {
 		attr.Sys.CgroupFD = ps.groups.spare
@@ -224,14 +222,14 @@ func (ps *processes) fork(program string, args []string, attr *syscall.ProcAttr)
 	return pid, err
 }
 
-// killFirst has the machine's kernel kill a process, and what that starts, rather than
-// the guest when memory is out. The process may have ended.
+// killFirst makes the machine's kernel prefer a process and its children to the guest when memory runs out. The
+// process may have ended.
 func killFirst(pid int) {
-	const some = "500" // half of the memory more than it has
+	const some = "500" // counts as half of the memory more than it uses
 	_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj"), []byte(some), 0)
 }
 
-// identity is whom this program runs as.
+// identity is the user and groups that this process runs as.
 type identity struct {
 	uid, gid int
 	groups   []int
@@ -240,14 +238,14 @@ type identity struct {
 func ownIdentity() identity {
 	groups, err := os.Getgroups()
 	if err != nil {
-		groups = []int{-1} // equal to nobody's
+		groups = []int{-1} // equal to no user's groups
 	}
 	return identity{os.Getuid(), os.Getgid(), groups}
 }
 
-// credential is nil when nothing changes: that spares a process three system
-// calls, and a guest that is not root can start processes too.
-func (own identity) credential(u user) *syscall.Credential {
+// credentialFor returns the credential for a user, or nil if nothing changes: that saves the new process three system
+// calls, and lets a guest that is not root start processes.
+func (own identity) credentialFor(u user) *syscall.Credential {
 	same := u.gid == own.gid && slices.Equal(u.groups, own.groups)
 	if u.uid == own.uid && (u.uid != 0 || same) {
 		return nil
@@ -259,12 +257,12 @@ func (own identity) credential(u user) *syscall.Credential {
 	return c
 }
 
-// follow sees a process through: output first, then its end.
-func (ps *processes) follow(c *child, s *streams, exited <-chan syscall.WaitStatus) {
+// followProcess waits for the output of a process and then for its end.
+func (ps *processes) followProcess(c *child, s *streams, exited <-chan syscall.WaitStatus) {
 	announced := &process.ProcessEvent{Event: &process.ProcessEvent_Start{
 		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
 	}}
-	c.publish(announced)
+	c.publishEvent(announced)
 	var outputs sync.WaitGroup
 	over := make(chan struct{})
 	for _, o := range s.outputs {
@@ -273,29 +271,29 @@ func (ps *processes) follow(c *child, s *streams, exited <-chan syscall.WaitStat
 	ws := <-exited
 	close(over)
 	for _, o := range s.outputs {
-		_ = o.file.SetReadDeadline(time.Now().Add(silence)) // wakes a reader that waits for others
+		_ = o.file.SetReadDeadline(time.Now().Add(outputSilence)) // ends a read that other processes keep waiting
 	}
 	outputs.Wait()
-	c.finish(ws)
-	ps.retire(c)
+	c.recordEnd(ws)
+	ps.retireProcess(c)
 }
 
-// copyOutput journals and sends what o holds until it ends, or until the process has ended
-// (over is closed) and o is still. What comes later, from others who hold it
-// open, is read and dropped: else they would die of a broken pipe.
+// copyOutput logs and sends the output of o until it ends, or until the process has ended (over is closed) and o is
+// silent. Later output of other processes that hold o open is read and dropped; otherwise a broken pipe would end
+// them.
 func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 	buf := make([]byte, o.chunk)
 	for {
 		n, err := o.file.Read(buf)
 		if n > 0 {
-			c.put(o, buf[:n])
+			c.addOutput(o, buf[:n])
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			_ = o.file.SetReadDeadline(time.Time{})
-			// On a busy machine the time may be over before anybody has looked.
+			// On a busy machine the deadline may pass before anything was read.
 			if n := readNow(o.file, buf); n > 0 {
-				c.put(o, buf[:n])
-				_ = o.file.SetReadDeadline(time.Now().Add(silence))
+				c.addOutput(o, buf[:n])
+				_ = o.file.SetReadDeadline(time.Now().Add(outputSilence))
 				continue
 			}
 			wg.Go(func() {
@@ -304,26 +302,26 @@ func (c *child) copyOutput(o output, over <-chan struct{}, wg *sync.WaitGroup) {
 			})
 			return
 		}
-		if errors.Is(err, syscall.EIO) && !isOver(over, reopenWait) {
-			continue // nobody has the terminal open just now
+		if errors.Is(err, syscall.EIO) && !isOver(over, reopenInterval) {
+			continue // no process has the terminal open at the moment
 		}
 		if err != nil { // EOF, or for a terminal EIO
 			_ = o.file.Close()
 			return
 		}
 		if isOver(over, 0) {
-			_ = o.file.SetReadDeadline(time.Now().Add(silence))
+			_ = o.file.SetReadDeadline(time.Now().Add(outputSilence))
 		}
 	}
 }
 
-// put takes a piece of output. It is journaled before anybody can hold it back.
-func (c *child) put(o output, b []byte) {
+// addOutput logs a piece of output, then sends it to subscribers, which may block.
+func (c *child) addOutput(o output, b []byte) {
 	c.command.log.Append(o.stream, b)
-	c.publish(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(b)}})
+	c.publishEvent(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: o.event(b)}})
 }
 
-// readNow reads what is there without waiting, and returns 0 if there is nothing.
+// readNow reads available data without waiting. It returns 0 if no data is available.
 func readNow(f *os.File, buf []byte) (n int) {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -339,7 +337,7 @@ func readNow(f *os.File, buf []byte) (n int) {
 	return max(n, 0)
 }
 
-// isOver reports whether a process has ended, or ends within some time.
+// isOver reports whether a process has ended, or ends within a duration.
 func isOver(over <-chan struct{}, within time.Duration) bool {
 	select {
 	case <-over:
@@ -357,7 +355,7 @@ func isOver(over <-chan struct{}, within time.Duration) bool {
 	}
 }
 
-func (c *child) publish(e *process.ProcessEvent) {
+func (c *child) publishEvent(e *process.ProcessEvent) {
 	c.mu.Lock()
 	list := make([]*subscriber, 0, len(c.subscribers))
 	for s := range c.subscribers {
@@ -365,12 +363,12 @@ func (c *child) publish(e *process.ProcessEvent) {
 	}
 	c.mu.Unlock()
 	for _, s := range list {
-		s.deliver(e)
+		s.sendEvent(e)
 	}
 }
 
-// finish tells how the process ended.
-func (c *child) finish(ws syscall.WaitStatus) {
+// recordEnd records how the process ended.
+func (c *child) recordEnd(ws syscall.WaitStatus) {
 	c.inputMu.Lock()
 	if c.input != nil {
 		_ = c.input.Close()
@@ -396,31 +394,30 @@ func (c *child) finish(ws syscall.WaitStatus) {
 	timedOut := c.timedOut
 	c.mu.Unlock()
 	c.end = end
-	c.command.finish(end, timedOut)
+	c.command.setEnd(end, timedOut)
 	close(c.ended)
 }
 
-// retire keeps an ended process for late clients, within bounds: its number,
-// tag and end.
-func (ps *processes) retire(c *child) {
-	ps.journal.retire(c.command)
+// retireProcess keeps an ended process for late clients, within bounds: its PID, tag and end.
+func (ps *processes) retireProcess(c *child) {
+	ps.commands.addEnded(c.command)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	delete(ps.byPID, c.pid)
-	ps.launchers.release(c.uid)
-	c.config = nil // a client may have made it megabytes long
+	ps.launchers.releaseProcess(c.uid)
+	c.config = nil // it may be megabytes long
 	ps.exits = append(ps.exits, c)
 	now := time.Now()
 	c.endedAt = now
-	// Whoever ends later cleans up: a timer for each would keep them all.
+	// The next process that ends cleans up: timers for all would keep them in memory.
 	ps.exits = slices.DeleteFunc(ps.exits, func(e *child) bool { return now.Sub(e.endedAt) > keepExits })
-	if len(ps.exits) > mostExits {
-		ps.exits = slices.Delete(ps.exits, 0, len(ps.exits)-mostExits)
+	if len(ps.exits) > maxExits {
+		ps.exits = slices.Delete(ps.exits, 0, len(ps.exits)-maxExits)
 	}
 }
 
-// find returns the process a client means.
-func (ps *processes) find(s *process.ProcessSelector) (*child, error) {
+// findProcess returns the process that a client selects.
+func (ps *processes) findProcess(s *process.ProcessSelector) (*child, error) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	switch by := s.GetSelector().(type) {
@@ -450,7 +447,7 @@ func (ps *processes) find(s *process.ProcessSelector) (*child, error) {
 	return nil, errors.New("no process selected")
 }
 
-// close kills everything and waits.
+// close kills all processes and waits for them.
 func (ps *processes) close() {
 	ps.mu.Lock()
 	ps.closed = true
@@ -460,16 +457,16 @@ func (ps *processes) close() {
 	}
 	ps.mu.Unlock()
 	for _, c := range list {
-		_ = ps.reaper.signal(c.pid, syscall.SIGKILL) // it may just have ended
+		_ = ps.reaper.signalChild(c.pid, syscall.SIGKILL) // it may just have ended
 	}
 	ps.wg.Wait()
 	ps.reaper.close()
-	_ = ps.null.Close()          // it was only read
-	_ = ps.journal.store.Close() // it ends with us
+	_ = ps.null.Close()           // it was only read
+	_ = ps.commands.store.Close() // the log ends with the guest
 }
 
-// write passes input on. It returns when all of it is taken or ctx ends.
-func (c *child) write(ctx context.Context, data []byte) error {
+// writeInput writes to the input of the process. It returns when all of it is written or ctx ends.
+func (c *child) writeInput(ctx context.Context, data []byte) error {
 	c.inputMu.Lock()
 	defer c.inputMu.Unlock()
 	f := c.input
@@ -486,7 +483,7 @@ func (c *child) write(ctx context.Context, data []byte) error {
 		}
 	}()
 	if c.terminal != nil {
-		return keys(f, data)
+		return writeKeys(f, data)
 	}
 	_, err := f.Write(data)
 	return err
@@ -496,7 +493,7 @@ func (c *child) closeInput() error {
 	c.inputMu.Lock()
 	defer c.inputMu.Unlock()
 	if c.terminal != nil {
-		return errors.New("a terminal's input is ended by Ctrl-D")
+		return errors.New("end the input of a terminal with Ctrl-D")
 	}
 	if c.input == nil {
 		return nil

@@ -28,7 +28,7 @@ func TestManyProcesses(t *testing.T) {
 			t.Fatalf("got %q", got)
 		}
 	}
-	for range mostExits / 10 { // the memory of ended processes fills up
+	for range maxExits / 10 { // the memory of ended processes fills up
 		start()
 	}
 	before := measure(t)
@@ -41,7 +41,7 @@ func TestManyProcesses(t *testing.T) {
 		t.Errorf("grew from %+v to %+v", before, after)
 	}
 	// What is remembered of each is little.
-	if remembered := uint64(min(total, mostEnded)) << 10; after.heap > before.heap+(2<<20)+remembered {
+	if remembered := uint64(min(total, maxEndedCommands)) << 10; after.heap > before.heap+(2<<20)+remembered {
 		t.Errorf("the heap grew from %d to %d bytes", before.heap, after.heap)
 	}
 	if list := send(t, s, http.MethodPost, "/process.Process/List", "application/json", "{}"); compact(t, list.body) != "{}" {

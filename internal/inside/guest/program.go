@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// startError is a process that could not be started.
+// startError is the error of a process that could not be started.
 type startError struct {
 	program string
 	err     error
@@ -19,8 +19,7 @@ func (e *startError) Error() string { return fmt.Sprintf("start %q: %v", e.progr
 
 func (e *startError) Unwrap() error { return e.err }
 
-// lookPath finds a program the way a shell does, but with the path of the
-// process to be.
+// lookPath finds a program as a shell does, with the PATH and working directory of the new process.
 func lookPath(name, searchPath, dir string) (string, error) {
 	if strings.Contains(name, "/") {
 		if !path.IsAbs(name) {

@@ -11,11 +11,10 @@ import (
 	"syscall"
 )
 
-// reaper collects the exit statuses of processes. As the first process of a
-// sandbox it also collects those of orphans, which are its children too.
+// reaper collects the exit statuses of processes. In the first process of a sandbox it also collects those of
+// orphans, which become its children.
 //
-// Processes must be started under its lock: else an exit could be collected
-// before anybody knows the process.
+// Processes must be started with its lock held: otherwise it could collect an exit before the process is recorded.
 type reaper struct {
 	mu       sync.Mutex
 	children map[int]func(syscall.WaitStatus) // by pid, called once
@@ -27,21 +26,21 @@ type reaper struct {
 func newReaper() *reaper {
 	r := &reaper{
 		children: make(map[int]func(syscall.WaitStatus)),
-		signals:  make(chan os.Signal, 1), // one that waits stands for all that follow
+		signals:  make(chan os.Signal, 1), // a waiting signal stands for all later ones
 		done:     make(chan struct{}),
 	}
 	signal.Notify(r.signals, syscall.SIGCHLD)
 	go func() {
 		defer close(r.done)
 		for range r.signals {
-			r.collect()
+			r.collectAll()
 		}
 	}()
 	return r
 }
 
-// start runs f, which starts a process, and has exited called with its status.
-func (r *reaper) start(f func() (pid int, err error), exited func(syscall.WaitStatus)) (int, error) {
+// startChild runs f, which starts a process, and calls exited with the status of that process.
+func (r *reaper) startChild(f func() (pid int, err error), exited func(syscall.WaitStatus)) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := f()
@@ -51,17 +50,16 @@ func (r *reaper) start(f func() (pid int, err error), exited func(syscall.WaitSt
 	return pid, err
 }
 
-// signal sends a signal to a child that has not been collected, so that its
-// number cannot be another's yet, and to everything in its session: its own
-// process group and those that a shell with job control, or timeout(1), made.
-func (r *reaper) signal(pid int, sig syscall.Signal) error {
+// signalChild sends a signal to a child that has not been collected, so its PID cannot belong to another process, and
+// to everything in its session: its own process group, and those that a shell with job control or timeout(1) created.
+func (r *reaper) signalChild(pid int, sig syscall.Signal) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.children[pid] == nil {
 		return os.ErrProcessDone
 	}
 	err := syscall.Kill(-pid, sig)
-	// What is killed may be starting others meanwhile.
+	// Processes may start others while they are killed.
 	for range maxKillRounds {
 		others := otherGroups(pid)
 		for _, group := range others {
@@ -77,8 +75,7 @@ func (r *reaper) signal(pid int, sig syscall.Signal) error {
 // maxKillRounds bounds a race against processes that start others.
 const maxKillRounds = 20
 
-// otherGroups returns the process groups of a session besides the leader's that
-// have a living member.
+// otherGroups returns the process groups of a session, except the leader's, that have a living member.
 func otherGroups(session int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -114,7 +111,7 @@ func parseStat(stat string) (group, session int, alive bool) {
 	return group, session, alive && err1 == nil && err2 == nil && group > 1
 }
 
-func (r *reaper) collect() {
+func (r *reaper) collectAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if os.Getpid() == 1 {
@@ -123,7 +120,7 @@ func (r *reaper) collect() {
 		}
 		return
 	}
-	for pid := range r.children { // others in this process may have children of their own
+	for pid := range r.children { // other code in this process may have children of its own
 		r.collectOne(pid)
 	}
 }

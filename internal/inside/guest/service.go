@@ -32,16 +32,15 @@ const (
 	defaultPath      = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// userOf returns the user that a call names by HTTP basic authentication, else
-// the default one.
+// userOf returns the user that a call names by HTTP basic authentication, otherwise the default user.
 func (g *Guest) userOf(header http.Header) (user, error) {
-	name := g.current().user
+	name := g.currentSettings().user
 	if basic, ok := strings.CutPrefix(header.Get("Authorization"), "Basic "); ok {
 		raw, err := base64.StdEncoding.DecodeString(basic)
 		if err != nil {
 			return user{}, errUser("")
 		}
-		// The form is NAME:PASSWORD; our own form uid:gid ends in one more colon.
+		// The form is NAME:PASSWORD; sandpit's own form uid:gid ends in another colon.
 		given := string(raw)
 		if i := strings.LastIndexByte(given, ':'); i >= 0 {
 			given = given[:i]
@@ -50,95 +49,94 @@ func (g *Guest) userOf(header http.Header) (user, error) {
 			name = given
 		}
 	}
-	return g.accounts.lookup(name)
+	return g.accounts.lookupUser(name)
 }
 
 // Start implements the service.
 func (s *processService) Start(ctx context.Context, req *connect.Request[process.StartRequest], stream *connect.ServerStream[process.StartResponse]) error {
-	p, err := s.plan(req.Header(), req.Msg)
+	p, err := s.planStart(req.Header(), req.Msg)
 	if err != nil {
 		return err
 	}
-	if p.command, p.neverHeld, err = commandID(req.Header()); err != nil {
+	if p.command, p.neverBlocked, err = commandID(req.Header()); err != nil {
 		return err
 	}
 	stream.ResponseHeader().Set(IDHeader, p.command)
 	send := func(e *process.ProcessEvent) error { return stream.Send(&process.StartResponse{Event: e}) }
 	var follower *subscriber
-	if !p.neverHeld {
+	if !p.neverBlocked {
 		follower = newSubscriber(send)
 	}
-	c, err := s.guest.processes.start(p, req.Msg, follower)
+	c, err := s.guest.processes.startProcess(p, req.Msg, follower)
 	if err != nil {
 		return wireError(err)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		// It bounds the process even when the client goes away.
-		s.guest.processes.limit(c, time.Until(deadline))
+		// The deadline bounds the process even after the client has disconnected.
+		s.guest.processes.limitTime(c, time.Until(deadline))
 	}
-	if c.neverHeld {
-		return s.replay(ctx, req.Header(), c, commandlog.Offsets{}, send)
+	if c.neverBlocked {
+		return s.streamLog(ctx, req.Header(), c, commandlog.Offsets{}, send)
 	}
-	return s.wait(ctx, req.Header(), c, follower)
+	return s.waitForEnd(ctx, req.Header(), c, follower)
 }
 
 // Connect implements the service.
 func (s *processService) Connect(ctx context.Context, req *connect.Request[process.ConnectRequest], stream *connect.ServerStream[process.ConnectResponse]) error {
-	c, err := s.find(req.Msg.GetProcess())
+	c, err := s.findProcess(req.Msg.GetProcess())
 	if err != nil {
 		return err
 	}
 	stream.ResponseHeader().Set(IDHeader, c.command.id)
 	send := func(e *process.ProcessEvent) error { return stream.Send(&process.ConnectResponse{Event: e}) }
-	if c.neverHeld {
+	if c.neverBlocked {
 		size, _ := c.command.log.Amounts()
-		return s.replay(ctx, req.Header(), c, size, send)
+		return s.streamLog(ctx, req.Header(), c, size, send)
 	}
 	follower := newSubscriber(send)
-	follower.introduce(started(c), func() {
+	follower.sendFirstEvent(startEvent(c), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.subscribers[follower] = true
 	})
-	return s.wait(ctx, req.Header(), c, follower)
+	return s.waitForEnd(ctx, req.Header(), c, follower)
 }
 
-func started(c *child) *process.ProcessEvent {
+func startEvent(c *child) *process.ProcessEvent {
 	return &process.ProcessEvent{Event: &process.ProcessEvent_Start{
 		Start: &process.ProcessEvent_StartEvent{Pid: uint32(c.pid)},
 	}}
 }
 
-// errSlow is for a client that cannot be told all in this form.
+// errSlow is for a client that missed output and cannot be sent the gap in this protocol.
 var errSlow = errors.New("output was dropped before it was read; follow the command to have the rest")
 
-// replay is wait for a client that never holds the process back: it is told what is
-// in the journal.
-func (s *processService) replay(ctx context.Context, header http.Header, c *child, from commandlog.Offsets, send func(*process.ProcessEvent) error) error {
-	if err := send(started(c)); err != nil {
+// streamLog sends a client the command's log, so that the client never blocks the process.
+func (s *processService) streamLog(ctx context.Context, header http.Header, c *child, from commandlog.Offsets, send func(*process.ProcessEvent) error) error {
+	if err := send(startEvent(c)); err != nil {
 		return err
 	}
-	f := following{
+	f := logFollower{
 		command: c.command, interval: keepAliveInterval(header),
 		keepAlive: func() error {
 			return send(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{Keepalive: &process.ProcessEvent_KeepAlive{}}})
 		},
-		tell: func(p commandlog.Piece) error {
+		sendPiece: func(p commandlog.Piece) error {
 			if p.Missing > 0 {
 				return connect.NewError(connect.CodeResourceExhausted, errSlow)
 			}
-			return send(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: c.event(p)}})
+			return send(&process.ProcessEvent{Event: &process.ProcessEvent_Data{Data: c.dataEvent(p)}})
 		},
 	}
-	if err := f.run(ctx, from); err != nil {
+	if err := f.followLog(ctx, from); err != nil {
 		return err
 	}
-	<-c.ended // about now
+	<-c.ended // the log ends shortly before
 	endAnswer(ctx)
 	return c.sendEnd(send)
 }
 
-func (c *child) event(p commandlog.Piece) *process.ProcessEvent_DataEvent {
+func (c *child) dataEvent(p commandlog.Piece) *process.ProcessEvent_DataEvent {
 	switch {
 	case c.terminal != nil:
 		return terminalEvent(p.Data)
@@ -148,7 +146,7 @@ func (c *child) event(p commandlog.Piece) *process.ProcessEvent_DataEvent {
 	return stdoutEvent(p.Data)
 }
 
-// sendEnd tells how a process ended.
+// sendEnd sends how a process ended.
 func (c *child) sendEnd(send func(*process.ProcessEvent) error) error {
 	c.mu.Lock()
 	timedOut := c.timedOut
@@ -159,9 +157,8 @@ func (c *child) sendEnd(send func(*process.ProcessEvent) error) error {
 	return send(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: c.end}})
 }
 
-// wait keeps a client's stream until the process has ended or the client is
-// gone.
-func (s *processService) wait(ctx context.Context, header http.Header, c *child, follower *subscriber) error {
+// waitForEnd keeps a client's stream open until the process has ended or the client disconnects.
+func (s *processService) waitForEnd(ctx context.Context, header http.Header, c *child, follower *subscriber) error {
 	defer func() {
 		follower.close()
 		c.mu.Lock()
@@ -176,15 +173,15 @@ func (s *processService) wait(ctx context.Context, header http.Header, c *child,
 		case <-c.ended:
 			endAnswer(ctx)
 			return c.sendEnd(func(e *process.ProcessEvent) error {
-				follower.deliver(e)
-				return nil // who went away hears nothing
+				follower.sendEvent(e)
+				return nil // the client may have disconnected
 			})
 		case <-ctx.Done():
 			return contextError(ctx)
 		case <-follower.sent:
 			idle.Reset(interval)
 		case <-idle.C:
-			follower.deliver(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{
+			follower.sendEvent(&process.ProcessEvent{Event: &process.ProcessEvent_Keepalive{
 				Keepalive: &process.ProcessEvent_KeepAlive{},
 			}})
 			idle.Reset(interval)
@@ -207,13 +204,13 @@ func keepAliveInterval(header http.Header) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// limit kills the process after a time.
-func (ps *processes) limit(c *child, after time.Duration) {
+// limitTime kills the process after a duration.
+func (ps *processes) limitTime(c *child, after time.Duration) {
 	timer := time.AfterFunc(after, func() {
 		c.mu.Lock()
 		c.timedOut = true
 		c.mu.Unlock()
-		_ = ps.reaper.signal(c.pid, syscall.SIGKILL) // it may just have ended
+		_ = ps.reaper.signalChild(c.pid, syscall.SIGKILL) // it may just have ended
 	})
 	ps.wg.Go(func() {
 		<-c.ended
@@ -221,16 +218,16 @@ func (ps *processes) limit(c *child, after time.Duration) {
 	})
 }
 
-// plan turns a request into what the machine needs to know.
-func (s *processService) plan(header http.Header, req *process.StartRequest) (plan, error) {
-	var p plan
+// planStart turns a request into a startPlan.
+func (s *processService) planStart(header http.Header, req *process.StartRequest) (startPlan, error) {
+	var p startPlan
 	config := req.GetProcess()
 	if config.GetCmd() == "" {
 		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("no command"))
 	}
 	u, err := s.guest.userOf(header)
 	if err != nil {
-		return p, noUser(err)
+		return p, userError(err)
 	}
 	if len(req.GetTag()) > maxTag {
 		return p, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the tag is longer than %d bytes", maxTag))
@@ -238,22 +235,22 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 	if err := checkEnv(config.GetEnvs()); err != nil {
 		return p, connect.NewError(connect.CodeInvalidArgument, err)
 	}
-	now := s.guest.current()
-	p = plan{
+	now := s.guest.currentSettings()
+	p = startPlan{
 		user:  u,
 		args:  append([]string{config.GetCmd()}, config.GetArgs()...),
-		env:   environment(u, now.forPrograms(), config.GetEnvs()),
+		env:   buildEnviron(u, now.forPrograms(), config.GetEnvs()),
 		dir:   u.home,
 		stdin: req.Stdin == nil || req.GetStdin(),
 	}
 	if slices.ContainsFunc(p.args, func(a string) bool { return strings.Contains(a, "\x00") }) {
-		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("an argument has a NUL byte in it"))
+		return p, connect.NewError(connect.CodeInvalidArgument, errors.New("an argument contains a NUL byte"))
 	}
 	if p.dir, err = s.startDirectory(u, now, config.GetCwd()); err != nil {
 		return p, connect.NewError(connect.CodeInvalidArgument, err)
 	}
 	if size := req.GetPty().GetSize(); req.GetPty() != nil {
-		p.size = &pty.Winsize{Rows: clamp(size.GetRows()), Cols: clamp(size.GetCols())}
+		p.size = &pty.Winsize{Rows: toUint16(size.GetRows()), Cols: toUint16(size.GetCols())}
 	}
 	if p.program, err = lookPath(config.GetCmd(), pathOf(p.env), p.dir); err != nil {
 		return p, wireError(err)
@@ -261,13 +258,13 @@ func (s *processService) plan(header http.Header, req *process.StartRequest) (pl
 	return p, nil
 }
 
-func clamp(n uint32) uint16 { return uint16(min(n, 1<<16-1)) }
+func toUint16(n uint32) uint16 { return uint16(min(n, 1<<16-1)) }
 
 // startDirectory returns the directory in which a process starts: the one in the request, else
 // the default, which is created if it has been removed, else the user's home, else "/".
 func (s *processService) startDirectory(u user, now settings, requested string) (string, error) {
 	if requested != "" {
-		dir := u.resolve(requested)
+		dir := u.resolvePath(requested)
 		if !isDirectory(dir) {
 			return "", fmt.Errorf("cwd '%s' does not exist", dir)
 		}
@@ -287,12 +284,12 @@ func isDirectory(dir string) bool {
 	return err == nil && info.IsDir()
 }
 
-// environment is what every process has, then what the sandbox gives, then what
-// the request gives; the last value of a name counts.
-func environment(u user, global, asked map[string]string) []string {
+// buildEnviron returns the environment of a process: the defaults, then the sandbox's variables, then those of the
+// request. The last value of a name counts.
+func buildEnviron(u user, global, asked map[string]string) []string {
 	env := map[string]string{"PATH": defaultPath, "HOME": u.home, "USER": u.name, "LOGNAME": u.name}
 	if u.shell != "" {
-		env["SHELL"] = u.shell // which spares bash to look its user up
+		env["SHELL"] = u.shell // so that bash need not look up its user
 	}
 	maps.Copy(env, global)
 	maps.Copy(env, asked)
@@ -312,12 +309,12 @@ func pathOf(env []string) string {
 	return ""
 }
 
-// wireError gives an error of starting a process its code. A program that is
-// not there, or is none, is told before there is a process.
+// wireError gives an error of starting a process its code. A missing or unusable program is reported before a process
+// exists.
 func wireError(err error) error {
 	code := connect.CodeInternal
 	switch {
-	case errors.Is(err, errExists):
+	case errors.Is(err, errCommandExists):
 		code = connect.CodeAlreadyExists
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		code = connect.CodeNotFound
@@ -331,8 +328,8 @@ func wireError(err error) error {
 	return connect.NewError(code, err)
 }
 
-func (s *processService) find(selector *process.ProcessSelector) (*child, error) {
-	c, err := s.guest.processes.find(selector)
+func (s *processService) findProcess(selector *process.ProcessSelector) (*child, error) {
+	c, err := s.guest.processes.findProcess(selector)
 	if err != nil {
 		return nil, connect.NewError(connect.CodeNotFound, err)
 	}
@@ -348,7 +345,7 @@ func (s *processService) List(context.Context, *connect.Request[process.ListRequ
 	for _, pid := range slices.Sorted(maps.Keys(ps.byPID)) {
 		c := ps.byPID[pid]
 		if isOver(c.ended, 0) {
-			continue // its client has heard of that already
+			continue // its client already knows
 		}
 		res.Processes = append(res.Processes, &process.ProcessInfo{Config: c.config, Pid: uint32(pid), Tag: c.tag})
 	}
@@ -357,7 +354,7 @@ func (s *processService) List(context.Context, *connect.Request[process.ListRequ
 
 // Update implements the service.
 func (s *processService) Update(_ context.Context, req *connect.Request[process.UpdateRequest]) (*connect.Response[process.UpdateResponse], error) {
-	c, err := s.find(req.Msg.GetProcess())
+	c, err := s.findProcess(req.Msg.GetProcess())
 	if err != nil {
 		return nil, err
 	}
@@ -368,7 +365,7 @@ func (s *processService) Update(_ context.Context, req *connect.Request[process.
 	if c.terminal == nil {
 		return nil, connect.NewError(connect.CodeFailedPrecondition, errors.New("the process has no terminal"))
 	}
-	if err := resize(c.terminal, clamp(size.GetRows()), clamp(size.GetCols())); err != nil {
+	if err := resizeTerminal(c.terminal, toUint16(size.GetRows()), toUint16(size.GetCols())); err != nil {
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("resize: %w", err))
 	}
 	return connect.NewResponse(&process.UpdateResponse{}), nil
@@ -376,24 +373,24 @@ func (s *processService) Update(_ context.Context, req *connect.Request[process.
 
 // SendInput implements the service.
 func (s *processService) SendInput(ctx context.Context, req *connect.Request[process.SendInputRequest]) (*connect.Response[process.SendInputResponse], error) {
-	c, err := s.find(req.Msg.GetProcess())
+	c, err := s.findProcess(req.Msg.GetProcess())
 	if err != nil {
 		return nil, err
 	}
-	if err := c.accept(ctx, req.Msg.GetInput()); err != nil {
+	if err := c.acceptInput(ctx, req.Msg.GetInput()); err != nil {
 		return nil, err
 	}
 	return connect.NewResponse(&process.SendInputResponse{}), nil
 }
 
-// accept passes one piece of input on. A terminal takes both kinds: who joined
-// later may not know of it.
-func (c *child) accept(ctx context.Context, input *process.ProcessInput) error {
+// acceptInput writes one piece of input. A terminal accepts both kinds of input, because a client that connected
+// later may not know about the terminal.
+func (c *child) acceptInput(ctx context.Context, input *process.ProcessInput) error {
 	data := input.GetStdin()
 	if pty := input.GetPty(); c.terminal != nil && len(pty) > 0 {
 		data = pty
 	}
-	if err := c.write(ctx, data); err != nil {
+	if err := c.writeInput(ctx, data); err != nil {
 		return connect.NewError(connect.CodeInternal, fmt.Errorf("write input: %w", err))
 	}
 	return nil
@@ -406,14 +403,14 @@ func (s *processService) StreamInput(ctx context.Context, stream *connect.Client
 		switch e := stream.Msg().GetEvent().(type) {
 		case *process.StreamInputRequest_Start:
 			var err error
-			if c, err = s.find(e.Start.GetProcess()); err != nil {
+			if c, err = s.findProcess(e.Start.GetProcess()); err != nil {
 				return nil, err
 			}
 		case *process.StreamInputRequest_Data:
 			if c == nil {
 				return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("input before start"))
 			}
-			if err := c.accept(ctx, e.Data.GetInput()); err != nil {
+			if err := c.acceptInput(ctx, e.Data.GetInput()); err != nil {
 				return nil, err
 			}
 		}
@@ -426,7 +423,7 @@ func (s *processService) StreamInput(ctx context.Context, stream *connect.Client
 
 // CloseStdin implements the service.
 func (s *processService) CloseStdin(_ context.Context, req *connect.Request[process.CloseStdinRequest]) (*connect.Response[process.CloseStdinResponse], error) {
-	c, err := s.find(req.Msg.GetProcess())
+	c, err := s.findProcess(req.Msg.GetProcess())
 	if err != nil {
 		return nil, err
 	}
@@ -436,10 +433,9 @@ func (s *processService) CloseStdin(_ context.Context, req *connect.Request[proc
 	return connect.NewResponse(&process.CloseStdinResponse{}), nil
 }
 
-// SendSignal implements the service. The signal goes to the process and all it
-// started in its process group.
+// SendSignal implements the service. The signal goes to the process and to everything in its session.
 func (s *processService) SendSignal(_ context.Context, req *connect.Request[process.SendSignalRequest]) (*connect.Response[process.SendSignalResponse], error) {
-	c, err := s.find(req.Msg.GetProcess())
+	c, err := s.findProcess(req.Msg.GetProcess())
 	if err != nil {
 		return nil, err
 	}
@@ -447,7 +443,7 @@ func (s *processService) SendSignal(_ context.Context, req *connect.Request[proc
 	if sig != syscall.SIGKILL && sig != syscall.SIGTERM {
 		return nil, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("signal %d: want SIGTERM or SIGKILL", sig))
 	}
-	if err := s.guest.processes.reaper.signal(c.pid, sig); err != nil {
+	if err := s.guest.processes.reaper.signalChild(c.pid, sig); err != nil {
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("process with pid %d: %w", c.pid, err))
 	}
 	return connect.NewResponse(&process.SendSignalResponse{}), nil

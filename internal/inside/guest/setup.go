@@ -10,28 +10,24 @@ import (
 	"syscall"
 )
 
-// Setup is what the guest does to the sandbox before it serves. A provider
-// passes it in the environment variable SetupVariable; no variable means
-// nothing to do.
+// Setup says what the guest changes in the sandbox before it serves. A provider passes it in the environment variable
+// SetupVariable; without the variable the guest changes nothing.
 type Setup struct {
-	// PlainTmp takes away a file system in memory that is mounted on /tmp, so
-	// that files there are written where all others are.
+	// PlainTmp unmounts a file system in memory on /tmp, so that files there are on the same disk as all others.
 	PlainTmp bool `json:"plain_tmp,omitempty"`
-	// Drop is a mount that was only needed to make the sandbox. It is taken away
-	// with the directory it is on. "" means none.
+	// Drop is a mount that was needed only to create the sandbox. The guest unmounts it and removes its directory. ""
+	// means none.
 	Drop string `json:"drop,omitempty"`
 	// SharedMemory is the size of a new file system in memory on /dev/shm, in
 	// bytes. 0 means none.
 	SharedMemory int64 `json:"shared_memory,omitempty"`
-	// PIDs is how many processes and threads all programs may have together.
-	// The guest itself is not counted, so that it can go on when a program has
-	// used up all of them. 0 means no limit.
+	// PIDs is how many processes and threads all programs together may have. The guest is not counted, so that it
+	// keeps running when programs have used them up. 0 means no limit.
 	PIDs int `json:"pids,omitempty"`
-	// Memory is what programs find as their limit, in bytes; it is enforced
-	// elsewhere. 0 means none.
+	// Memory is the limit that programs read from the control group, in bytes; it is enforced elsewhere. 0 means
+	// none.
 	Memory int64 `json:"memory,omitempty"`
-	// Resolver is the address that programs send their DNS questions to. "" means
-	// that /etc/resolv.conf stays as it is.
+	// Resolver is the address that programs send DNS queries to. "" means that /etc/resolv.conf stays unchanged.
 	Resolver string `json:"resolver,omitempty"`
 }
 
@@ -51,11 +47,10 @@ const (
 	noGroup    = -1
 )
 
-// ProgramsGroup is the control group that programs are in, below that of the
-// first process, when Setup limits their number.
+// ProgramsGroup is the control group of programs, below that of the first process, if Setup limits their number.
 const ProgramsGroup = "limit/sandbox/" + usualGroup
 
-// readSetup takes the Setup out of the environment.
+// readSetup reads the Setup from the environment and removes the variable.
 func readSetup() (Setup, error) {
 	var s Setup
 	text := os.Getenv(SetupVariable)
@@ -68,10 +63,10 @@ func readSetup() (Setup, error) {
 	return s, os.Unsetenv(SetupVariable)
 }
 
-// do returns the control groups that programs are to be started in.
-func (s Setup) do() (programGroups, error) {
+// apply changes the sandbox and returns the control groups in which programs start.
+func (s Setup) apply() (programGroups, error) {
 	if s.PlainTmp {
-		if err := uncover("/tmp"); err != nil {
+		if err := unmountTmpfs("/tmp"); err != nil {
 			return noGroups(), err
 		}
 	}
@@ -81,7 +76,7 @@ func (s Setup) do() (programGroups, error) {
 		}
 	}
 	if s.Drop != "" {
-		if err := drop(s.Drop); err != nil {
+		if err := dropMount(s.Drop); err != nil {
 			return noGroups(), err
 		}
 	}
@@ -96,30 +91,29 @@ func (s Setup) do() (programGroups, error) {
 	return limitPrograms(groupRoot, s.PIDs, s.Memory)
 }
 
-func uncover(dir string) error {
+func unmountTmpfs(dir string) error {
 	var st syscall.Statfs_t
 	if err := syscall.Statfs(dir, &st); err != nil || st.Type != tmpfsMagic {
 		return nil //nolint:nilerr // nothing is there, and so nothing in memory
 	}
-	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // no mount of its own
-		return fmt.Errorf("uncover %s: %w", dir, err)
+	if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil && !errors.Is(err, syscall.EINVAL) { // not a mount point
+		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
 	return nil
 }
 
-func drop(dir string) error {
+func dropMount(dir string) error {
 	err := syscall.Unmount(dir, syscall.MNT_DETACH)
 	if err == nil {
 		err = syscall.Rmdir(dir)
 	}
 	if err != nil {
-		return fmt.Errorf("take %s away: %w", dir, err)
+		return fmt.Errorf("remove the mount %s: %w", dir, err)
 	}
 	return nil
 }
 
-// writeResolver replaces the file, which in many images is a link to where some
-// other program would write it.
+// writeResolver replaces the file, which in many images is a link to a file that another program would write.
 func writeResolver(path, address string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("name the resolver: %w", err)
@@ -146,39 +140,38 @@ func mountShared(size int64) error {
 	return nil
 }
 
-// programGroups are where programs are started: descriptors of control groups, or
-// noGroup both.
+// programGroups are the control groups in which programs start: descriptors, or noGroup for both.
 type programGroups struct {
 	usual int
-	spare int // with the room that is kept for when the usual one is full
+	spare int // used when the usual group is full
 }
 
-// limitPrograms makes these control groups and enters one of them:
+// limitPrograms creates these control groups and enters one of them:
 //
 //	limit       has room for a few more processes than programs may have
-//	  sandbox   from now on the root of the tree for everything inside
+//	  sandbox   from now on the root of the tree for everything in the sandbox
 //	    guest     this process
-//	    programs  what it starts
-//	    spare     what it starts when there is no more room
+//	    programs  the programs that it starts
+//	    spare     programs that it starts when programs is full
 //
-// Nothing inside can see limit, and so even root cannot change that. Root can
-// change the inner ones, and so take the reserve from itself.
+// Programs in the sandbox cannot see limit, so even root cannot change it. Root can change the inner groups, and so
+// use up the reserve.
 //
 // root is where the tree is mounted.
 func limitPrograms(root string, pids int, memory int64) (programGroups, error) {
 	limit := filepath.Join(root, "limit")
 	sandbox := filepath.Join(limit, "sandbox")
-	inside := func(name string) string { return filepath.Join(root, name) } // once it is the root
+	inside := func(name string) string { return filepath.Join(root, name) } // after the inner tree is mounted
 	for _, step := range []struct {
 		what string
 		do   func() error
 	}{
 		{"make control groups", func() error { return os.MkdirAll(sandbox, 0o755) }},
-		{"enter a control group", func() error { return put(filepath.Join(sandbox, procsFile), "0") }},
-		{"allow limits", func() error { return put(filepath.Join(root, controlFile), "+pids +memory") }},
-		{"allow limits", func() error { return put(filepath.Join(limit, controlFile), "+pids +memory") }},
-		{"limit processes", func() error { return put(filepath.Join(limit, pidsFile), strconv.Itoa(pids+reserve)) }},
-		{"tell the memory limit", func() error { return put(filepath.Join(sandbox, "memory.max"), limitText(memory)) }},
+		{"enter a control group", func() error { return writeControl(filepath.Join(sandbox, procsFile), "0") }},
+		{"allow limits", func() error { return writeControl(filepath.Join(root, controlFile), "+pids +memory") }},
+		{"allow limits", func() error { return writeControl(filepath.Join(limit, controlFile), "+pids +memory") }},
+		{"limit processes", func() error { return writeControl(filepath.Join(limit, pidsFile), strconv.Itoa(pids+guestReserve)) }},
+		{"set the memory limit", func() error { return writeControl(filepath.Join(sandbox, "memory.max"), limitText(memory)) }},
 		{"close the control group", func() error { return onAllThreads(syscall.SYS_UNSHARE, syscall.CLONE_NEWCGROUP) }},
 		{"unmount the control groups", func() error { return syscall.Unmount(root, syscall.MNT_DETACH) }},
 		{"mount the control groups", func() error { return syscall.Mount("cgroup2", root, "cgroup2", 0, "") }},
@@ -186,9 +179,9 @@ func limitPrograms(root string, pids int, memory int64) (programGroups, error) {
 			return errors.Join(os.Mkdir(inside("guest"), 0o755), os.Mkdir(inside(usualGroup), 0o755), os.Mkdir(inside("spare"), 0o755))
 		}},
 		// A group whose children have limits must hold no process itself.
-		{"enter a control group", func() error { return put(filepath.Join(inside("guest"), procsFile), "0") }},
-		{"allow limits", func() error { return put(inside(controlFile), "+pids") }},
-		{"limit processes", func() error { return put(filepath.Join(inside(usualGroup), pidsFile), strconv.Itoa(pids)) }},
+		{"enter a control group", func() error { return writeControl(filepath.Join(inside("guest"), procsFile), "0") }},
+		{"allow limits", func() error { return writeControl(inside(controlFile), "+pids") }},
+		{"limit processes", func() error { return writeControl(filepath.Join(inside(usualGroup), pidsFile), strconv.Itoa(pids)) }},
 	} {
 		if err := step.do(); err != nil {
 			return noGroups(), fmt.Errorf("%s: %w", step.what, err)
@@ -211,11 +204,11 @@ const (
 	procsFile   = "cgroup.procs"
 	controlFile = "cgroup.subtree_control"
 	pidsFile    = "pids.max"
-	// reserve is how many processes and threads are kept for the guest.
-	reserve = 64
+	// guestReserve is how many processes and threads are reserved for the guest.
+	guestReserve = 64
 )
 
-func put(path, value string) error { return os.WriteFile(path, []byte(value), 0) }
+func writeControl(path, value string) error { return os.WriteFile(path, []byte(value), 0) }
 
 func limitText(n int64) string {
 	if n == 0 {
@@ -224,8 +217,7 @@ func limitText(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// onAllThreads makes a system call that counts for one thread on each of them,
-// since any of them may start a process.
+// onAllThreads makes a system call that affects one thread on every thread, because any thread may start a process.
 func onAllThreads(number, argument uintptr) error {
 	if _, _, errno := syscall.AllThreadsSyscall(number, argument, 0, 0); errno != 0 {
 		return errno

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The two things a signature may allow.
+// Operations that a signature can allow.
 const (
 	signedRead  = "read"
 	signedWrite = "write"

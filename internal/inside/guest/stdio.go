@@ -14,10 +14,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/stdioconn"
 )
 
-// StdioArg as the guest's first argument has it served over its standard input
-// and output, by package tether, in place of a conduit. On such a connection it
-// speaks HTTP/2 without encryption; a CONNECT request with the authority
-// 127.0.0.1:PORT is connected to a port inside, or refused with StatusBadGateway.
+// StdioArg as the guest's first argument makes it serve over its standard input and output with package stdioconn,
+// instead of a conduit. On such a connection it speaks unencrypted HTTP/2; it connects a CONNECT request with the
+// authority 127.0.0.1:PORT to a port in the sandbox, or refuses it with StatusBadGateway.
 const StdioArg = "stdio"
 
 // maxStreams is how many calls there may be at once on one connection.
@@ -56,8 +55,8 @@ func serveStdio(ctx context.Context, g *Guest) error {
 	return fmt.Errorf("the input ended: %w", err)
 }
 
-// takeStdio moves the standard input and output to where no program inside gets
-// them, and where nothing is written by mistake.
+// takeStdio moves the standard input and output to descriptors that programs do not inherit, and where nothing is
+// written by mistake.
 func takeStdio() (in, out *os.File, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -79,8 +78,7 @@ func takeStdio() (in, out *os.File, err error) {
 	return files[0], files[1], nil
 }
 
-// protectSelf keeps programs inside, also those of root, from this process's
-// memory and descriptors.
+// protectSelf protects this process's memory and descriptors from programs in the sandbox, those of root included.
 func protectSelf() error {
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, syscall.PR_SET_DUMPABLE, 0, 0); errno != 0 {
 		return fmt.Errorf("protect the guest: %w", errno)
@@ -88,8 +86,7 @@ func protectSelf() error {
 	return nil
 }
 
-// tunnels connects to ports inside. It is also the net.Listener of connections
-// to the guest's own port.
+// tunnels connects to ports in the sandbox. It is also the net.Listener of connections to the guest's own port.
 type tunnels struct {
 	own      http.Handler
 	accepted chan net.Conn
@@ -109,7 +106,7 @@ func (t *tunnels) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		return
 	}
-	inside, err := t.connect(r.Context(), int(port))
+	inside, err := t.dialInside(r.Context(), int(port))
 	if err != nil {
 		w.WriteHeader(http.StatusBadGateway)
 		return
@@ -127,12 +124,12 @@ func (t *tunnels) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	})
 	copyFlushed(w, inside)
-	_ = inside.Close() // what comes still has nowhere to go
+	_ = inside.Close() // later data has no receiver
 	_ = r.Body.Close()
 	wg.Wait()
 }
 
-func (t *tunnels) connect(ctx context.Context, port int) (net.Conn, error) {
+func (t *tunnels) dialInside(ctx context.Context, port int) (net.Conn, error) {
 	if port != Port {
 		dialer := net.Dialer{Timeout: dialTimeout}
 		return dialer.DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
@@ -148,7 +145,7 @@ func (t *tunnels) connect(ctx context.Context, port int) (net.Conn, error) {
 	}
 }
 
-// copyFlushed copies what comes as it comes.
+// copyFlushed copies and flushes each piece.
 func copyFlushed(w http.ResponseWriter, from io.Reader) {
 	rc := http.NewResponseController(w)
 	if rc.Flush() != nil {

@@ -14,25 +14,23 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
 )
 
-// streams are the ends of a process's input and output: ours, and theirs until
-// the process has them.
+// streams are the ends of a process's input and output: the guest's, and the process's until it has inherited them.
 type streams struct {
-	terminal *os.File // ours; nil without one
+	terminal *os.File // ours; nil without a terminal
 	input    *os.File // ours; nil without
 	outputs  []output // ours
 
 	theirs  []uintptr   // standard input, output and error
-	toClose []io.Closer // theirs, once the process has them
+	toClose []io.Closer // theirs, closed once the process has them
 }
 
-// descriptor is a file that the Go runtime need not know of: that saves ten
-// system calls for each.
+// descriptor is a file that the Go runtime does not manage, which saves ten system calls for each.
 type descriptor int
 
 // Close implements io.Closer.
 func (d descriptor) Close() error { return syscall.Close(int(d)) }
 
-// output is one stream that comes out of a process.
+// output is one output stream of a process.
 type output struct {
 	file   *os.File
 	chunk  int
@@ -52,8 +50,8 @@ func terminalEvent(b []byte) *process.ProcessEvent_DataEvent {
 	return &process.ProcessEvent_DataEvent{Output: &process.ProcessEvent_DataEvent_Pty{Pty: b}}
 }
 
-// openStreams makes the streams that p asks for; null is an empty input.
-func openStreams(p plan, null *os.File) (*streams, error) {
+// openStreams opens the streams that p needs; null is an empty input.
+func openStreams(p startPlan, null *os.File) (*streams, error) {
 	s := &streams{}
 	var err error
 	if p.size != nil {
@@ -69,13 +67,13 @@ func openStreams(p plan, null *os.File) (*streams, error) {
 	return s, nil
 }
 
-func (s *streams) openTerminal(p plan) error {
+func (s *streams) openTerminal(p startPlan) error {
 	ours, theirs, err := pty.Open()
 	if err != nil {
 		return err
 	}
 	s.toClose = []io.Closer{theirs}
-	if s.terminal, err = unblocked(ours); err != nil {
+	if s.terminal, err = reopenNonblocking(ours); err != nil {
 		return err
 	}
 	s.theirs = []uintptr{theirs.Fd(), theirs.Fd(), theirs.Fd()}
@@ -86,10 +84,9 @@ func (s *streams) openTerminal(p plan) error {
 	return theirs.Chown(p.user.uid, -1) // programs open /dev/tty by name
 }
 
-// unblocked returns a file in place of f whose reading and writing can be given up: what
-// is written to a terminal whose program reads nothing would else block for ever. It is
-// the pty package's use of Fd that makes f block.
-func unblocked(f *os.File) (*os.File, error) {
+// reopenNonblocking returns a file for f whose reads and writes can be interrupted: otherwise a write to a terminal
+// whose program reads nothing would block forever. The pty package's use of Fd makes f blocking.
+func reopenNonblocking(f *os.File) (*os.File, error) {
 	defer f.Close()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -98,8 +95,8 @@ func unblocked(f *os.File) (*os.File, error) {
 	return ourEnd(descriptor(fd))
 }
 
-// resize sets the size of a terminal and leaves it unblocked.
-func resize(terminal *os.File, rows, cols uint16) error {
+// resizeTerminal sets the size of a terminal. The file stays nonblocking.
+func resizeTerminal(terminal *os.File, rows, cols uint16) error {
 	conn, err := terminal.SyscallConn()
 	if err != nil {
 		return err
@@ -114,7 +111,7 @@ func resize(terminal *os.File, rows, cols uint16) error {
 func (s *streams) openPipes(withInput bool, null *os.File) error {
 	s.theirs = []uintptr{null.Fd()}
 	if withInput {
-		r, w, err := pipe()
+		r, w, err := newPipe()
 		if err != nil {
 			return err
 		}
@@ -128,7 +125,7 @@ func (s *streams) openPipes(withInput bool, null *os.File) error {
 		{nil, chunk, commandlog.Stdout, stdoutEvent},
 		{nil, chunk, commandlog.Stderr, stderrEvent},
 	} {
-		ours, w, err := outPipe()
+		ours, w, err := newOutputPipe()
 		if err != nil {
 			return err
 		}
@@ -139,27 +136,27 @@ func (s *streams) openPipes(withInput bool, null *os.File) error {
 	return nil
 }
 
-func pipe() (r, w descriptor, err error) {
+func newPipe() (r, w descriptor, err error) {
 	fds := make([]int, 2)
 	err = syscall.Pipe2(fds, syscall.O_CLOEXEC)
 	return descriptor(fds[0]), descriptor(fds[1]), err
 }
 
-// outPipe is a pipe that something comes out of: reading does not wait, writing does.
-func outPipe() (ours *os.File, theirs descriptor, err error) {
+// newOutputPipe opens a pipe for output: the reading end is nonblocking, the writing end blocks.
+func newOutputPipe() (ours *os.File, theirs descriptor, err error) {
 	fds := make([]int, 2)
 	if err := syscall.Pipe2(fds, syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		return nil, 0, err
 	}
 	theirs = descriptor(fds[1])
-	// In place of SetNonblock for ours, which asks first.
+	// Not SetNonblock on ours, which needs one more system call.
 	if _, err := unix.FcntlInt(uintptr(theirs), unix.F_SETFL, 0); err != nil {
 		return nil, 0, errors.Join(err, theirs.Close(), descriptor(fds[0]).Close())
 	}
 	return os.NewFile(uintptr(fds[0]), "pipe"), theirs, nil
 }
 
-// ourEnd makes an end of a pipe a file that can be waited for without a thread.
+// ourEnd turns an end of a pipe into a file that the runtime can wait for without a thread.
 func ourEnd(d descriptor) (*os.File, error) {
 	if err := syscall.SetNonblock(int(d), true); err != nil {
 		return nil, errors.Join(err, d.Close())
@@ -169,7 +166,7 @@ func ourEnd(d descriptor) (*os.File, error) {
 
 func (s *streams) closeTheirs() {
 	for _, f := range s.toClose {
-		_ = f.Close() // nothing was written by us
+		_ = f.Close() // the guest wrote nothing to it
 	}
 }
 

@@ -5,14 +5,12 @@ import (
 	"sync"
 )
 
-// ownThreads is how many threads the guest makes at its start where it shares
-// its limit of processes with the programs inside: the Go runtime ends a program
-// that cannot have one more thread, and with the first process ends the sandbox.
-// It is below what the limit leaves for the guest.
+// ownThreads is how many threads the guest creates at its start where it shares its limit of processes with programs:
+// the Go runtime ends a process that cannot create another thread, and the end of the first process ends the sandbox.
+// It is below the reserve for the guest.
 const ownThreads = 24
 
-// keepThreads makes n threads at once, which then stay with the Go runtime: it
-// uses idle ones before it makes another.
+// keepThreads creates n threads at once. The Go runtime keeps them and uses idle threads before it creates more.
 func keepThreads(n int) {
 	var all sync.WaitGroup
 	all.Add(n)

@@ -7,23 +7,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/tree"
 )
 
-// ErrorTrailer follows the stream of a tree that could not be read to its end,
-// and says why.
+// ErrorTrailer follows the stream of a tree that could not be read completely, with the reason.
 const ErrorTrailer = "Sandpit-Error"
 
 const treeType = "application/x-tar"
 
-// servePack sends a file or a directory with all that is in it as a tar stream.
+// servePack sends a file or a directory with everything below it as a tar stream.
 func (g *Guest) servePack(w http.ResponseWriter, r *http.Request) {
-	p, err := g.filePlace(r)
+	p, err := g.fileTarget(r)
 	if err != nil {
 		answerError(w, err)
 		return
 	}
-	defer p.close()
-	dir, name, err := p.top()
+	defer p.closeRoot()
+	dir, name, err := p.openTop()
 	if err != nil {
-		answerError(w, p.named(err))
+		answerError(w, p.clientError(err))
 		return
 	}
 	defer dir.Close()
@@ -34,30 +33,29 @@ func (g *Guest) servePack(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// top returns where the names in the stream of a tree begin: the directory, else
-// the one that the file is in and the file's name.
-func (p *place) top() (dir *beneath.Root, name string, err error) {
+// openTop returns the directory to which the names in a tar stream of p are relative, and the name to pack: the
+// directory itself and ".", or the parent of a file and the file's name.
+func (p *target) openTop() (dir *beneath.Root, name string, err error) {
 	info, err := p.root.Lstat(p.rel)
 	if err != nil {
 		return nil, "", err
 	}
 	if !info.IsDir() {
-		return p.split()
+		return p.openParent()
 	}
 	dir, err = p.root.OpenRoot(p.rel)
 	return dir, ".", err
 }
 
-// serveUnpack unpacks a tar stream into a directory, which it makes if it is
-// missing.
+// serveUnpack unpacks a tar stream into a directory, which it creates if it is missing.
 func (g *Guest) serveUnpack(w http.ResponseWriter, r *http.Request) {
-	p, err := g.filePlace(r)
+	p, err := g.fileTarget(r)
 	if err != nil {
 		answerError(w, err)
 		return
 	}
-	defer p.close()
-	report, err := p.unpack(r)
+	defer p.closeRoot()
+	report, err := p.unpackTree(r)
 	if err != nil {
 		answerError(w, err)
 		return
@@ -68,7 +66,7 @@ func (g *Guest) serveUnpack(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (p *place) unpack(r *http.Request) (tree.Report, error) {
+func (p *target) unpackTree(r *http.Request) (tree.Report, error) {
 	_, err := p.root.Lstat(p.rel)
 	existed := err == nil
 	if err := makeDirs(p.root, p.rel, p.user); err != nil {
@@ -79,9 +77,9 @@ func (p *place) unpack(r *http.Request) (tree.Report, error) {
 		return tree.Report{}, err
 	}
 	defer dir.Close()
-	// Links may lead anywhere: this is a sandbox, and nothing here follows them.
+	// Links may lead anywhere: this is a sandbox, and the guest follows none.
 	return tree.Unpack(r.Context(), r.Body, dir, tree.Options{
 		Owner: &tree.Owner{UID: p.user.uid, GID: p.user.gid}, OutsideLinks: true,
-		KeepTop: existed, // else unpacking into /tmp would close it to others
+		KeepTop: existed, // otherwise unpacking into /tmp would close it to other users
 	})
 }

@@ -19,14 +19,13 @@ import (
 )
 
 const (
-	// metadataHeader begins the names of headers that carry a file's marks.
+	// metadataHeader begins the names of headers with a file's metadata.
 	metadataHeader = "X-Metadata-"
-	// ModeHeader is the permissions of the files of an upload, in octal. It is
-	// not part of E2B's protocol.
+	// ModeHeader holds the permissions of uploaded files, in octal. It is not part of E2B's protocol.
 	ModeHeader = "Sandpit-Mode"
 )
 
-// written is one line of the answer to an upload.
+// written is one entry of the response to an upload.
 type written struct {
 	Name     string            `json:"name"`
 	Path     string            `json:"path"`
@@ -34,14 +33,14 @@ type written struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
-// fileAttributes are what a file gets besides its content.
+// fileAttributes are what an upload sets besides the content.
 type fileAttributes struct {
-	mode     fs.FileMode // 0: those of the file that is there, else 0644
+	mode     fs.FileMode // 0: the mode of the existing file, or 0644
 	metadata map[string]string
 }
 
 func (g *Guest) serveUpload(w http.ResponseWriter, r *http.Request) {
-	list, err := g.receive(r)
+	list, err := g.receiveUpload(r)
 	if err != nil {
 		answerError(w, err)
 		return
@@ -49,7 +48,7 @@ func (g *Guest) serveUpload(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, list)
 }
 
-func (g *Guest) receive(r *http.Request) ([]written, error) {
+func (g *Guest) receiveUpload(r *http.Request) ([]written, error) {
 	attributes, err := attributesOf(r.Header)
 	if err != nil {
 		return nil, err
@@ -72,7 +71,7 @@ func (g *Guest) receive(r *http.Request) ([]written, error) {
 	return g.receiveOne(r, attributes)
 }
 
-// attributesOf reads what the headers of an upload say about its files.
+// attributesOf reads the file attributes from the headers of an upload.
 func attributesOf(header http.Header) (fileAttributes, error) {
 	var a fileAttributes
 	if mode := header.Get(ModeHeader); mode != "" {
@@ -99,17 +98,17 @@ func (g *Guest) receiveOne(r *http.Request, a fileAttributes) ([]written, error)
 	if r.URL.Query().Get("path") == "" {
 		return nil, httpErrorf(http.StatusBadRequest, "no path")
 	}
-	p, err := g.filePlace(r)
+	p, err := g.fileTarget(r)
 	if err != nil {
 		return nil, err
 	}
-	defer p.close()
-	line, err := p.replace(r.Body, a)
-	return []written{line}, p.named(err)
+	defer p.closeRoot()
+	line, err := p.replaceFile(r.Body, a)
+	return []written{line}, p.clientError(err)
 }
 
-// receiveParts writes the parts named "file". A part's file name carries the
-// whole path, directories included, unless the query has one.
+// receiveParts writes the parts named "file". A part's file name is the whole path with directories, unless the query
+// has a path.
 func (g *Guest) receiveParts(r *http.Request, a fileAttributes) ([]written, error) {
 	u, err := g.fileUser(r.URL.Query().Get("username"))
 	if err != nil {
@@ -141,12 +140,12 @@ func (g *Guest) receiveParts(r *http.Request, a fileAttributes) ([]written, erro
 		if name == "" {
 			return nil, httpErrorf(http.StatusBadRequest, "a part has no file name")
 		}
-		p, err := placeOf(r.Header, u, name, true)
+		p, err := resolveTarget(r.Header, u, name, true)
 		if err != nil {
 			return nil, err
 		}
 		line, err := receivePart(p, part, a, seen)
-		p.close()
+		p.closeRoot()
 		if err != nil {
 			return nil, err
 		}
@@ -154,8 +153,8 @@ func (g *Guest) receiveParts(r *http.Request, a fileAttributes) ([]written, erro
 	}
 }
 
-// inLargePieces returns the body of a request such that it is read by copyBuffer at a
-// time: Go's reader of forms asks for 4 KiB.
+// inLargePieces returns the body of a request with a read buffer of copyBuffer: Go's form reader reads 4 KiB at a
+// time.
 func inLargePieces(r *http.Request) io.ReadCloser {
 	size := int64(copyBuffer)
 	if r.ContentLength >= 0 {
@@ -167,17 +166,16 @@ func inLargePieces(r *http.Request) io.ReadCloser {
 	}{bufio.NewReaderSize(r.Body, int(size)), r.Body}
 }
 
-func receivePart(p *place, part *multipart.Part, a fileAttributes, seen map[string]bool) (written, error) {
+func receivePart(p *target, part *multipart.Part, a fileAttributes, seen map[string]bool) (written, error) {
 	if seen[p.real] {
 		return written{}, httpErrorf(http.StatusBadRequest, "%s is in the request twice", p.path)
 	}
 	seen[p.real] = true
-	line, err := p.replace(part, a)
-	return line, p.named(err)
+	line, err := p.replaceFile(part, a)
+	return line, p.clientError(err)
 }
 
-// wholeName returns a part's file name with its directories, which Go's own
-// method cuts off.
+// wholeName returns a part's file name with its directories, which Go's own method removes.
 func wholeName(part *multipart.Part) string {
 	_, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 	if err != nil {
@@ -186,9 +184,8 @@ func wholeName(part *multipart.Part) string {
 	return params["filename"]
 }
 
-// replace puts content at p, all of it or nothing, owned by its user. Missing
-// directories are made.
-func (p *place) replace(content io.Reader, a fileAttributes) (written, error) {
+// replaceFile atomically replaces the file p, owned by its user. It creates missing directories.
+func (p *target) replaceFile(content io.Reader, a fileAttributes) (written, error) {
 	line := written{Name: path.Base(p.path), Path: p.path, Type: "file", Metadata: a.metadata}
 	info, err := p.root.Lstat(p.rel)
 	existed := err == nil
@@ -206,7 +203,7 @@ func (p *place) replace(content io.Reader, a fileAttributes) (written, error) {
 	if err := p.makeParents(); err != nil {
 		return line, err
 	}
-	dir, name, err := p.split()
+	dir, name, err := p.openParent()
 	if err != nil {
 		return line, err
 	}
@@ -216,7 +213,7 @@ func (p *place) replace(content io.Reader, a fileAttributes) (written, error) {
 		return line, err
 	}
 	temp := path.Base(f.Name())
-	if err = fill(f, content, a, p.user); err == nil {
+	if err = writeContent(f, content, a, p.user); err == nil {
 		err = dir.Rename(temp, dir, name)
 	}
 	if err != nil {
@@ -225,17 +222,17 @@ func (p *place) replace(content io.Reader, a fileAttributes) (written, error) {
 	return line, nil
 }
 
-// createTemp makes a file of a name that nobody else has.
+// createTemp creates a file with a unique name.
 func createTemp(dir *beneath.Root, existed bool) (*os.File, error) {
 	return dir.OpenFile(watch.TempName(existed), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
-// copyBuffer is how much is moved at once, in bytes.
+// copyBuffer is how much is copied at once, in bytes.
 const copyBuffer = 256 << 10
 
-// fill writes content in pieces of copyBuffer, however small those are that it comes
-// in: a part of a form comes in pieces of 4 KiB, and system calls are dear in a sandbox.
-func fill(f *os.File, content io.Reader, a fileAttributes, u user) error {
+// writeContent writes content in pieces of copyBuffer, however small the pieces that it reads: parts of a form come
+// in pieces of 4 KiB, and system calls are slow in a sandbox.
+func writeContent(f *os.File, content io.Reader, a fileAttributes, u user) error {
 	w := bufio.NewWriterSize(struct{ io.Writer }{f}, copyBuffer)
 	_, err := w.ReadFrom(content)
 	if err == nil {

@@ -14,53 +14,52 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// user is somebody who may own processes and files inside.
+// user is an account that can own processes and files in the sandbox.
 type user struct {
 	name     string
 	uid, gid int
 	groups   []int // besides gid
 	home     string
-	shell    string // "" if none is known
+	shell    string // "" if unknown
 }
 
-// isSession reports whether it is the user of a session that shares the sandbox with others.
+// isSession reports whether the user belongs to a session that shares the sandbox with others.
 func (u user) isSession() bool {
 	return u.uid >= sandpit.FirstSessionUID && u.uid <= sandpit.LastSessionUID
 }
 
-// errUser is the protocol's message for a user nobody knows.
+// errUser is the protocol's message for an unknown user.
 type errUser string
 
 func (e errUser) Error() string { return fmt.Sprintf("invalid username: '%s'", string(e)) }
 
-// causeHeader goes with an answer whose status does not tell what is wrong: the protocol
-// has one for a user nobody knows and a key that is wrong.
+// causeHeader distinguishes errors with the same status: the protocol uses one status for an unknown user and a wrong
+// key.
 const (
 	causeHeader = "Sandpit-Cause"
 	causeUser   = "user"
 )
 
-// noUser is the answer to a call in the name of a user nobody knows.
-func noUser(err error) *connect.Error {
+// userError is the error of a call in the name of an unknown user.
+func userError(err error) *connect.Error {
 	ce := connect.NewError(connect.CodeUnauthenticated, err)
-	tellCause(ce.Meta(), err)
+	setCauseHeader(ce.Meta(), err)
 	return ce
 }
 
-func tellCause(h http.Header, err error) {
+func setCauseHeader(h http.Header, err error) {
 	if _, isUser := errors.AsType[errUser](err); isUser {
 		h.Set(causeHeader, causeUser)
 	}
 }
 
-// lookup finds a user by name, uid, or uid:gid; "" is root. A number needs
-// no entry in the list of users.
-func (a *accounts) lookup(spec string) (user, error) {
+// lookupUser finds a user by name, uid, or uid:gid; "" is root. A number needs no entry in the list of users.
+func (a *accounts) lookupUser(spec string) (user, error) {
 	if spec == "" {
 		spec = "root"
 	}
 	name, group, hasGroup := strings.Cut(spec, ":")
-	u, known := a.find(name)
+	u, known := a.findUser(name)
 	if uid, err := parseID(name); !known && err == nil {
 		u, known = user{name: name, uid: uid, gid: uid, home: "/"}, true
 	}
@@ -85,8 +84,8 @@ func parseID(s string) (int, error) {
 	return int(id), err
 }
 
-// find looks for a name or uid in the list of users.
-func (a *accounts) find(name string) (found user, ok bool) {
+// findUser finds a name or uid in the list of users.
+func (a *accounts) findUser(name string) (found user, ok bool) {
 	a.passwd.eachLine(func(fields []string) bool {
 		if len(fields) < 6 || fields[0] != name && fields[2] != name {
 			return true
@@ -131,15 +130,14 @@ func (a *accounts) findGroup(name string) (gid int, err error) {
 	return gid, err
 }
 
-// names tells the names of uids and gids. It lives as long as one call; not for
-// concurrent use.
+// names finds the names of uids and gids for one call. It is not safe for concurrent use.
 type names struct {
 	accounts      *accounts
 	users, groups map[uint32]string
 }
 
-func (n *names) user(uid uint32) string  { return nameIn(&n.users, &n.accounts.passwd, uid) }
-func (n *names) group(gid uint32) string { return nameIn(&n.groups, &n.accounts.group, gid) }
+func (n *names) userName(uid uint32) string  { return nameIn(&n.users, &n.accounts.passwd, uid) }
+func (n *names) groupName(gid uint32) string { return nameIn(&n.groups, &n.accounts.group, gid) }
 
 // nameIn returns the name of an id in a list, or the number.
 func nameIn(known *map[uint32]string, list *accountList, id uint32) string {
@@ -162,8 +160,8 @@ func nameIn(known *map[uint32]string, list *accountList, id uint32) string {
 	return strconv.FormatUint(uint64(id), 10)
 }
 
-// resolve returns the absolute form of a path as the user means it.
-func (u user) resolve(p string) string {
+// resolvePath returns the absolute form of a path, relative to the user's home.
+func (u user) resolvePath(p string) string {
 	switch {
 	case p == "~" || strings.HasPrefix(p, "~/"):
 		return path.Join(u.home, p[1:])

@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
 )
 
-// maxWatchers bounds the watchers that clients ask again and again; they have no
-// stream whose end would tell that the client is gone.
+// maxWatchers bounds the watchers that clients poll; they have no stream whose end would show that the client is
+// gone.
 const maxWatchers = 100
 
 var eventTypes = map[sandpit.FileEventType]filesystem.EventType{
@@ -33,27 +33,27 @@ type watched struct {
 	*watch.Watcher
 
 	accounts *accounts
-	place    *place
-	within   []string // as the call was confined
-	describe bool     // events come with the file
+	target   *target
+	within   []string // the directories that the call was confined to
+	describe bool     // events describe the file
 }
 
-func (w *watched) close() error {
-	w.place.close()
+func (w *watched) closeWatch() error {
+	w.target.closeRoot()
 	return w.Close()
 }
 
-// watchRequest is what both forms of watching ask for.
+// watchRequest is the common part of both requests to watch.
 type watchRequest interface {
 	GetPath() string
 	GetRecursive() bool
 	GetIncludeEntry() bool
 }
 
-// watch begins to watch what a call means. Mounts of other machines, which a
-// client may allow or not, do not exist here.
-func (s *filesystemService) watch(req connect.AnyRequest, msg watchRequest) (*watched, error) {
-	p, err := s.place(req, msg.GetPath(), true)
+// startWatch watches the directory that a call names. The option to allow network mounts is ignored, because a
+// sandbox has none.
+func (s *filesystemService) startWatch(req connect.AnyRequest, msg watchRequest) (*watched, error) {
+	p, err := s.targetOf(req, msg.GetPath(), true)
 	if err != nil {
 		return nil, err
 	}
@@ -62,18 +62,18 @@ func (s *filesystemService) watch(req connect.AnyRequest, msg watchRequest) (*wa
 		err = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("path is not a directory: %s", p.path))
 	}
 	if err != nil {
-		p.close()
+		p.closeRoot()
 		return nil, fileError(err, p)
 	}
 	w, err := watch.New(p.real, msg.GetRecursive())
 	if err != nil {
-		p.close()
+		p.closeRoot()
 		return nil, watchError(err)
 	}
-	return &watched{Watcher: w, accounts: s.guest.accounts, place: p, within: req.Header().Values(WithinHeader), describe: msg.GetIncludeEntry()}, nil
+	return &watched{Watcher: w, accounts: s.guest.accounts, target: p, within: req.Header().Values(WithinHeader), describe: msg.GetIncludeEntry()}, nil
 }
 
-// watchError gives an error of watching its code.
+// watchError gives an error of a watch its code.
 func watchError(err error) error {
 	code := connect.CodeInternal
 	switch sandpit.CodeOf(err) {
@@ -88,32 +88,32 @@ func watchError(err error) error {
 	return connect.NewError(code, err)
 }
 
-// event is what a client is told.
-func (w *watched) event(e watch.Event) *filesystem.FilesystemEvent {
-	told := &filesystem.FilesystemEvent{Name: e.Name, Type: eventTypes[e.Type]}
+// toProto returns an event as the protocol describes it.
+func (w *watched) toProto(e watch.Event) *filesystem.FilesystemEvent {
+	event := &filesystem.FilesystemEvent{Name: e.Name, Type: eventTypes[e.Type]}
 	if !w.describe {
-		return told
+		return event
 	}
 	d := describer{names: names{accounts: w.accounts}, within: w.within}
-	entry, err := d.entry(w.place.root, path.Join(w.place.rel, e.Name), path.Join(w.place.real, e.Name))
-	if err == nil { // else it is gone already
-		entry.Path = path.Join(w.place.path, e.Name)
-		told.Entry = entry
+	entry, err := d.describeFile(w.target.root, path.Join(w.target.rel, e.Name), path.Join(w.target.real, e.Name))
+	if err == nil { // otherwise the file is gone
+		entry.Path = path.Join(w.target.path, e.Name)
+		event.Entry = entry
 	}
-	return told
+	return event
 }
 
 // WatchDir implements the service. The stream ends with the directory.
 func (s *filesystemService) WatchDir(ctx context.Context, req *connect.Request[filesystem.WatchDirRequest], stream *connect.ServerStream[filesystem.WatchDirResponse]) (err error) {
-	w, err := s.watch(req, req.Msg)
+	w, err := s.startWatch(req, req.Msg)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.close()) }()
+	defer func() { err = errors.Join(err, w.closeWatch()) }()
 	err = stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Start{Start: &filesystem.WatchDirResponse_StartEvent{}}})
 	interval := keepAliveInterval(req.Header())
 	for err == nil {
-		err = s.tellNext(ctx, interval, w, stream)
+		err = s.sendNext(ctx, interval, w, stream)
 	}
 	switch {
 	case sandpit.CodeOf(err) == sandpit.Gone:
@@ -126,21 +126,21 @@ func (s *filesystemService) WatchDir(ctx context.Context, req *connect.Request[f
 	return err
 }
 
-// tellNext tells the next event, or that there was none for an interval.
-func (s *filesystemService) tellNext(ctx context.Context, interval time.Duration, w *watched, stream *connect.ServerStream[filesystem.WatchDirResponse]) error {
+// sendNext sends the next event, or a keep-alive if there was none for an interval.
+func (s *filesystemService) sendNext(ctx context.Context, interval time.Duration, w *watched, stream *connect.ServerStream[filesystem.WatchDirResponse]) error {
 	idle, cancel := context.WithTimeout(ctx, interval)
 	defer cancel()
 	e, err := w.Next(idle)
 	switch {
 	case err == nil:
-		return stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Filesystem{Filesystem: w.event(e)}})
+		return stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Filesystem{Filesystem: w.toProto(e)}})
 	case idle.Err() != nil && ctx.Err() == nil:
 		return stream.Send(&filesystem.WatchDirResponse{Event: &filesystem.WatchDirResponse_Keepalive{Keepalive: &filesystem.WatchDirResponse_KeepAlive{}}})
 	}
 	return err
 }
 
-// watchers are those of clients that ask again and again.
+// watchers are the watchers that clients poll.
 type watchers struct {
 	mu     sync.Mutex
 	byID   map[string]*watched
@@ -149,7 +149,7 @@ type watchers struct {
 
 var errClosing = connect.NewError(connect.CodeUnavailable, errors.New("the guest is ending"))
 
-func (ws *watchers) add(w *watched) (string, error) {
+func (ws *watchers) addWatcher(w *watched) (string, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.closed {
@@ -166,7 +166,7 @@ func (ws *watchers) add(w *watched) (string, error) {
 	return id, nil
 }
 
-func (ws *watchers) find(id string) (*watched, error) {
+func (ws *watchers) findWatcher(id string) (*watched, error) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if w := ws.byID[id]; w != nil {
@@ -175,8 +175,8 @@ func (ws *watchers) find(id string) (*watched, error) {
 	return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("watcher with id %.40q not found", id))
 }
 
-func (ws *watchers) remove(id string) (*watched, error) {
-	w, err := ws.find(id)
+func (ws *watchers) removeWatcher(id string) (*watched, error) {
+	w, err := ws.findWatcher(id)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (ws *watchers) remove(id string) (*watched, error) {
 	return w, nil
 }
 
-// close ends all of them.
+// close ends all watchers.
 func (ws *watchers) close() {
 	ws.mu.Lock()
 	ws.closed = true
@@ -194,26 +194,26 @@ func (ws *watchers) close() {
 	ws.byID = nil
 	ws.mu.Unlock()
 	for _, w := range list {
-		_ = w.close() // it was only read
+		_ = w.closeWatch() // it was only read
 	}
 }
 
 // CreateWatcher implements the service.
 func (s *filesystemService) CreateWatcher(_ context.Context, req *connect.Request[filesystem.CreateWatcherRequest]) (*connect.Response[filesystem.CreateWatcherResponse], error) {
-	w, err := s.watch(req, req.Msg)
+	w, err := s.startWatch(req, req.Msg)
 	if err != nil {
 		return nil, err
 	}
-	id, err := s.guest.watchers.add(w)
+	id, err := s.guest.watchers.addWatcher(w)
 	if err != nil {
-		return nil, errors.Join(err, w.close())
+		return nil, errors.Join(err, w.closeWatch())
 	}
 	return connect.NewResponse(&filesystem.CreateWatcherResponse{WatcherId: id}), nil
 }
 
-// GetWatcherEvents implements the service: what happened since the last call.
+// GetWatcherEvents implements the service: it returns the events since the last call.
 func (s *filesystemService) GetWatcherEvents(_ context.Context, req *connect.Request[filesystem.GetWatcherEventsRequest]) (*connect.Response[filesystem.GetWatcherEventsResponse], error) {
-	w, err := s.guest.watchers.find(req.Msg.GetWatcherId())
+	w, err := s.guest.watchers.findWatcher(req.Msg.GetWatcherId())
 	if err != nil {
 		return nil, err
 	}
@@ -223,18 +223,18 @@ func (s *filesystemService) GetWatcherEvents(_ context.Context, req *connect.Req
 	}
 	res := &filesystem.GetWatcherEventsResponse{}
 	for _, e := range events {
-		res.Events = append(res.Events, w.event(e))
+		res.Events = append(res.Events, w.toProto(e))
 	}
 	return connect.NewResponse(res), nil
 }
 
 // RemoveWatcher implements the service.
 func (s *filesystemService) RemoveWatcher(_ context.Context, req *connect.Request[filesystem.RemoveWatcherRequest]) (*connect.Response[filesystem.RemoveWatcherResponse], error) {
-	w, err := s.guest.watchers.remove(req.Msg.GetWatcherId())
+	w, err := s.guest.watchers.removeWatcher(req.Msg.GetWatcherId())
 	if err != nil {
 		return nil, err
 	}
-	if err := w.close(); err != nil {
+	if err := w.closeWatch(); err != nil {
 		return nil, watchError(err)
 	}
 	return connect.NewResponse(&filesystem.RemoveWatcherResponse{}), nil

@@ -1,7 +1,6 @@
-// Package guestbin holds the guest program for each architecture, if it was
-// built in: go generate ./internal/inside/guestbin before building does that. Without
-// it the main program plays the guest, at the price of more memory for each
-// sandbox.
+// Package guestbin contains the guest program for each architecture, if it was built in: run go generate
+// ./internal/inside/guestbin before the build. Without it the main executable runs as the guest, which uses more
+// memory for each sandbox.
 package guestbin
 
 import (
@@ -18,11 +17,10 @@ import (
 //go:embed all:bin
 var files embed.FS
 
-// FileName is what the guest of an architecture, as Go names it, is called in
-// bin.
+// FileName returns the name in bin of the guest for an architecture, as Go names it.
 func FileName(arch string) string { return "sandpit-guest-" + arch + ".gz" }
 
-// Has reports whether an architecture's guest is built in.
+// Has reports whether the guest for an architecture is built in.
 func Has(arch string) bool {
 	f, err := files.Open("bin/" + FileName(arch))
 	return err == nil && f.Close() == nil
@@ -31,14 +29,14 @@ func Has(arch string) bool {
 // Digest returns the SHA-256 digest of an architecture's guest, in hexadecimal, or "" if it is
 // not built in. Every command needs it, so it is read from the header and not computed.
 func Digest(arch string) string {
-	r, err := open(arch)
+	r, err := openGuest(arch)
 	if err != nil {
 		return ""
 	}
 	return r.Comment
 }
 
-// Pack writes a guest to w as Open and Digest expect it.
+// Pack writes a guest to w in the form that Open and Digest read.
 func Pack(w io.Writer, program []byte) error {
 	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
 	if err != nil {
@@ -52,10 +50,10 @@ func Pack(w io.Writer, program []byte) error {
 	return z.Close()
 }
 
-// Open returns an architecture's guest. It is an error to open one that is not built in.
-func Open(arch string) (io.ReadCloser, error) { return open(arch) }
+// Open returns the guest for an architecture. It returns an error if the guest is not built in.
+func Open(arch string) (io.ReadCloser, error) { return openGuest(arch) }
 
-func open(arch string) (*gzip.Reader, error) {
+func openGuest(arch string) (*gzip.Reader, error) {
 	f, err := files.Open("bin/" + FileName(arch))
 	if err != nil {
 		return nil, fmt.Errorf("open the guest for %s: %w", arch, err)

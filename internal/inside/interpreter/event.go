@@ -7,11 +7,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Event is something that happens in a run: an Output, a Result, a Failure, a Count, an Alive or
-// an End. As JSON it is an object whose "type" says which, as E2B's clients expect it.
+// Event is something that happens in a run: an Output, a Result, a Failure, a Count, an Alive or an End. As JSON it
+// is an object with a "type", in the form that E2B's clients expect.
 type Event interface{ event() }
 
-// Stream is where a program has printed.
+// Stream is an output stream of a program.
 type Stream string
 
 // The streams.
@@ -20,16 +20,15 @@ const (
 	Stderr Stream = "stderr"
 )
 
-// Output is a part of what a program has printed; it may begin and end within a line, but not
-// within a character.
+// Output is a piece of a program's output. It may begin and end within a line, but not within a character.
 type Output struct {
 	Stream Stream    `json:"type"`
 	Text   string    `json:"text"`
 	Time   time.Time `json:"timestamp"`
 }
 
-// Result is a value in one or more representations, as given by kernels: each field is a MIME type's
-// JSON value, absent if there is none.
+// Result is a value in one or more representations from a kernel. Each field is the JSON value of a MIME type, absent
+// if the kernel did not send it.
 type Result struct {
 	Text       json.RawMessage            `json:"text,omitempty"`
 	HTML       json.RawMessage            `json:"html,omitempty"`
@@ -47,7 +46,7 @@ type Result struct {
 	Main       bool                       `json:"is_main_result"`  // the value of the last expression, not something displayed
 }
 
-// Failure says how the code failed. A run has at most one that the code is to blame for.
+// Failure says how the code failed. A run has at most one Failure that the code caused.
 type Failure struct {
 	Name      string `json:"name"` // the class of the exception, or one of the Fail names
 	Value     string `json:"value"`
@@ -65,7 +64,7 @@ type Count struct {
 	Number int `json:"execution_count"`
 }
 
-// Alive says that a run goes on and has nothing to say.
+// Alive reports that a run without output is still running.
 type Alive struct{}
 
 // End is the last event of a run.
@@ -111,7 +110,7 @@ func (Alive) MarshalJSON() ([]byte, error) { return []byte(`{"type":"keepalive"}
 // MarshalJSON is the type.
 func (End) MarshalJSON() ([]byte, error) { return []byte(`{"type":"end_of_execution"}`), nil }
 
-// newResult sorts the representations of a kernel by their MIME types.
+// newResult assigns a kernel's representations to fields by their MIME types.
 func newResult(data map[string]json.RawMessage, main bool) Result {
 	r := Result{Main: main}
 	known := map[string]*json.RawMessage{
@@ -132,7 +131,7 @@ func newResult(data map[string]json.RawMessage, main bool) Result {
 	return r
 }
 
-// parseEvent reads an event as it is encoded above.
+// parseEvent parses the JSON form of an event.
 func parseEvent(data []byte) (Event, error) {
 	var kind struct {
 		Type string `json:"type"`

@@ -12,25 +12,25 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// connection is one with the process of a service, for one request.
+// connection is a connection to the process of a service, for one request.
 type connection struct {
-	id     uint64 // of the request whose answers are wanted
-	input  chan []byte
-	told   chan told
-	closed chan struct{}
-	hangUp func()        // closes closed, and stops following the process
-	ended  chan struct{} // closed when nothing follows it any more
-	err    error         // why, once ended is closed
+	id      uint64 // of the request whose replies are read
+	input   chan []byte
+	replies chan reply
+	closed  chan struct{}
+	hangUp  func()        // closes closed and stops following the process
+	ended   chan struct{} // closed when the process is no longer followed
+	err     error         // the reason, once ended is closed
 
 	rest    []byte // of input, for Read
 	partial []byte // of a line, for Write
-	// memory is what lines are kept in, reserved for how many bytes of a line it is.
+	// memory is the account for the current line; reserved is the length of a line for which it has reserved.
 	memory   *memory.Account
 	reserved int
 }
 
-// lineCost is how many bytes each byte of a line takes: as it comes, as an event, and as
-// what is made of that.
+// lineCost is how many bytes of memory each byte of a line takes: as received, as an event, and in what the caller
+// makes of it.
 const lineCost = 3
 
 // Read implements io.Reader, for the input of the process.
@@ -58,17 +58,17 @@ func (c *connection) Write(p []byte) (int, error) {
 			c.reserved += missing
 		}
 		c.partial = append(c.partial, before...)
-		if len(c.partial) > maxTold {
-			return 0, sandpit.Errorf(sandpit.Exhausted, "the interpreter says a line of more than %d bytes", maxTold)
+		if len(c.partial) > maxReplyLine {
+			return 0, sandpit.Errorf(sandpit.Exhausted, "the interpreter sent a line of more than %d bytes", maxReplyLine)
 		}
 		if !found {
 			return len(p), nil
 		}
-		var t told
-		// The first piece may be the end of what was said before anybody listened.
+		var t reply
+		// The first piece may be the end of an earlier line.
 		if json.Unmarshal(c.partial, &t) == nil && t.ID == c.id {
 			select {
-			case c.told <- t:
+			case c.replies <- t:
 			case <-c.closed:
 				return 0, errDetached
 			}
@@ -77,10 +77,10 @@ func (c *connection) Write(p []byte) (int, error) {
 	}
 }
 
-// attach connects with a service.
-func (r *Remote) attach(ctx context.Context, p sandpit.Process, id uint64) (*connection, error) {
+// connectService connects to a service.
+func (r *Remote) connectService(ctx context.Context, p sandpit.Process, id uint64) (*connection, error) {
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c := &connection{id: id, input: make(chan []byte, 2), told: make(chan told), closed: make(chan struct{}), ended: make(chan struct{}), memory: memory.AccountOf(ctx)}
+	c := &connection{id: id, input: make(chan []byte, 2), replies: make(chan reply), closed: make(chan struct{}), ended: make(chan struct{}), memory: memory.AccountOf(ctx)}
 	c.hangUp = sync.OnceFunc(func() {
 		close(c.closed)
 		cancel()
@@ -90,7 +90,7 @@ func (r *Remote) attach(ctx context.Context, p sandpit.Process, id uint64) (*con
 	follower, err := r.guest.Connect(following, p.PID(), sandpit.Streams{Stdin: c, Stdout: c})
 	impatient.Stop()
 	if !unlink() && err == nil {
-		_, _ = follower.Wait(context.WithoutCancel(ctx)) // following has ended
+		_, _ = follower.Wait(context.WithoutCancel(ctx)) // the connection has ended
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -100,118 +100,118 @@ func (r *Remote) attach(ctx context.Context, p sandpit.Process, id uint64) (*con
 		}
 		return nil, err
 	}
-	go func() { // ends with the process, or when following does; close waits for it
+	go func() { // ends with the process or the connection; close waits for it
 		defer close(c.ended)
 		_, err := follower.Wait(context.WithoutCancel(ctx))
-		c.err = r.why(following, err)
+		c.err = r.explainEnd(following, err)
 	}()
 	return c, nil
 }
 
-// why says what has ended a connection: the service, the sandbox or neither.
-func (r *Remote) why(ctx context.Context, err error) error {
+// explainEnd returns why a connection ended: the end of the service, of the sandbox, or of the connection only.
+func (r *Remote) explainEnd(ctx context.Context, err error) error {
 	if err == nil {
 		return errEnded
 	}
 	if ctx.Err() != nil {
-		return ctx.Err() // we have
+		return ctx.Err() // the caller ended it
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestTime)
 	defer cancel()
 	if _, asked := r.guest.ListProcesses(ctx); sandpit.CodeOf(asked) == sandpit.Gone {
 		return asked
 	}
-	return sandpit.Errorf(sandpit.Unavailable, "the connection with the interpreter broke, and the code may run on: %w", err)
+	return sandpit.Errorf(sandpit.Unavailable, "the connection to the interpreter broke; the code may keep running: %w", err)
 }
 
-// close ends the connection, and nothing else.
+// close ends the connection. The service keeps running.
 func (c *connection) close() {
 	c.hangUp()
 	<-c.ended
 }
 
-// exchange is one request.
+// exchange is one request and its replies.
 type exchange struct {
 	remote  *Remote
 	process sandpit.Process
-	ask     ask
+	request remoteRequest
 	emit    func(Event) error
 
 	conn    *connection
-	sending bool // it has the turn to send
+	sending bool // it holds remote.sending
 	begun   bool
-	cut     bool  // it is to be interrupted
-	failed  error // of emit: nobody is told any more
+	cut     bool  // an interrupt is to be sent
+	failed  error // error of emit; it is not called again
 	ack     <-chan time.Time
 	late    <-chan time.Time
 }
 
-// perform makes the request and follows it to its end.
-func (x *exchange) perform(ctx context.Context) error {
+// runRequest sends the request and follows it to its end.
+func (x *exchange) runRequest(ctx context.Context) error {
 	var err error
-	if x.conn, err = x.remote.attach(ctx, x.process, x.ask.ID); err != nil {
+	if x.conn, err = x.remote.connectService(ctx, x.process, x.request.ID); err != nil {
 		return err
 	}
 	defer x.conn.close()
-	if err := x.remote.take(ctx); err != nil {
+	if err := x.remote.takeSending(ctx); err != nil {
 		return err
 	}
 	x.sending = true
-	defer x.release()
-	if err := x.send(x.ask); err != nil {
+	defer x.releaseSending()
+	if err := x.sendRequest(x.request); err != nil {
 		return err
 	}
 	ctx, cut := context.WithCancel(ctx)
 	defer cut()
-	return x.follow(ctx, cut)
+	return x.followReplies(ctx, cut)
 }
 
-// send says something. The caller has the turn, until the service says that it has come: the parts of a long line
-// come one after the other, and must not be mixed with another's.
-func (x *exchange) send(a ask) error {
+// sendRequest sends a request. The caller holds remote.sending until the service confirms the request: the parts of a
+// long line arrive one after the other and must not be mixed with another line.
+func (x *exchange) sendRequest(a remoteRequest) error {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return err
 	}
-	if len(data) > maxTold-2 {
-		return sandpit.Errorf(sandpit.Invalid, "code and environment have more than %d bytes", maxTold)
+	if len(data) > maxReplyLine-2 {
+		return sandpit.Errorf(sandpit.Invalid, "code and environment are larger than %d bytes", maxReplyLine)
 	}
-	// The first line end is for what a connection that broke may have left.
+	// The first newline ends what a broken connection may have left.
 	x.conn.input <- slices.Concat([]byte("\n"), data, []byte("\n"))
 	x.ack = time.After(ackTime)
 	return nil
 }
 
-func (x *exchange) release() {
+func (x *exchange) releaseSending() {
 	if x.sending {
 		<-x.remote.sending
 	}
 	x.sending, x.ack = false, nil
 }
 
-// follow passes on what the service tells until the request is done.
-func (x *exchange) follow(ctx context.Context, cut func()) error {
+// followReplies handles the service's replies until the request is done.
+func (x *exchange) followReplies(ctx context.Context, cut func()) error {
 	gone := ctx.Done()
-	var turn chan struct{} // wanted for the interrupt, or nil
+	var turn chan struct{} // set while the interrupt waits for it
 	for {
 		select {
-		case t := <-x.conn.told:
+		case t := <-x.conn.replies:
 			if t.Done {
-				return x.result(ctx, t)
+				return x.resultOf(ctx, t)
 			}
-			x.hear(t, cut)
+			x.handleReply(t, cut)
 		case <-gone:
-			gone, x.cut, x.late = nil, true, time.After(overTime)
-			if !x.sending { // else the request itself has not come yet
+			gone, x.cut, x.late = nil, true, time.After(interruptTime)
+			if !x.sending { // otherwise the service has not confirmed the request yet
 				turn = x.remote.sending
 			}
 		case turn <- struct{}{}:
 			turn, x.sending = nil, true
-			x.interrupt()
+			x.sendInterrupt()
 		case <-x.ack:
-			return x.kill(ctx)
+			return x.killService(ctx)
 		case <-x.late:
-			return x.kill(ctx)
+			return x.killService(ctx)
 		case <-x.remote.ctx.Done():
 			return errClosed()
 		case <-x.conn.ended:
@@ -220,19 +220,19 @@ func (x *exchange) follow(ctx context.Context, cut func()) error {
 	}
 }
 
-// interrupt asks the service to interrupt the request. The caller has the turn.
-func (x *exchange) interrupt() {
+// sendInterrupt asks the service to interrupt the request. The caller holds remote.sending.
+func (x *exchange) sendInterrupt() {
 	x.cut = false
-	_ = x.send(ask{ID: x.ask.ID, Do: askInterrupt}) // which can be encoded, and is short
+	_ = x.sendRequest(remoteRequest{ID: x.request.ID, Do: askInterrupt}) // it is short and can be encoded
 }
 
-// hear takes one thing that the service tells.
-func (x *exchange) hear(t told, cut func()) {
+// handleReply handles one reply of the service.
+func (x *exchange) handleReply(t reply, cut func()) {
 	if t.Begun && x.sending {
 		if first := !x.begun; first && x.cut {
-			x.interrupt()
+			x.sendInterrupt()
 		} else {
-			x.release()
+			x.releaseSending()
 		}
 		x.begun = true
 	}
@@ -249,7 +249,7 @@ func (x *exchange) hear(t told, cut func()) {
 	}
 }
 
-func (x *exchange) result(ctx context.Context, t told) error {
+func (x *exchange) resultOf(ctx context.Context, t reply) error {
 	switch {
 	case x.failed != nil:
 		return x.failed
@@ -262,18 +262,18 @@ func (x *exchange) result(ctx context.Context, t told) error {
 	switch code {
 	case sandpit.Invalid, sandpit.NotFound, sandpit.Exhausted, sandpit.Unsupported, sandpit.Unavailable, sandpit.Timeout:
 	default:
-		code = sandpit.Internal // all else is not for a program in a sandbox to say
+		code = sandpit.Internal // a program in a sandbox may not cause other codes
 	}
 	return sandpit.Errorf(code, "%.4000s", t.Error.Message)
 }
 
-// kill ends a service that does not answer.
-func (x *exchange) kill(ctx context.Context) error {
+// killService kills a service that does not answer.
+func (x *exchange) killService(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	if err := x.process.Signal(ctx, sandpit.SIGKILL); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
 		return err
 	}
-	x.remote.forget(x.process)
-	return sandpit.Errorf(sandpit.Timeout, "the interpreter does not answer and was ended: all variables are lost")
+	x.remote.forgetService(x.process)
+	return sandpit.Errorf(sandpit.Timeout, "the interpreter did not answer and was killed: all variables are lost")
 }

@@ -14,28 +14,27 @@ import (
 
 const (
 	maxBody   = 16 << 20         // bytes of a request: code and environment
-	writeTime = 60 * time.Second // how long a client may leave a line unread
+	writeTime = 60 * time.Second // how long a client may take to read a line
 )
 
-// Handler serves the interpreter over HTTP, as the package's comment says. /health answers 503
-// until ready is closed.
+// Handler serves the interpreter over HTTP: see the package comment. /health returns 503 until ready is closed.
 func (s *Service) Handler(ready <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /execute", s.serveExecute)
 	mux.HandleFunc("GET /contexts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.Contexts()) })
 	mux.HandleFunc("POST /contexts", s.serveCreate)
 	mux.HandleFunc("DELETE /contexts/{id}", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.Remove(r.PathValue("id")))
+		writeStatus(w, s.Remove(r.PathValue("id")))
 	})
 	mux.HandleFunc("POST /contexts/{id}/restart", func(w http.ResponseWriter, r *http.Request) {
-		answer(w, s.Restart(r.Context(), r.PathValue("id")))
+		writeStatus(w, s.Restart(r.Context(), r.PathValue("id")))
 	})
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		select {
 		case <-ready:
 			writeJSON(w, "OK")
 		default:
-			http.Error(w, "the kernels start", http.StatusServiceUnavailable)
+			http.Error(w, "the kernels are starting", http.StatusServiceUnavailable)
 		}
 	})
 	return mux
@@ -52,15 +51,15 @@ func (s *Service) serveExecute(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.Code == nil {
-		answer(w, sandpit.Errorf(sandpit.Invalid, "there is no code in the request"))
+		writeStatus(w, sandpit.Errorf(sandpit.Invalid, "the request has no code"))
 		return
 	}
 	lines := &lines{w: w, control: http.NewResponseController(w)}
 	run := Request{Code: *req.Code, Context: req.Context, Language: req.Language, Env: req.Env}
-	if err := s.Run(r.Context(), run, lines.write); err != nil && !lines.begun {
-		answer(w, err)
+	if err := s.Run(r.Context(), run, lines.writeEvent); err != nil && !lines.begun {
+		writeStatus(w, err)
 	} else if err != nil {
-		// The client sees a stream without an end.
+		// The client gets a stream without an end.
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -75,26 +74,26 @@ func (s *Service) serveCreate(w http.ResponseWriter, r *http.Request) {
 	}
 	c, err := s.Create(r.Context(), req.Language, req.Dir)
 	if err != nil {
-		answer(w, err)
+		writeStatus(w, err)
 		return
 	}
 	writeJSON(w, c)
 }
 
-// lines writes events to a client as they come.
+// lines writes events to a client as lines.
 type lines struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	begun   bool
 }
 
-func (l *lines) write(e Event) error {
+func (l *lines) writeEvent(e Event) error {
 	if !l.begun {
 		l.begun = true
 		l.w.Header().Set("Content-Type", "application/x-ndjson")
 		l.w.Header().Set("X-Accel-Buffering", "no")
 	}
-	line, err := json.Marshal(inE2B(e))
+	line, err := json.Marshal(toE2B(e))
 	if err != nil {
 		return fmt.Errorf("encode an event: %w", err)
 	}
@@ -107,16 +106,16 @@ func (l *lines) write(e Event) error {
 	return l.control.Flush()
 }
 
-// inE2B returns an event as E2B's interpreter tells it. That a kernel has ended has another
-// name there, which clients know and ask for.
-func inE2B(e Event) Event {
+// toE2B returns an event as E2B's interpreter sends it. E2B has another name for the end of a kernel, which its
+// clients recognize.
+func toE2B(e Event) Event {
 	if f, ok := e.(Failure); ok && f.Name == FailKernel && f.Traceback == "" {
 		return Failure{Name: "ContextRestarting", Value: "Context was restarted: " + f.Value}
 	}
 	return e
 }
 
-// readJSON reads a request's body, which may be empty, or answers why not.
+// readJSON decodes a request's body, which may be empty. After an error it writes the response and returns false.
 func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(into)
 	if err == nil || errors.Is(err, io.EOF) {
@@ -126,7 +125,7 @@ func readJSON(w http.ResponseWriter, r *http.Request, into any) bool {
 		http.Error(w, fmt.Sprintf("the request is larger than %d bytes", large.Limit), http.StatusRequestEntityTooLarge)
 		return false
 	}
-	answer(w, sandpit.Errorf(sandpit.Invalid, "body: %w", err))
+	writeStatus(w, sandpit.Errorf(sandpit.Invalid, "body: %w", err))
 	return false
 }
 
@@ -135,7 +134,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client may be gone
 }
 
-// statuses are those of codes; all others are 500.
+// statuses are the HTTP statuses of codes; all other codes have 500.
 var statuses = map[sandpit.Code]int{
 	sandpit.Invalid:     http.StatusBadRequest,
 	sandpit.NotFound:    http.StatusNotFound,
@@ -144,14 +143,14 @@ var statuses = map[sandpit.Code]int{
 	sandpit.Unavailable: http.StatusServiceUnavailable,
 }
 
-// answer tells how a request without a result has ended.
-func answer(w http.ResponseWriter, err error) {
+// writeStatus writes the response to a request without a result.
+func writeStatus(w http.ResponseWriter, err error) {
 	if err == nil {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
 	if errors.Is(err, context.Canceled) {
-		panic(http.ErrAbortHandler) // nobody is there
+		panic(http.ErrAbortHandler) // the client has disconnected
 	}
 	status, ok := statuses[sandpit.CodeOf(err)]
 	if !ok {

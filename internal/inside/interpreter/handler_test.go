@@ -66,7 +66,7 @@ func TestHTTP(t *testing.T) {
 		"too large":      {http.MethodPost, "/execute", `{"code":"` + strings.Repeat("x", 17<<20) + `"}`, 413, "larger than 16777216 bytes"},
 		"both":           {http.MethodPost, "/execute", `{"code":"1","context_id":"x","language":"bash"}`, 400, "Only one of"},
 		"no context":     {http.MethodPost, "/execute", `{"code":"1","context_id":"x"}`, 404, "Context x not found"},
-		"no language":    {http.MethodPost, "/contexts", `{"language":"cobol"}`, 404, `language "cobol" is not here`},
+		"no language":    {http.MethodPost, "/contexts", `{"language":"cobol"}`, 404, `unknown language "cobol"`},
 		"no directory":   {http.MethodPost, "/contexts", `{"language":"bash","cwd":"/nowhere"}`, 400, "no such directory"},
 		"remove nothing": {http.MethodDelete, "/contexts/x", "", 404, "Context x not found"},
 		"start nothing":  {http.MethodPost, "/contexts/x/restart", "", 404, "Context x not found"},
@@ -108,7 +108,7 @@ func TestCrowd(t *testing.T) {
 			break
 		}
 	}
-	if err == nil || len(s.Contexts()) != 64 || !strings.Contains(err.Error(), "64 contexts already") {
+	if err == nil || len(s.Contexts()) != 64 || !strings.Contains(err.Error(), "64 contexts exist") {
 		t.Errorf("%d contexts, %v", len(s.Contexts()), err)
 	}
 	first := interpreter.Request{Context: s.Contexts()[0].ID, Code: "sleep 600"}

@@ -23,36 +23,36 @@ import (
 )
 
 const (
-	maxLine    = 32 << 20 // bytes of one line of a kernel: a result with all of its representations
-	maxBacklog = 64 << 10 // bytes of a stream that are kept between two runs
-	startTime  = 2 * time.Minute
-	lastWords  = 200 * time.Millisecond // how long what an ended kernel has said is looked for
+	maxLine        = 32 << 20 // bytes of one line of a kernel: a result with all of its representations
+	maxBacklog     = 64 << 10 // bytes of a stream that are kept between two runs
+	startTime      = 2 * time.Minute
+	lastOutputTime = 200 * time.Millisecond // how long the last output of an ended kernel is read
 )
 
-// kernel is a program that runs code. What reads from it ends before ended is closed.
+// kernel is a program that runs code. The goroutines that read from it end before ended is closed.
 type kernel struct {
 	language language
 	cmd      *exec.Cmd
 	requests *os.File
 	readers  sync.WaitGroup
-	attached chan struct{} // closed when readers has all that read
-	ended    chan struct{} // closed when the program has ended, and nothing reads from it
-	ending   error         // how, once ended is closed
+	attached chan struct{} // closed when all readers are started
+	ended    chan struct{} // closed when the program and its readers have ended
+	ending   error         // its exit status, once ended is closed
 	lastJob  uint64
-	unwanted atomic.Bool // somebody has ended it
+	unwanted atomic.Bool // ended on request
 
 	mu      sync.Mutex
-	run     *reception        // of the run that is under way, or nil
-	backlog map[Stream][]byte // what background threads have printed between runs, the newest
+	run     *reception        // of the current run, or nil
+	backlog map[Stream][]byte // the newest output of background threads between runs
 }
 
-// reception is where what a kernel tells goes during a run.
+// reception receives what a kernel sends during a run.
 type reception struct {
 	messages chan message
 	over     chan struct{}
 }
 
-// message is one thing that a kernel tells: a part of a stream, the mark in one, or a line.
+// message is one thing that a kernel sends: a part of a stream, a mark in a stream, or a line.
 type message struct {
 	stream Stream // "" for lines
 	text   []byte
@@ -60,7 +60,7 @@ type message struct {
 	line   line
 }
 
-// line is one of descriptor 4.
+// line is a line of descriptor 4.
 type line struct {
 	Type      string                     `json:"type"`
 	ID        uint64                     `json:"id"`
@@ -73,13 +73,13 @@ type line struct {
 	Traceback string                     `json:"traceback"`
 }
 
-// pipes are the ends that a kernel is given, and ours.
+// pipes are the ends of pipes that a kernel inherits, and the service's ends.
 type pipes struct {
 	theirs []*os.File // by descriptor, from 1
 	ours   []*os.File
 }
 
-func (p *pipes) add(intoKernel bool) error {
+func (p *pipes) addPipe(intoKernel bool) error {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
@@ -93,46 +93,47 @@ func (p *pipes) add(intoKernel bool) error {
 
 func closeAll(files []*os.File) {
 	for _, f := range files {
-		_ = f.Close() // nothing can be lost: what was written is in the pipe
+		_ = f.Close() // nothing is lost: written data is in the pipe
 	}
 }
 
-// startKernel starts a kernel in a directory, with an environment beside ours, and waits until it can run code.
+// startKernel starts a kernel in a directory, with an environment in addition to the service's, and waits until it
+// can run code.
 func startKernel(ctx context.Context, l language, dir string, env map[string]string) (*kernel, error) {
-	program, err := l.program(env)
+	program, err := l.findProgram(env)
 	if err != nil {
 		return nil, err
 	}
 	var p pipes
 	defer func() { closeAll(p.theirs) }()
 	for _, into := range []bool{false, false, true, false, true} {
-		if err := p.add(into); err != nil {
+		if err := p.addPipe(into); err != nil {
 			closeAll(p.ours)
 			return nil, sandpit.Errorf(sandpit.Exhausted, "open pipes for a kernel: %w", err)
 		}
 	}
 	k := &kernel{language: l, requests: p.ours[2], attached: make(chan struct{}), ended: make(chan struct{}), backlog: make(map[Stream][]byte)}
-	k.cmd = exec.Command(program, l.command[1:]...) //nolint:noctx,gosec // it ends with its context, not with a request; it is to run anything
+	k.cmd = exec.Command(program, l.command[1:]...) //nolint:noctx,gosec // it outlives the request; it may be any program
 	k.cmd.Dir = dir
 	k.cmd.Env = k.cmd.Environ()
 	for name, value := range env {
 		k.cmd.Env = append(k.cmd.Env, name+"="+value)
 	}
 	k.cmd.Stdout, k.cmd.Stderr, k.cmd.ExtraFiles = p.theirs[0], p.theirs[1], p.theirs[2:]
-	// A group of its own: its children are interrupted and killed with it.
+	// A process group of its own, so that its children are interrupted and killed with it.
 	k.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	first := k.begin()
+	first := k.beginRun()
 	source, mark := l.withMark()
-	if err := k.attach(p.ours, mark); err != nil {
+	if err := k.startProgram(p.ours, mark); err != nil {
 		closeAll(p.ours)
 		return nil, sandpit.Errorf(sandpit.Unavailable, "start a kernel: %w", err)
 	}
 	_, err = io.WriteString(p.ours[4], source)
-	_ = p.ours[4].Close() // the kernel reads to the end
+	_ = p.ours[4].Close() // the kernel reads to the end of the pipe
 	if err == nil {
 		err = k.awaitReady(ctx, first)
 	}
-	k.over(first)
+	k.endRun(first)
 	if err != nil {
 		k.close()
 		return nil, err
@@ -140,17 +141,18 @@ func startKernel(ctx context.Context, l language, dir string, env map[string]str
 	return k, nil
 }
 
-// attach starts the program, what reads from it, and what waits for its end.
-func (k *kernel) attach(ours []*os.File, mark string) error {
+// startProgram starts the program, its readers, and a goroutine that waits for its end.
+func (k *kernel) startProgram(ours []*os.File, mark string) error {
 	started := make(chan error)
 	go func() {
-		// A program dies with the thread that has started it. This one stays until the program has ended.
+		// Pdeathsig kills the program when the thread that started it ends. This thread stays until the program has
+		// ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := k.cmd.Start()
 		started <- err
 		if err == nil {
-			k.await(ours)
+			k.waitForEnd(ours)
 		}
 	}()
 	if err := <-started; err != nil {
@@ -163,8 +165,8 @@ func (k *kernel) attach(ours []*os.File, mark string) error {
 	return nil
 }
 
-// await waits for the kernel's end and for what reads from it.
-func (k *kernel) await(ours []*os.File) {
+// waitForEnd waits for the kernel and its readers to end.
+func (k *kernel) waitForEnd(ours []*os.File) {
 	defer close(k.ended)
 	k.ending = k.cmd.Wait()
 	if k.ending == nil {
@@ -172,15 +174,15 @@ func (k *kernel) await(ours []*os.File) {
 	}
 	k.killGroup()
 	<-k.attached
-	// What it said last is in the pipes; others that have them open must not keep us.
+	// Its last output is in the pipes; other processes that have them open must not delay the end.
 	for _, f := range []*os.File{ours[0], ours[1], ours[3]} {
-		_ = f.SetReadDeadline(time.Now().Add(lastWords)) // pipes have deadlines
+		_ = f.SetReadDeadline(time.Now().Add(lastOutputTime)) // pipes have deadlines
 	}
 	k.readers.Wait()
 	closeAll([]*os.File{ours[0], ours[1], ours[2], ours[3]})
 }
 
-// awaitReady waits for the kernel's first line, and tells what it printed instead of it.
+// awaitReady waits for the kernel's first line. Its error contains what the kernel printed instead.
 func (k *kernel) awaitReady(ctx context.Context, r *reception) error {
 	late := time.NewTimer(startTime)
 	defer late.Stop()
@@ -195,7 +197,7 @@ func (k *kernel) awaitReady(ctx context.Context, r *reception) error {
 				said.Write(m.text)
 			}
 		case <-k.ended:
-			return sandpit.Errorf(sandpit.Unavailable, "the kernel does not start: %v: %s", k.ending, lastLine(said.String()))
+			return sandpit.Errorf(sandpit.Unavailable, "start the kernel: %v: %s", k.ending, lastLine(said.String()))
 		case <-late.C:
 			return sandpit.Errorf(sandpit.Timeout, "the kernel is not ready after %v", startTime)
 		case <-ctx.Done():
@@ -209,8 +211,8 @@ func lastLine(text string) string {
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// begin has everything that the kernel tells go to a run, what it has told before first.
-func (k *kernel) begin() *reception {
+// beginRun directs everything that the kernel sends to a new run.
+func (k *kernel) beginRun() *reception {
 	r := &reception{messages: make(chan message), over: make(chan struct{})}
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -218,7 +220,7 @@ func (k *kernel) begin() *reception {
 	return r
 }
 
-// takeBacklog returns what was printed since the last run.
+// takeBacklog returns the output since the last run.
 func (k *kernel) takeBacklog() map[Stream][]byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -227,16 +229,16 @@ func (k *kernel) takeBacklog() map[Stream][]byte {
 	return old
 }
 
-func (k *kernel) over(r *reception) {
+func (k *kernel) endRun(r *reception) {
 	k.mu.Lock()
 	k.run = nil
 	k.mu.Unlock()
 	close(r.over)
 }
 
-// deliver gives a message to the run that is under way. Between runs, output is kept for the next
-// one, as much as there is room for, and lines mean nothing.
-func (k *kernel) deliver(m message) {
+// deliverMessage gives a message to the current run. Between runs it keeps output for the next run, within a bound,
+// and ignores lines.
+func (k *kernel) deliverMessage(m message) {
 	k.mu.Lock()
 	r := k.run
 	if r == nil {
@@ -251,14 +253,14 @@ func (k *kernel) deliver(m message) {
 	select {
 	case r.messages <- m:
 	case <-r.over:
-		m.marked = false // it was that run's
-		k.deliver(m)
+		m.marked = false // the mark belonged to that run
+		k.deliverMessage(m)
 	}
 }
 
-// readStream passes on what programs print, cut at marks and not within characters.
+// readStream delivers the output of programs, cut at marks and not within characters.
 func (k *kernel) readStream(f io.Reader, stream Stream, mark string) {
-	var held []byte // may be the beginning of a mark or of a character
+	var held []byte // the beginning of a mark or of a character
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := f.Read(buf)
@@ -268,25 +270,25 @@ func (k *kernel) readStream(f io.Reader, stream Stream, mark string) {
 			if !found {
 				break
 			}
-			k.deliver(message{stream: stream, text: bytes.Clone(before), marked: true})
+			k.deliverMessage(message{stream: stream, text: bytes.Clone(before), marked: true})
 			data = after
 		}
 		keep := 0
 		if err == nil {
-			keep = unfinished(data, mark)
+			keep = unfinishedBytes(data, mark)
 		}
 		if whole := data[:len(data)-keep]; len(whole) > 0 {
-			k.deliver(message{stream: stream, text: bytes.Clone(whole)})
+			k.deliverMessage(message{stream: stream, text: bytes.Clone(whole)})
 		}
 		held = bytes.Clone(data[len(data)-keep:])
 		if err != nil {
-			return // its end, or the kernel's
+			return // the end of the stream or of the kernel
 		}
 	}
 }
 
-// unfinished is how many of the last bytes are the beginning of a mark, or of a character.
-func unfinished(data []byte, mark string) int {
+// unfinishedBytes returns how many of the last bytes begin a mark or a character that is incomplete.
+func unfinishedBytes(data []byte, mark string) int {
 	for n := min(len(mark)-1, len(data)); n > 0; n-- {
 		if strings.HasPrefix(mark, string(data[len(data)-n:])) {
 			return n
@@ -303,7 +305,7 @@ func unfinished(data []byte, mark string) int {
 	return 0
 }
 
-// readLines passes on the lines of descriptor 4. A kernel that writes something else is killed.
+// readLines delivers the lines of descriptor 4. It kills a kernel that writes anything else.
 func (k *kernel) readLines(f io.Reader) {
 	scanner := bufio.NewScanner(f)
 	scanner.Buffer(make([]byte, 0, 4096), maxLine)
@@ -313,7 +315,7 @@ func (k *kernel) readLines(f io.Reader) {
 			k.killGroup()
 			return
 		}
-		k.deliver(m)
+		k.deliverMessage(m)
 	}
 	if errors.Is(scanner.Err(), bufio.ErrTooLong) {
 		k.killGroup()
@@ -325,16 +327,16 @@ func parseLine(text []byte) (m message, err error) {
 	return m, err
 }
 
-// interrupt asks the program that runs, and its children, to end.
-func (k *kernel) interrupt() {
+// interruptRun interrupts the running program and its children.
+func (k *kernel) interruptRun() {
 	if k.language.byLine {
-		_ = k.send([]byte("\n")) // who does not read is killed soon
+		_ = k.writeRequest([]byte("\n")) // a kernel that does not read is killed soon
 	}
 	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGINT) // it may have ended
 }
 
-// send writes to the kernel. One that does not read for long is as good as dead.
-func (k *kernel) send(data []byte) error {
+// writeRequest writes to the kernel. It fails if the kernel does not read for Patience.
+func (k *kernel) writeRequest(data []byte) error {
 	if err := k.requests.SetWriteDeadline(time.Now().Add(Patience)); err != nil {
 		return err
 	}
@@ -343,10 +345,10 @@ func (k *kernel) send(data []byte) error {
 }
 
 func (k *kernel) killGroup() {
-	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGKILL) // nothing may be left of it
+	_ = syscall.Kill(-k.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
 }
 
-// isAlive says whether the kernel can run code.
+// isAlive reports whether the kernel can run code.
 func (k *kernel) isAlive() bool {
 	select {
 	case <-k.ended:
@@ -356,14 +358,14 @@ func (k *kernel) isAlive() bool {
 	}
 }
 
-// close ends the kernel and everything in its group.
+// close kills the kernel and everything in its process group.
 func (k *kernel) close() {
 	k.killGroup()
 	<-k.ended
 }
 
-// failure is what a run says whose kernel has ended.
-func (k *kernel) failure() Failure {
+// failureEvent returns the event of a run whose kernel has ended.
+func (k *kernel) failureEvent() Failure {
 	return Failure{
 		Name:  FailKernel,
 		Value: fmt.Sprintf("the kernel has ended (%v): its variables are lost, and the next run has a new one", k.ending),

@@ -41,46 +41,44 @@ var nodeKernel string
 //go:embed kernels/bash.sh
 var bashKernel string
 
-// language is how a kernel is started and spoken to.
+// language says how a kernel is started and how requests are encoded for it.
 type language struct {
-	command []string // reads the kernel from descriptor 5
+	command []string // reads the kernel's source from descriptor 5
 	source  string
 	encode  func(job) ([]byte, error)
-	// byLine says that a kernel is interrupted by an empty line. Signals go to it and its
-	// children anyway.
+	// byLine says that an empty line interrupts the kernel. Signals are sent to it and its children in any case.
 	byLine bool
 }
 
-// job is one run, as kernels are told.
+// job is one run, as encoded for kernels.
 type job struct {
 	ID       uint64            `json:"id"`
 	Code     string            `json:"code"`
 	Language string            `json:"language"`
-	Global   map[string]string `json:"global,omitempty"` // from now on
+	Global   map[string]string `json:"global,omitempty"` // for all runs from now on
 	Env      map[string]string `json:"env,omitempty"`    // for this run
-	Reseed   bool              `json:"reseed,omitempty"` // this is a copy of the sandbox in which the kernel was started
+	Reseed   bool              `json:"reseed,omitempty"` // the sandbox is a copy of the one in which the kernel started
 }
 
-// How the languages are run. node runs JavaScript and TypeScript.
+// The kernels of the languages. node runs JavaScript and TypeScript.
 var (
 	python = language{
 		command: []string{"python3", "-c", `exec(compile(open(5).read(), "<kernel>", "exec"))`},
 		source:  pythonCharts + pythonKernel + "\nIPYTHON = " + strconv.QuoteToASCII(pythonShell) + "\nPLAIN = " + strconv.QuoteToASCII(plainShell) + "\nserve()\n",
-		encode:  asLine,
+		encode:  encodeLine,
 	}
 	node = language{
 		command: []string{"node", "-e", `new Function("require", require("fs").readFileSync(5, "utf8") + "\n//# sourceURL=<kernel>")(require)`},
-		source:  nodeKernel, encode: asLine, byLine: true,
+		source:  nodeKernel, encode: encodeLine, byLine: true,
 	}
 	bash = language{
 		command: []string{"bash", "--noprofile", "--norc", "-c", `eval "$(</dev/fd/5)"`},
-		source:  bashKernel, encode: asTexts,
+		source:  bashKernel, encode: encodeTexts,
 	}
 )
 
-// languageOf returns the language that a client names, by its own name. Unsupported: there is no
-// kernel for it.
-func languageOf(name string) (string, language, error) {
+// findLanguage returns the canonical name and the language for a client's name. Unsupported: no kernel runs it.
+func findLanguage(name string) (string, language, error) {
 	switch name = strings.ToLower(strings.TrimSpace(name)); name {
 	case "", Python, "python3", "py":
 		return Python, python, nil
@@ -91,31 +89,31 @@ func languageOf(name string) (string, language, error) {
 	case Bash, "sh":
 		return Bash, bash, nil
 	}
-	return "", language{}, sandpit.Errorf(sandpit.Unsupported, "language %.40q is not here: there are python, javascript, typescript and bash", name)
+	return "", language{}, sandpit.Errorf(sandpit.Unsupported, "unknown language %.40q: want python, javascript, typescript or bash", name)
 }
 
-// program finds what runs the kernel, by the PATH that it will have.
-func (l language) program(env map[string]string) (string, error) {
+// findProgram finds the kernel's program in the PATH that the kernel will have.
+func (l language) findProgram(env map[string]string) (string, error) {
 	dirs := []string{""} // our own PATH
 	if search, given := env["PATH"]; given {
 		dirs = filepath.SplitList(search)
 	}
 	for _, dir := range dirs {
 		path, err := exec.LookPath(filepath.Join(dir, l.command[0]))
-		if err == nil && filepath.IsAbs(path) { // not one that only lies where we happen to be
+		if err == nil && filepath.IsAbs(path) { // not one in the current directory
 			return path, nil
 		}
 	}
 	return "", sandpit.Errorf(sandpit.Unsupported, "this sandbox's image has no %s", l.command[0])
 }
 
-// withMark returns the kernel's source for a mark, which is new.
+// withMark returns the kernel's source with a new mark.
 func (l language) withMark() (source, mark string) {
 	mark = rand.Text()
 	return strings.ReplaceAll(l.source, "@MARK@", mark), mark
 }
 
-func asLine(j job) ([]byte, error) {
+func encodeLine(j job) ([]byte, error) {
 	line, err := json.Marshal(j)
 	if err != nil {
 		return nil, err
@@ -125,28 +123,28 @@ func asLine(j job) ([]byte, error) {
 
 var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// asTexts is the form that bash can read.
-func asTexts(j job) ([]byte, error) {
+// encodeTexts encodes a job in a form that bash can read.
+func encodeTexts(j job) ([]byte, error) {
 	if strings.Contains(j.Code, "\x00") {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the code has a NUL byte in it")
+		return nil, sandpit.Errorf(sandpit.Invalid, "the code contains a NUL byte")
 	}
 	var env strings.Builder
 	for _, name := range sortedNames(j.Global) {
-		if shellName.MatchString(name) { // others are for other programs
-			fmt.Fprintf(&env, "export %s=%s; ", name, quoted(j.Global[name]))
+		if shellName.MatchString(name) { // bash cannot export other names
+			fmt.Fprintf(&env, "export %s=%s; ", name, quoteShell(j.Global[name]))
 		}
 	}
 	env.WriteString("__enter")
 	for _, name := range sortedNames(j.Env) {
 		if !shellName.MatchString(name) {
-			return nil, sandpit.Errorf(sandpit.Invalid, "environment variable %.40q is none that bash can have", name)
+			return nil, sandpit.Errorf(sandpit.Invalid, "invalid environment variable name for bash: %.40q", name)
 		}
-		fmt.Fprintf(&env, " %s %s", name, quoted(j.Env[name]))
+		fmt.Fprintf(&env, " %s %s", name, quoteShell(j.Env[name]))
 	}
 	return fmt.Appendf(nil, "%d\x00%s\x00%s\x00", j.ID, env.String(), j.Code), nil
 }
 
-func quoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+func quoteShell(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 func sortedNames(env map[string]string) []string {
 	names := make([]string, 0, len(env))

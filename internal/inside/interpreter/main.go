@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// Arg is the argument by which the guest program becomes an interpreter.
+// Arg is the argument that makes the guest's executable an interpreter.
 const Arg = "interpreter"
 
-// DefaultListen is where E2B's clients look for it, by way of the sandbox's port.
+// DefaultListen is the address at which E2B's clients expect the interpreter.
 const DefaultListen = "0.0.0.0:49999"
 
-// bootID differs between a sandbox and its copies.
-const bootID = "/proc/sys/kernel/random/boot_id"
+// bootIDPath is a file whose content differs between a sandbox and its copies.
+const bootIDPath = "/proc/sys/kernel/random/boot_id"
 
 // Main serves an interpreter until a signal ends it, and returns the exit status.
 //
@@ -31,9 +31,9 @@ const bootID = "/proc/sys/kernel/random/boot_id"
 func Main(args []string) int {
 	flags := flag.NewFlagSet(Arg, flag.ContinueOnError)
 	listen := flags.String("listen", DefaultListen, "the address to listen on")
-	dir := flags.String("dir", "", "where contexts work that name no directory; /home/user if there is one, else the present one")
-	languages := flags.String("languages", "python,javascript", "whose kernels are started at once; those that the image has no program for are left out")
-	stdio := flags.Bool("stdio", false, "serve whoever holds the input and output, instead of an address")
+	dir := flags.String("dir", "", "directory of contexts that name none (default: /home/user if it exists, else the current directory)")
+	languages := flags.String("languages", "python,javascript", "languages whose kernels are started at once, if the image has their programs")
+	stdio := flags.Bool("stdio", false, "serve over the standard input and output instead of an address")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -43,7 +43,7 @@ func Main(args []string) int {
 	if *stdio {
 		err = serveStdio(ctx, *dir)
 	} else {
-		err = serve(ctx, *listen, homeOf(*dir), strings.Split(*languages, ","))
+		err = serveHTTP(ctx, *listen, homeOf(*dir), strings.Split(*languages, ","))
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "interpreter:", err)
@@ -60,8 +60,8 @@ func homeOf(dir string) string {
 	return dir
 }
 
-func serve(ctx context.Context, listen, dir string, languages []string) error {
-	service := New(Options{Dir: dir, Identity: identity, Environ: guestEnviron})
+func serveHTTP(ctx context.Context, listen, dir string, languages []string) error {
+	service := New(Options{Dir: dir, Identity: readBootID, Environ: guestEnviron})
 	defer service.Close()
 	ready := make(chan struct{})
 	server := &http.Server{Addr: listen, Handler: service.Handler(ready), ReadHeaderTimeout: 30 * time.Second, MaxHeaderBytes: 64 << 10}
@@ -76,18 +76,18 @@ func serve(ctx context.Context, listen, dir string, languages []string) error {
 			return err
 		}
 	}
-	_ = server.Close() // what is under way ends with us
+	_ = server.Close() // runs in progress end with the service
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)
 	}
 	return err
 }
 
-// identity is what copies of this sandbox differ in.
-func identity() string {
-	id, err := os.ReadFile(bootID)
+// readBootID returns a text that differs between copies of this sandbox, or "" if it is unknown.
+func readBootID() string {
+	id, err := os.ReadFile(bootIDPath)
 	if err != nil {
-		return "" // then there is nothing to tell copies by
+		return "" // without it copies cannot be recognized
 	}
 	return string(id)
 }

@@ -34,7 +34,7 @@ func said(tb testing.TB, k *kernel, code string) string {
 	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	var results, output, failure strings.Builder
-	err := k.execute(ctx, job{Code: code}, func(e Event) error {
+	err := k.executeJob(ctx, job{Code: code}, func(e Event) error {
 		switch e := e.(type) {
 		case Result:
 			results.WriteString("[" + plainText(e.Text) + plainText(e.HTML) + plainText(e.PNG) + "]")
@@ -117,7 +117,7 @@ func TestPlainInterrupt(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	begun, failure := time.Now(), ""
-	err := k.execute(ctx, job{Code: "while True: pass"}, func(e Event) error {
+	err := k.executeJob(ctx, job{Code: "while True: pass"}, func(e Event) error {
 		if f, ok := e.(Failure); ok {
 			failure = f.Name
 		}

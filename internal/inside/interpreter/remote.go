@@ -10,89 +10,92 @@ import (
 )
 
 const (
-	// ackTime is how long a service may take to say that a request has come.
+	// ackTime is how long a service may take to confirm a request.
 	ackTime = 30 * time.Second
-	// overTime is how long after an interrupt a run may take to end; a kernel that goes on is killed before.
-	overTime = Patience + 10*time.Second
-	// closeTime is how long the end of a service may take.
+	// interruptTime is how long a run may take to end after an interrupt. A kernel that keeps running is killed
+	// before that.
+	interruptTime = Patience + 10*time.Second
+	// closeTime is how long a service may take to end.
 	closeTime = 10 * time.Second
-	// guestTime is how long the sandbox may take to be spoken to.
+	// guestTime is how long a call to the sandbox may take.
 	guestTime = 30 * time.Second
 )
 
-// RemoteOptions say how the service of a Remote runs.
+// RemoteOptions configure the service of a Remote.
 type RemoteOptions struct {
 	// User as in sandpit.Command. Default: the sandbox's.
 	User string
-	// Dir is where kernels work; it must be there. Default: the sandbox's.
+	// Dir is the working directory of kernels; it must exist. Default: the sandbox's.
 	Dir string
-	// Environ returns the environment of all runs, beside the sandbox's. It may change. nil means none.
+	// Environ returns the environment of all runs, in addition to the sandbox's. The result may change between calls.
+	// nil means none.
 	Environ func() map[string]string
 }
 
-// Remote runs code in a sandbox, by a Service of its own there that is started for the first run. It speaks to the
-// service by the streams of its process, so no other program inside can speak to it or in its place, but for those of
-// the same user. Between two runs nothing is connected, so a sandbox may be frozen, and wake, with its variables.
+// Remote runs code in a sandbox, with a Service of its own there that it starts for the first run. It uses the
+// streams of the service's process, so no other program in the sandbox can use or impersonate the service, except
+// programs of the same user. Between two runs there is no connection, so a sandbox can be paused, suspended and
+// resumed with its variables.
 //
-// What a service tells is as trustworthy as any other output of a sandbox. All methods may be called concurrently.
+// The output of a service is as trustworthy as any other output of a sandbox. All methods may be called concurrently.
 type Remote struct {
 	guest sandpit.Processes
 	o     RemoteOptions
 
-	sending chan struct{} // held by the one whose request is on its way
+	sending chan struct{} // held by the request that is being sent
 
 	mu      sync.Mutex
-	process sandpit.Process // nil: none runs
+	process sandpit.Process // nil: no service is running
 	last    uint64
 	closed  bool
 
-	under  sync.WaitGroup  // requests
-	ctx    context.Context //nolint:containedctx // of what this value itself does, until it is closed
-	cancel context.CancelFunc
+	requests sync.WaitGroup  // requests
+	ctx      context.Context //nolint:containedctx // of the Remote itself, until it is closed
+	cancel   context.CancelFunc
 }
 
 // Cell is code for a Remote.
 type Cell struct {
-	// Context names where runs share their variables; it is made for the first one. There may be 64.
+	// Context names the context in which runs share variables. The first run creates it. A Remote can have 64.
 	Context string
 	// Language of the context: Python, JavaScript, TypeScript or Bash.
 	Language string
 	Code     string
 }
 
-// NewRemote returns a Remote that has done nothing yet. The caller must Close it.
+// NewRemote returns a Remote. It starts no service yet. The caller must Close it.
 func NewRemote(g sandpit.Processes, o RemoteOptions) *Remote {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Remote{guest: g, o: o, sending: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
 }
 
-// Run runs code and tells what happens, the End included, unless the run is cut off. What is wrong with the code is told as an
-// event; an error says that nothing was run, or that ctx or emit has ended the run. Then the code is interrupted, and what it tells until it
-// has ended goes to emit, unless that has failed. emit is called by one goroutine at a time.
+// Run runs code and passes its events to emit, End included unless the run is cut off. Errors in the code are events;
+// an error of Run says that nothing was run, or that ctx or emit ended the run. The code is then interrupted, and the
+// events until its end still go to emit, unless emit has failed. Calls of emit are not concurrent.
 //
 // Unsupported: the image has no program for the language. Exhausted: too many contexts. Unavailable: the connection
 // broke. Gone: the Remote is closed, or the sandbox has ended. Errors as of sandpit.Processes.Start.
 func (r *Remote) Run(ctx context.Context, c Cell, emit func(Event) error) error {
-	return r.do(ctx, ask{Do: askRun, Context: c.Context, Language: c.Language, Dir: r.o.Dir, Code: c.Code}, emit)
+	return r.doRequest(ctx, remoteRequest{Do: askRun, Context: c.Context, Language: c.Language, Dir: r.o.Dir, Code: c.Code}, emit)
 }
 
-// Restart gives a context a new kernel, also while the old one runs something. Errors as of Run.
+// Restart gives a context a new kernel, even while the old one runs code. Errors as of Run.
 func (r *Remote) Restart(ctx context.Context, name string) error {
-	return r.do(ctx, ask{Do: askRestart, Context: name}, nil)
+	return r.doRequest(ctx, remoteRequest{Do: askRestart, Context: name}, nil)
 }
 
-// Remove ends a context, also while it runs something; absent is fine. Errors as of Run.
+// Remove deletes a context, even while it runs code. An unknown context is not an error. Errors as of Run.
 func (r *Remote) Remove(ctx context.Context, name string) error {
-	return r.do(ctx, ask{Do: askRemove, Context: name}, nil)
+	return r.doRequest(ctx, remoteRequest{Do: askRemove, Context: name}, nil)
 }
 
-// Close cuts off what runs, and ends the service with its kernels. It is idempotent.
+// Close cuts off running code, and ends the service with its kernels. It is idempotent.
 func (r *Remote) Close() error {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
 	r.cancel()
-	r.under.Wait()
+	r.requests.Wait()
 	r.mu.Lock()
 	p := r.process
 	r.process = nil
@@ -102,15 +105,15 @@ func (r *Remote) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
-	return r.end(ctx, p)
+	return r.endService(ctx, p)
 }
 
-// end has a service end its kernels, and waits for that.
-func (r *Remote) end(ctx context.Context, p sandpit.Process) error {
+// endService asks a service to end its kernels, and waits for its end.
+func (r *Remote) endService(ctx context.Context, p sandpit.Process) error {
 	err := p.Signal(ctx, sandpit.SIGTERM)
 	if err == nil {
-		r.awaitEnd(ctx, p)
-		err = p.Signal(ctx, sandpit.SIGKILL) // what is left of it
+		r.waitForEnd(ctx, p)
+		err = p.Signal(ctx, sandpit.SIGKILL) // if it is still running
 	}
 	if sandpit.CodeOf(err) == sandpit.Gone {
 		return nil
@@ -118,10 +121,10 @@ func (r *Remote) end(ctx context.Context, p sandpit.Process) error {
 	return err
 }
 
-func (r *Remote) awaitEnd(ctx context.Context, p sandpit.Process) {
-	c, err := r.attach(ctx, p, 0)
+func (r *Remote) waitForEnd(ctx context.Context, p sandpit.Process) {
+	c, err := r.connectService(ctx, p, 0)
 	if err != nil {
-		return // it has ended, or cannot be spoken to
+		return // it has ended or cannot be reached
 	}
 	defer c.close()
 	select {
@@ -130,26 +133,26 @@ func (r *Remote) awaitEnd(ctx context.Context, p sandpit.Process) {
 	}
 }
 
-// enter counts a request. It is one no more when done is called.
-func (r *Remote) enter() (id uint64, done func(), err error) {
+// enterRequest counts a request until done is called.
+func (r *Remote) enterRequest() (id uint64, done func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return 0, nil, errClosed()
 	}
-	r.under.Add(1)
+	r.requests.Add(1)
 	r.last++
-	return r.last, r.under.Done, nil
+	return r.last, r.requests.Done, nil
 }
 
 func errClosed() error { return sandpit.Errorf(sandpit.Gone, "the interpreter is closed") }
 
-// errEnded is the end of the service itself.
+// errEnded is the error for a service that has ended.
 var errEnded = sandpit.Errorf(sandpit.Unavailable, "the interpreter has ended: all variables are lost, and the next run has new kernels")
 
-// do has a service do something. One that has ended is replaced.
-func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
-	id, done, err := r.enter()
+// doRequest performs a request. It replaces a service that has ended.
+func (r *Remote) doRequest(ctx context.Context, a remoteRequest, emit func(Event) error) error {
+	id, done, err := r.enterRequest()
 	if err != nil {
 		return err
 	}
@@ -159,16 +162,16 @@ func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
 		a.Environ = r.o.Environ()
 	}
 	for again := true; ; again = false {
-		p, err := r.ready(ctx)
+		p, err := r.readyService(ctx)
 		if err != nil {
 			return err
 		}
-		x := exchange{remote: r, process: p, ask: a, emit: emit}
-		err = x.perform(ctx)
+		x := exchange{remote: r, process: p, request: a, emit: emit}
+		err = x.runRequest(ctx)
 		if !errors.Is(err, errEnded) {
 			return err
 		}
-		r.forget(p)
+		r.forgetService(p)
 		if x.begun || !again {
 			return err
 		}
@@ -181,8 +184,8 @@ func (r *Remote) do(ctx context.Context, a ask, emit func(Event) error) error {
 	}
 }
 
-// take waits for the turn to send.
-func (r *Remote) take(ctx context.Context) error {
+// takeSending waits until the caller may send.
+func (r *Remote) takeSending(ctx context.Context) error {
 	select {
 	case r.sending <- struct{}{}:
 		return nil
@@ -193,9 +196,9 @@ func (r *Remote) take(ctx context.Context) error {
 	}
 }
 
-// ready returns the service, started if there is none.
-func (r *Remote) ready(ctx context.Context) (sandpit.Process, error) {
-	if err := r.take(ctx); err != nil { // so that two do not start it
+// readyService returns the service, and starts it if none is running.
+func (r *Remote) readyService(ctx context.Context) (sandpit.Process, error) {
+	if err := r.takeSending(ctx); err != nil { // prevents two starts at once
 		return nil, err
 	}
 	defer func() { <-r.sending }()
@@ -205,7 +208,7 @@ func (r *Remote) ready(ctx context.Context) (sandpit.Process, error) {
 	if p != nil {
 		return p, nil
 	}
-	p, err := r.start(ctx)
+	p, err := r.startService(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -215,21 +218,21 @@ func (r *Remote) ready(ctx context.Context) (sandpit.Process, error) {
 	return p, nil
 }
 
-// silence is an input that nothing comes from, and that does not end.
-type silence struct{}
+// blockedInput is an input without data and without an end.
+type blockedInput struct{}
 
 // Read implements io.Reader.
-func (silence) Read([]byte) (int, error) { return 0, errDetached }
+func (blockedInput) Read([]byte) (int, error) { return 0, errDetached }
 
 // errDetached ends a reader without ending the input of the process.
 var errDetached = errors.New("detached")
 
-// start starts a service, which runs on when nobody follows it.
-func (r *Remote) start(ctx context.Context) (sandpit.Process, error) {
-	// One that is given up half way might leave a process that nobody knows.
+// startService starts a service that keeps running while no connection follows it.
+func (r *Remote) startService(ctx context.Context) (sandpit.Process, error) {
+	// A start that is canceled halfway could leave an unknown process.
 	following, cancel := context.WithTimeout(context.WithoutCancel(ctx), guestTime)
 	defer cancel()
-	cmd := sandpit.Command{Args: []string{sandpit.GuestProgram, Arg, "-stdio"}, User: r.o.User, Dir: r.o.Dir, Stdin: silence{}}
+	cmd := sandpit.Command{Args: []string{sandpit.GuestProgram, Arg, "-stdio"}, User: r.o.User, Dir: r.o.Dir, Stdin: blockedInput{}}
 	if r.o.Environ != nil {
 		cmd.Env = r.o.Environ()
 	}
@@ -238,12 +241,12 @@ func (r *Remote) start(ctx context.Context) (sandpit.Process, error) {
 		return nil, err
 	}
 	cancel()
-	_, _ = p.Wait(context.WithoutCancel(ctx)) // until nobody follows it
+	_, _ = p.Wait(context.WithoutCancel(ctx)) // until the process is no longer followed
 	return p, nil
 }
 
-// forget lets go of a service that has ended.
-func (r *Remote) forget(p sandpit.Process) {
+// forgetService clears the process of a service that has ended.
+func (r *Remote) forgetService(p sandpit.Process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.process == p {

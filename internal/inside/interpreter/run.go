@@ -9,17 +9,17 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Patience is how long code may go on after it was interrupted, before its kernel is killed.
+// Patience is how long code may keep running after an interrupt before its kernel is killed.
 const Patience = 5 * time.Second
 
-// aliveInterval is how often a run that says nothing shows that it goes on.
+// aliveInterval is how often a run without output sends Alive.
 const aliveInterval = 5 * time.Second
 
-// markTime is how long the marks may come after a kernel's last line; a program can have
-// closed what they come through.
+// markTime is how long the service waits for the marks after a kernel's last line; a program can have closed the
+// streams that carry them.
 const markTime = 2 * time.Second
 
-// errNotBegun says that a kernel had ended before it came to the code, without our doing.
+// errNotBegun is the error of a run whose kernel had ended unexpectedly before the run began.
 var errNotBegun = errors.New("the kernel had ended before the run began")
 
 // execution is one run in a kernel.
@@ -27,18 +27,18 @@ type execution struct {
 	kernel *kernel
 	job    job
 	emit   func(Event) error
-	failed error // of emit: nobody is told any more
-	begun  bool  // the kernel says so
-	done   bool  // the kernel says so
+	failed error // error of emit; it is not called again
+	begun  bool  // reported by the kernel
+	done   bool  // reported by the kernel
 	last   bool  // the kernel ends after this run
 	marked map[Stream]bool
-	stop   func() // cuts the run off
+	stop   func() // cancels the run
 }
 
-// execute runs code in the kernel and tells what happens. When ctx ends, or emit fails, the code is interrupted; execute
-// returns when that is done. Its error says why the run was cut off, or that it has not begun; what is wrong with the
-// code or the kernel is a Failure.
-func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) error {
+// executeJob runs code in the kernel and emits its events. When ctx ends or emit fails, it interrupts the code and
+// returns when the code has ended. Its error says why the run was cut off, or that it did not begin; a failure of the
+// code or of the kernel is a Failure event.
+func (k *kernel) executeJob(ctx context.Context, j job, emit func(Event) error) error {
 	k.lastJob++
 	j.ID = k.lastJob
 	data, err := k.language.encode(j)
@@ -48,15 +48,15 @@ func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) err
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	e := &execution{kernel: k, job: j, emit: emit, marked: make(map[Stream]bool), stop: stop}
-	r := k.begin()
-	defer k.over(r)
+	r := k.beginRun()
+	defer k.endRun(r)
 	for stream, text := range k.takeBacklog() {
-		e.tell(newOutput(stream, text))
+		e.emitEvent(newOutput(stream, text))
 	}
-	if err := k.send(data); err != nil {
+	if err := k.writeRequest(data); err != nil {
 		k.killGroup()
 	}
-	e.follow(ctx, r)
+	e.followMessages(ctx, r)
 	if e.last {
 		k.killGroup()
 		<-k.ended
@@ -72,8 +72,8 @@ func (k *kernel) execute(ctx context.Context, j job, emit func(Event) error) err
 	return nil
 }
 
-// follow passes on what the kernel tells until the run has ended, or the kernel has.
-func (e *execution) follow(ctx context.Context, r *reception) {
+// followMessages handles the kernel's messages until the run or the kernel has ended.
+func (e *execution) followMessages(ctx context.Context, r *reception) {
 	alive := time.NewTicker(aliveInterval)
 	defer alive.Stop()
 	var again, late <-chan time.Time
@@ -81,17 +81,17 @@ func (e *execution) follow(ctx context.Context, r *reception) {
 	for !e.isOver() {
 		select {
 		case m := <-r.messages:
-			e.take(m)
+			e.handleMessage(m)
 			if e.done && late == nil {
 				late = time.After(markTime)
 			}
 		case <-alive.C:
-			e.tell(Alive{})
+			e.emitEvent(Alive{})
 		case <-cut:
-			e.kernel.interrupt()
+			e.kernel.interruptRun()
 			cut, again, late = nil, time.After(Patience/4), time.After(Patience)
 		case <-again:
-			e.kernel.interrupt() // a child that had just begun misses the first one
+			e.kernel.interruptRun() // a child that had just started may have missed the first one
 		case <-late:
 			if e.done {
 				return
@@ -100,7 +100,7 @@ func (e *execution) follow(ctx context.Context, r *reception) {
 			late = nil
 		case <-e.kernel.ended:
 			if e.begun || e.kernel.unwanted.Load() {
-				e.tell(e.kernel.failure())
+				e.emitEvent(e.kernel.failureEvent())
 			}
 			return
 		}
@@ -109,11 +109,11 @@ func (e *execution) follow(ctx context.Context, r *reception) {
 
 func (e *execution) isOver() bool { return e.done && e.marked[Stdout] && e.marked[Stderr] }
 
-// take passes on one message.
-func (e *execution) take(m message) {
+// handleMessage handles one message.
+func (e *execution) handleMessage(m message) {
 	if m.stream != "" {
 		if len(m.text) > 0 {
-			e.tell(newOutput(m.stream, m.text))
+			e.emitEvent(newOutput(m.stream, m.text))
 		}
 		if m.marked {
 			e.marked[m.stream] = true
@@ -123,19 +123,19 @@ func (e *execution) take(m message) {
 	switch m.line.Type {
 	case "count":
 		e.begun = true
-		e.tell(Count{Number: m.line.Count})
+		e.emitEvent(Count{Number: m.line.Count})
 	case "result":
-		e.tell(newResult(m.line.Data, m.line.Main))
+		e.emitEvent(newResult(m.line.Data, m.line.Main))
 	case "error":
-		e.tell(Failure{Name: m.line.Name, Value: m.line.Value, Traceback: m.line.Traceback})
+		e.emitEvent(Failure{Name: m.line.Name, Value: m.line.Value, Traceback: m.line.Traceback})
 	case "done":
 		e.done = e.done || m.line.ID == e.job.ID
 		e.last = m.line.Last
 	}
 }
 
-// tell emits an event, unless nobody listens any more.
-func (e *execution) tell(event Event) {
+// emitEvent emits an event, unless emit has failed before.
+func (e *execution) emitEvent(event Event) {
 	if e.failed != nil {
 		return
 	}
@@ -148,7 +148,7 @@ func newOutput(stream Stream, text []byte) Output {
 	return Output{Stream: stream, Text: strings.ToValidUTF8(string(text), "\ufffd"), Time: time.Now().UTC()}
 }
 
-// checkEnv refuses what no program could be given.
+// checkEnv refuses variables that no program can have.
 func checkEnv(env map[string]string) error {
 	for name, value := range env {
 		if !isEnvName(name) || hasNUL(value) {

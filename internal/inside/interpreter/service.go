@@ -16,14 +16,14 @@ import (
 
 const (
 	maxContexts = 64
-	maxWaiting  = 64 // runs that wait for one context
+	maxWaiting  = 64 // runs that may wait for one context
 )
 
-// Context is where runs share their variables.
+// Context identifies a context: runs in it share variables.
 type Context struct {
 	ID       string `json:"id"`
 	Language string `json:"language"`
-	Dir      string `json:"cwd"` // where its kernel has started
+	Dir      string `json:"cwd"` // where its kernel starts
 }
 
 // Request is code to run, in a context or in the default one of a language.
@@ -31,90 +31,89 @@ type Request struct {
 	Code     string
 	Context  string            // its ID; "" means the default one of Language
 	Language string            // "" means Python
-	Env      map[string]string // for this run; what was set before comes back
+	Env      map[string]string // for this run only
 }
 
-// Options say how a Service does its work. The zero value is a good one.
+// Options configure a Service. The zero value is valid.
 type Options struct {
-	// Dir is where contexts work that name no directory. "" means the present one.
+	// Dir is the directory of contexts that name none. "" means the current directory.
 	Dir string
-	// Environ returns the environment that programs of this sandbox have at the moment, beside the
-	// service's own. nil means none.
+	// Environ returns the current environment of programs in this sandbox, in addition to the service's own. nil
+	// means none.
 	Environ func(context.Context) (map[string]string, error)
-	// Identity returns something that copies of a sandbox differ in. When it has changed, kernels make
-	// their random numbers anew. nil means that there are no copies.
+	// Identity returns a text that differs between copies of a sandbox. When it has changed, kernels reseed their
+	// random number generators. nil means that there are no copies.
 	Identity func() string
 }
 
-// Service runs code in contexts. Its methods may be called at the same time; runs in one
-// context come one after the other.
+// Service runs code in contexts. Its methods may be called concurrently; runs in one context are sequential.
 type Service struct {
 	options Options
 
 	mu       sync.Mutex
-	contexts []*place // the oldest first
-	defaults map[string]*place
+	contexts []*contextState // the oldest first
+	defaults map[string]*contextState
 	closed   bool
 }
 
-// place is a context with its kernel.
-type place struct {
+// contextState is a context with its kernel.
+type contextState struct {
 	Context
 	language language
-	turn     chan struct{} // taken by who uses the kernel
+	lock     chan struct{} // held while the kernel is used
 	waiting  chan struct{}
 
-	// Of who has the turn:
-	identity string            // of the sandbox when the kernel was used last
-	global   map[string]string // the sandbox's environment then
+	// Guarded by lock:
+	identity string            // the sandbox's identity at the last use of the kernel
+	global   map[string]string // the sandbox's environment at that time
 	removed  bool
 
 	mu     sync.Mutex
-	kernel *kernel // nil: none was started. Who has the turn sets it
+	kernel *kernel // nil if not started; set only with lock held
 }
 
-// now returns the kernel, or nil.
-func (p *place) now() *kernel {
+// currentKernel returns the kernel, or nil.
+func (p *contextState) currentKernel() *kernel {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.kernel
 }
 
-// keep makes k the context's kernel.
-func (p *place) keep(k *kernel) {
+// setKernel sets the context's kernel.
+func (p *contextState) setKernel(k *kernel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.kernel = k
 }
 
-// cut ends what the context is running, with its kernel.
-func (p *place) cut() {
-	if k := p.now(); k != nil {
+// killKernel kills the kernel, which ends what the context is running.
+func (p *contextState) killKernel() {
+	if k := p.currentKernel(); k != nil {
 		k.unwanted.Store(true)
 		k.killGroup()
 	}
 }
 
-// stop ends the kernel. The caller has the turn.
-func (p *place) stop() {
-	if k := p.now(); k != nil {
+// stopKernel ends the kernel. The caller holds lock.
+func (p *contextState) stopKernel() {
+	if k := p.currentKernel(); k != nil {
 		k.close()
 	}
-	p.keep(nil)
+	p.setKernel(nil)
 }
 
-// New returns a service without any context.
+// New returns a service without contexts.
 func New(options Options) *Service {
-	return &Service{options: options, defaults: make(map[string]*place)}
+	return &Service{options: options, defaults: make(map[string]*contextState)}
 }
 
-// Prepare makes the default contexts of some languages, and starts their kernels. A language
-// that the image has no program for is left out.
+// Prepare creates the default contexts of some languages and starts their kernels. It skips languages for which the
+// image has no program.
 func (s *Service) Prepare(ctx context.Context, languages ...string) error {
 	for _, language := range languages {
-		p, err := s.defaultPlace(language)
+		p, err := s.defaultContext(language)
 		if err == nil {
-			err = s.with(ctx, p, func() error { return s.ready(ctx, p) })
+			err = s.withLock(ctx, p, func() error { return s.ensureKernel(ctx, p) })
 		}
 		if err == nil {
 			continue
@@ -129,27 +128,27 @@ func (s *Service) Prepare(ctx context.Context, languages ...string) error {
 	return nil
 }
 
-// Create makes a context and starts its kernel. Python is the language if none is named. It is Invalid if the directory
-// is none, Unsupported if the image has no program for the language, and Exhausted if there are too many contexts.
+// Create creates a context and starts its kernel. Default language: Python. Invalid: no such directory. Unsupported:
+// the image has no program for the language. Exhausted: too many contexts.
 func (s *Service) Create(ctx context.Context, language, dir string) (Context, error) {
 	if dir == "" {
 		dir = s.options.Dir
 	}
-	p, err := newPlace(language, dir)
+	p, err := newContext(language, dir)
 	if err != nil {
 		return Context{}, err
 	}
-	if err := s.add(p); err != nil {
+	if err := s.addContext(p); err != nil {
 		return Context{}, err
 	}
-	if err := s.with(ctx, p, func() error { return s.ready(ctx, p) }); err != nil {
+	if err := s.withLock(ctx, p, func() error { return s.ensureKernel(ctx, p) }); err != nil {
 		return Context{}, errors.Join(err, s.Remove(p.ID))
 	}
 	return p.Context, nil
 }
 
-func newPlace(name, dir string) (*place, error) {
-	name, l, err := languageOf(name)
+func newContext(name, dir string) (*contextState, error) {
+	name, l, err := findLanguage(name)
 	if err != nil {
 		return nil, err
 	}
@@ -159,24 +158,24 @@ func newPlace(name, dir string) (*place, error) {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, sandpit.Errorf(sandpit.Invalid, "working directory %.200q: no such directory", dir)
 	}
-	return &place{
+	return &contextState{
 		Context: Context{ID: rand.Text(), Language: name, Dir: dir}, language: l,
-		turn: make(chan struct{}, 1), waiting: make(chan struct{}, maxWaiting),
+		lock: make(chan struct{}, 1), waiting: make(chan struct{}, maxWaiting),
 	}, nil
 }
 
-func (s *Service) add(p *place) error {
+func (s *Service) addContext(p *contextState) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.addLocked(p)
+	return s.addContextLocked(p)
 }
 
-func (s *Service) addLocked(p *place) error {
+func (s *Service) addContextLocked(p *contextState) error {
 	if s.closed {
-		return sandpit.Errorf(sandpit.Unavailable, "the interpreter is about to end")
+		return sandpit.Errorf(sandpit.Unavailable, "the interpreter is closing")
 	}
 	if len(s.contexts) >= maxContexts {
-		return sandpit.Errorf(sandpit.Exhausted, "there are %d contexts already; remove one", maxContexts)
+		return sandpit.Errorf(sandpit.Exhausted, "%d contexts exist already; remove one", maxContexts)
 	}
 	s.contexts = append(s.contexts, p)
 	return nil
@@ -193,23 +192,23 @@ func (s *Service) Contexts() []Context {
 	return all
 }
 
-// Remove ends a context, also while it runs something. It is NotFound if there is none.
+// Remove deletes a context, even while it runs code. NotFound: no such context.
 func (s *Service) Remove(id string) error {
 	s.mu.Lock()
-	i := slices.IndexFunc(s.contexts, func(p *place) bool { return p.ID == id })
+	i := slices.IndexFunc(s.contexts, func(p *contextState) bool { return p.ID == id })
 	if i < 0 {
 		s.mu.Unlock()
 		return errNoContext(id)
 	}
 	p := s.contexts[i]
 	s.contexts = slices.Delete(s.contexts, i, i+1)
-	maps.DeleteFunc(s.defaults, func(_ string, d *place) bool { return d == p })
+	maps.DeleteFunc(s.defaults, func(_ string, d *contextState) bool { return d == p })
 	s.mu.Unlock()
-	p.cut()
-	p.turn <- struct{}{} // whose run was cut off soon gives it back
+	p.killKernel()
+	p.lock <- struct{}{} // a killed run soon releases the lock
 	p.removed = true
-	p.stop()
-	<-p.turn
+	p.stopKernel()
+	<-p.lock
 	return nil
 }
 
@@ -217,38 +216,36 @@ func errNoContext(id string) error {
 	return sandpit.Errorf(sandpit.NotFound, "Context %.100s not found", id)
 }
 
-// Restart gives a context a new kernel, also while the old one runs something. It is NotFound if
-// there is no such context.
+// Restart gives a context a new kernel, even while the old one runs code. NotFound: no such context.
 func (s *Service) Restart(ctx context.Context, id string) error {
-	p, err := s.find(id)
+	p, err := s.findContext(id)
 	if err != nil {
 		return err
 	}
-	p.cut()
-	return s.with(ctx, p, func() error {
-		p.stop()
-		return s.ready(ctx, p)
+	p.killKernel()
+	return s.withLock(ctx, p, func() error {
+		p.stopKernel()
+		return s.ensureKernel(ctx, p)
 	})
 }
 
-// Run runs code and tells what happens, the End included. What is wrong with the code is told as an event;
-// an error says that nothing was run, or that ctx or emit has ended the run, which is interrupted
-// then. emit is called by one goroutine at a time.
+// Run runs code and passes its events to emit, End included. Errors in the code are events; an error of Run says that
+// nothing was run, or that ctx or emit ended the run, which is then interrupted. Calls of emit are not concurrent.
 func (s *Service) Run(ctx context.Context, req Request, emit func(Event) error) error {
 	if err := checkEnv(req.Env); err != nil {
 		return err
 	}
-	p, err := s.placeOf(req)
+	p, err := s.contextOf(req)
 	if err != nil {
 		return err
 	}
-	return s.with(ctx, p, func() error {
-		err := s.run(ctx, p, req, emit)
-		if errors.Is(err, errNotBegun) { // killed since the last run, perhaps just now
-			err = s.run(ctx, p, req, emit)
+	return s.withLock(ctx, p, func() error {
+		err := s.runOnce(ctx, p, req, emit)
+		if errors.Is(err, errNotBegun) { // the kernel was killed since the last run
+			err = s.runOnce(ctx, p, req, emit)
 		}
 		if errors.Is(err, errNotBegun) {
-			err = emit(p.now().failure())
+			err = emit(p.currentKernel().failureEvent())
 		}
 		if err != nil {
 			return err
@@ -257,50 +254,49 @@ func (s *Service) Run(ctx context.Context, req Request, emit func(Event) error) 
 	})
 }
 
-// run runs code in the kernel of a context, whose turn the caller has.
-func (s *Service) run(ctx context.Context, p *place, req Request, emit func(Event) error) error {
-	if err := s.ready(ctx, p); err != nil {
+// runOnce runs code in the kernel of a context. The caller holds the context's lock.
+func (s *Service) runOnce(ctx context.Context, p *contextState, req Request, emit func(Event) error) error {
+	if err := s.ensureKernel(ctx, p); err != nil {
 		return err
 	}
 	j := job{Code: req.Code, Language: p.Language, Env: req.Env}
-	if now := s.identity(); now != p.identity {
+	if now := s.currentIdentity(); now != p.identity {
 		j.Reseed, p.identity = true, now
 	}
-	env, err := s.environ(ctx)
+	env, err := s.currentEnviron(ctx)
 	if err != nil {
 		return err
 	}
 	if !maps.Equal(env, p.global) {
 		j.Global, p.global = env, env
 	}
-	return p.now().execute(ctx, j, emit)
+	return p.currentKernel().executeJob(ctx, j, emit)
 }
 
-// placeOf returns the context that a request is for.
-func (s *Service) placeOf(req Request) (*place, error) {
+// contextOf returns the context for a request.
+func (s *Service) contextOf(req Request) (*contextState, error) {
 	switch {
 	case req.Context != "" && req.Language != "":
 		return nil, sandpit.Errorf(sandpit.Invalid, "Only one of context_id or language can be provided")
 	case req.Context != "":
-		return s.find(req.Context)
+		return s.findContext(req.Context)
 	}
-	return s.defaultPlace(req.Language)
+	return s.defaultContext(req.Language)
 }
 
-func (s *Service) find(id string) (*place, error) {
+func (s *Service) findContext(id string) (*contextState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i := slices.IndexFunc(s.contexts, func(p *place) bool { return p.ID == id })
+	i := slices.IndexFunc(s.contexts, func(p *contextState) bool { return p.ID == id })
 	if i < 0 {
 		return nil, errNoContext(id)
 	}
 	return s.contexts[i], nil
 }
 
-// defaultPlace returns the default context of a language, which it makes at the first time.
-// TypeScript has one of its own.
-func (s *Service) defaultPlace(name string) (*place, error) {
-	name, _, err := languageOf(name)
+// defaultContext returns the default context of a language, and creates it at the first use. TypeScript has its own.
+func (s *Service) defaultContext(name string) (*contextState, error) {
+	name, _, err := findLanguage(name)
 	if err != nil {
 		return nil, err
 	}
@@ -309,19 +305,19 @@ func (s *Service) defaultPlace(name string) (*place, error) {
 	if p := s.defaults[name]; p != nil {
 		return p, nil
 	}
-	p, err := newPlace(name, s.options.Dir)
+	p, err := newContext(name, s.options.Dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.addLocked(p); err != nil {
+	if err := s.addContextLocked(p); err != nil {
 		return nil, err
 	}
 	s.defaults[name] = p
 	return p, nil
 }
 
-// with calls f while nobody else uses the context.
-func (s *Service) with(ctx context.Context, p *place, f func() error) error {
+// withLock calls f with the context's lock held.
+func (s *Service) withLock(ctx context.Context, p *contextState, f func() error) error {
 	select {
 	case p.waiting <- struct{}{}:
 		defer func() { <-p.waiting }()
@@ -329,8 +325,8 @@ func (s *Service) with(ctx context.Context, p *place, f func() error) error {
 		return sandpit.Errorf(sandpit.Exhausted, "%d runs wait for this context already", maxWaiting)
 	}
 	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
+	case p.lock <- struct{}{}:
+		defer func() { <-p.lock }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -340,13 +336,13 @@ func (s *Service) with(ctx context.Context, p *place, f func() error) error {
 	return f()
 }
 
-// ready sees to it that a context has a kernel which can run code.
-func (s *Service) ready(ctx context.Context, p *place) error {
-	if k := p.now(); k != nil && k.isAlive() {
+// ensureKernel starts a new kernel unless the context has one that can run code.
+func (s *Service) ensureKernel(ctx context.Context, p *contextState) error {
+	if k := p.currentKernel(); k != nil && k.isAlive() {
 		return nil
 	}
-	p.stop()
-	env, err := s.environ(ctx)
+	p.stopKernel()
+	env, err := s.currentEnviron(ctx)
 	if err != nil {
 		return err
 	}
@@ -354,33 +350,33 @@ func (s *Service) ready(ctx context.Context, p *place) error {
 	if err != nil {
 		return err
 	}
-	p.keep(k)
-	p.identity, p.global = s.identity(), nil
+	p.setKernel(k)
+	p.identity, p.global = s.currentIdentity(), nil
 	return nil
 }
 
-func (s *Service) identity() string {
+func (s *Service) currentIdentity() string {
 	if s.options.Identity == nil {
 		return ""
 	}
 	return s.options.Identity()
 }
 
-// environ is the environment of this sandbox at the moment.
-func (s *Service) environ(ctx context.Context) (map[string]string, error) {
+// currentEnviron returns the current environment of this sandbox.
+func (s *Service) currentEnviron(ctx context.Context) (map[string]string, error) {
 	if s.options.Environ == nil {
-		return nil, nil //nolint:nilnil // no environment is a good one
+		return nil, nil //nolint:nilnil // no environment is valid
 	}
 	return s.options.Environ(ctx)
 }
 
-// Close ends all contexts. Nothing can be run afterwards.
+// Close removes all contexts. Nothing can be run afterwards.
 func (s *Service) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	for _, c := range s.Contexts() {
-		_ = s.Remove(c.ID) // somebody else may have done so meanwhile
+		_ = s.Remove(c.ID) // it may have been removed meanwhile
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// What a Remote asks for.
+// Requests of a Remote.
 const (
 	askRun       = "run"
 	askInterrupt = "interrupt"
@@ -22,22 +22,22 @@ const (
 	askRemove    = "remove"
 )
 
-// maxTold bounds a line of either side, in bytes: a line of a kernel, or code of the largest request.
-const maxTold = maxLine + 1<<20
+// maxReplyLine bounds a line of either side, in bytes: a line of a kernel, or the code of the largest request.
+const maxReplyLine = maxLine + 1<<20
 
-// ask is a line of a Remote.
-type ask struct {
-	ID       uint64            `json:"id"` // an interrupt has that of the run
+// remoteRequest is a line from a Remote.
+type remoteRequest struct {
+	ID       uint64            `json:"id"` // an interrupt has the ID of the run
 	Do       string            `json:"do"`
-	Context  string            `json:"context,omitempty"` // the Remote's own name of it
+	Context  string            `json:"context,omitempty"` // the Remote's name for it
 	Language string            `json:"language,omitempty"`
 	Dir      string            `json:"dir,omitempty"`
 	Code     string            `json:"code,omitempty"`
-	Environ  map[string]string `json:"environ,omitempty"` // of all runs from now on
+	Environ  map[string]string `json:"environ,omitempty"` // for all runs from now on
 }
 
-// told is a line for a Remote: that its request has come, what happens, and the end.
-type told struct {
+// reply is a line to a Remote: that its request was received, an event, or the end.
+type reply struct {
 	ID    uint64          `json:"id"`
 	Begun bool            `json:"begun,omitempty"`
 	Event json.RawMessage `json:"event,omitempty"`
@@ -45,22 +45,22 @@ type told struct {
 	Error *refusal        `json:"error,omitempty"`
 }
 
-// refusal is why nothing was run, or not to its end.
+// refusal is the reason why nothing was run, or not completely.
 type refusal struct {
 	Code    sandpit.Code `json:"code"`
 	Message string       `json:"message"`
 }
 
-// held serves a Remote by two streams.
-type held struct {
+// stdioServer serves a Remote over two streams.
+type stdioServer struct {
 	service *Service
 
-	creating sync.Mutex // contexts are made one at a time
+	creating sync.Mutex // serializes the creation of contexts
 
 	mu      sync.Mutex
-	names   map[string]string // the IDs of contexts by the Remote's names
+	names   map[string]string // IDs of contexts by the Remote's names
 	runs    map[uint64]context.CancelFunc
-	environ map[string]string // is replaced, never changed
+	environ map[string]string // replaced, never modified
 
 	writing sync.Mutex
 	out     io.Writer
@@ -69,46 +69,46 @@ type held struct {
 // serveStdio serves a Remote until it closes the input, or ctx ends.
 func serveStdio(ctx context.Context, dir string) error {
 	const input = 0
-	if err := syscall.SetNonblock(input, true); err != nil { // so that reading can be given up
+	if err := syscall.SetNonblock(input, true); err != nil { // so that reads can be interrupted
 		return err
 	}
 	in := os.NewFile(input, "input")
 	stop := context.AfterFunc(ctx, func() { _ = in.SetReadDeadline(time.Now()) })
 	defer stop()
-	return newHeld(dir, os.Stdout).serve(ctx, in)
+	return newStdioServer(dir, os.Stdout).serveRequests(ctx, in)
 }
 
-func newHeld(dir string, out io.Writer) *held {
-	h := &held{names: make(map[string]string), runs: make(map[uint64]context.CancelFunc), out: out}
-	h.service = New(Options{Dir: dir, Identity: identity, Environ: h.current})
+func newStdioServer(dir string, out io.Writer) *stdioServer {
+	h := &stdioServer{names: make(map[string]string), runs: make(map[uint64]context.CancelFunc), out: out}
+	h.service = New(Options{Dir: dir, Identity: readBootID, Environ: h.currentEnviron})
 	return h
 }
 
-// current is the environment of runs.
-func (h *held) current(context.Context) (map[string]string, error) {
+// currentEnviron returns the environment of runs.
+func (h *stdioServer) currentEnviron(context.Context) (map[string]string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.environ, nil
 }
 
-// serve answers until the input or ctx ends, and ends all kernels.
-func (h *held) serve(ctx context.Context, in io.Reader) error {
+// serveRequests handles requests until the input or ctx ends, and then ends all kernels.
+func (h *stdioServer) serveRequests(ctx context.Context, in io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var under sync.WaitGroup
 	defer under.Wait()
 	defer h.service.Close()
 	defer cancel()
 	lines := bufio.NewScanner(in)
-	lines.Buffer(make([]byte, 0, 4096), maxTold)
+	lines.Buffer(make([]byte, 0, 4096), maxReplyLine)
 	for lines.Scan() {
-		var a ask
+		var a remoteRequest
 		if json.Unmarshal(lines.Bytes(), &a) != nil {
-			continue // it was cut off, and who sent it hears nothing
+			continue // it was cut off; no reply is possible
 		}
-		doing := h.begin(ctx, a)
-		h.tell(told{ID: a.ID, Begun: true})
+		doing := h.beginRequest(ctx, a)
+		h.writeReply(reply{ID: a.ID, Begun: true})
 		if a.Do != askInterrupt {
-			under.Go(func() { h.do(doing, a) })
+			under.Go(func() { h.doRequest(doing, a) })
 		}
 	}
 	if ctx.Err() != nil {
@@ -117,8 +117,8 @@ func (h *held) serve(ctx context.Context, in io.Reader) error {
 	return lines.Err()
 }
 
-// begin returns the context of a request, which an interrupt ends.
-func (h *held) begin(ctx context.Context, a ask) context.Context {
+// beginRequest returns the context for a request. For an interrupt it cancels the context of the run.
+func (h *stdioServer) beginRequest(ctx context.Context, a remoteRequest) context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch a.Do {
@@ -132,9 +132,9 @@ func (h *held) begin(ctx context.Context, a ask) context.Context {
 	return ctx
 }
 
-func (h *held) do(ctx context.Context, a ask) {
-	end := told{ID: a.ID, Done: true}
-	if err := h.perform(ctx, a); err != nil && ctx.Err() == nil { // who has interrupted it knows why it ends
+func (h *stdioServer) doRequest(ctx context.Context, a remoteRequest) {
+	end := reply{ID: a.ID, Done: true}
+	if err := h.performRequest(ctx, a); err != nil && ctx.Err() == nil { // the Remote knows that it interrupted the run
 		end.Error = &refusal{Code: sandpit.CodeOf(err), Message: err.Error()}
 	}
 	h.mu.Lock()
@@ -143,10 +143,10 @@ func (h *held) do(ctx context.Context, a ask) {
 	}
 	delete(h.runs, a.ID)
 	h.mu.Unlock()
-	h.tell(end)
+	h.writeReply(end)
 }
 
-func (h *held) perform(ctx context.Context, a ask) error {
+func (h *stdioServer) performRequest(ctx context.Context, a remoteRequest) error {
 	if err := checkEnv(a.Environ); err != nil {
 		return err
 	}
@@ -155,22 +155,22 @@ func (h *held) perform(ctx context.Context, a ask) error {
 	h.mu.Unlock()
 	switch a.Do {
 	case askRun:
-		return h.run(ctx, a)
+		return h.runCode(ctx, a)
 	case askRestart, askRemove:
-		id, ok := h.known(a.Context)
+		id, ok := h.contextID(a.Context)
 		switch {
 		case !ok:
-			return nil // it will be new anyway
+			return nil // the next run creates it
 		case a.Do == askRestart:
 			return h.service.Restart(ctx, id)
 		}
-		h.name(a.Context, "")
+		h.setContextID(a.Context, "")
 		return h.service.Remove(id)
 	}
-	return sandpit.Errorf(sandpit.Invalid, "there is no request %.40q", a.Do)
+	return sandpit.Errorf(sandpit.Invalid, "unknown request %.40q", a.Do)
 }
 
-func (h *held) run(ctx context.Context, a ask) error {
+func (h *stdioServer) runCode(ctx context.Context, a remoteRequest) error {
 	id, err := h.contextOf(ctx, a)
 	if err != nil {
 		return err
@@ -178,35 +178,35 @@ func (h *held) run(ctx context.Context, a ask) error {
 	return h.service.Run(ctx, Request{Code: a.Code, Context: id}, func(e Event) error {
 		event, err := json.Marshal(e)
 		if err == nil {
-			h.tell(told{ID: a.ID, Event: event})
+			h.writeReply(reply{ID: a.ID, Event: event})
 		}
 		return err
 	})
 }
 
-// contextOf returns the context that a Remote names, which is made if there is none.
-func (h *held) contextOf(ctx context.Context, a ask) (string, error) {
+// contextOf returns the context that a Remote names, and creates it if it does not exist.
+func (h *stdioServer) contextOf(ctx context.Context, a remoteRequest) (string, error) {
 	h.creating.Lock()
 	defer h.creating.Unlock()
-	if id, ok := h.known(a.Context); ok {
+	if id, ok := h.contextID(a.Context); ok {
 		return id, nil
 	}
 	c, err := h.service.Create(ctx, a.Language, a.Dir)
 	if err == nil {
-		h.name(a.Context, c.ID)
+		h.setContextID(a.Context, c.ID)
 	}
 	return c.ID, err
 }
 
-func (h *held) known(name string) (id string, ok bool) {
+func (h *stdioServer) contextID(name string) (id string, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	id, ok = h.names[name]
 	return id, ok
 }
 
-// name remembers a context, or forgets it if there is no id.
-func (h *held) name(name, id string) {
+// setContextID records the ID for a name, or removes the name if id is empty.
+func (h *stdioServer) setContextID(name, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.names[name] = id
@@ -215,12 +215,12 @@ func (h *held) name(name, id string) {
 	}
 }
 
-func (h *held) tell(t told) {
+func (h *stdioServer) writeReply(t reply) {
 	line, err := json.Marshal(t)
 	if err != nil {
-		line, _ = json.Marshal(told{ID: t.ID, Done: true, Error: &refusal{Code: sandpit.Internal, Message: err.Error()}})
+		line, _ = json.Marshal(reply{ID: t.ID, Done: true, Error: &refusal{Code: sandpit.Internal, Message: err.Error()}})
 	}
 	h.writing.Lock()
 	defer h.writing.Unlock()
-	_, _ = h.out.Write(append(line, '\n')) // when nobody reads any more, the input ends too
+	_, _ = h.out.Write(append(line, '\n')) // a broken output also ends the input
 }

@@ -16,7 +16,7 @@ func FuzzStream(f *testing.F) {
 	f.Add([]byte("\xff\xfe MARK"), byte(0))
 	f.Fuzz(func(t *testing.T, data []byte, size byte) {
 		k := &kernel{backlog: make(map[Stream][]byte)}
-		r := k.begin()
+		r := k.beginRun()
 		var text []byte
 		marks := 0
 		ended := make(chan struct{})
@@ -59,7 +59,7 @@ func FuzzLines(f *testing.F) {
 		}, stop: func() {}, marked: make(map[Stream]bool)}
 		for line := range bytes.Lines(data) {
 			if m, err := parseLine(line); err == nil {
-				e.take(m)
+				e.handleMessage(m)
 			}
 		}
 		if e.failed != nil {

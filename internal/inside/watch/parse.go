@@ -8,22 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// change is one event as the kernel tells it.
+// change is one event from the kernel.
 type change struct {
 	wd     int32
 	mask   uint32
-	cookie uint32 // joins the two halves of a rename
+	cookie uint32 // the same in both halves of a rename
 	name   string // any bytes but NUL; "" for the watched directory itself
-	at     int64  // where it starts in the stream of events, in bytes
+	at     int64  // its offset in the stream of events, in bytes
 }
 
-func (c change) has(bits uint32) bool { return c.mask&bits != 0 }
+func (c change) hasAny(bits uint32) bool { return c.mask&bits != 0 }
 
 var errMalformed = errors.New("malformed inotify event")
 
-// parse takes the first event off data, which must not be empty, and returns
-// the rest.
-func parse(data []byte) (c change, rest []byte, err error) {
+// parseChange parses the first event in data, which must not be empty, and returns the rest.
+func parseChange(data []byte) (c change, rest []byte, err error) {
 	if len(data) < unix.SizeofInotifyEvent {
 		return change{}, nil, errMalformed
 	}
@@ -37,7 +36,7 @@ func parse(data []byte) (c change, rest []byte, err error) {
 	if size > uint64(len(data)) {
 		return change{}, nil, errMalformed
 	}
-	// The name is filled up with NULs.
+	// The name is padded with NULs.
 	name, _, _ := bytes.Cut(data[:size], []byte{0})
 	c.name = string(name)
 	return c, data[size:], nil

@@ -35,7 +35,7 @@ func TestParse(t *testing.T) {
 			if want.name != "" {
 				size = (len(want.name) + 16) / 16 * 16
 			}
-			got, rest, err := parse(append(encode(want, size), "rest"...))
+			got, rest, err := parseChange(append(encode(want, size), "rest"...))
 			if got != want || string(rest) != "rest" || err != nil {
 				t.Errorf("got %+v, %q, %v", got, rest, err)
 			}
@@ -47,7 +47,7 @@ func TestParse(t *testing.T) {
 		encode(change{name: "cut"}, 16)[:unix.SizeofInotifyEvent+15],
 		{12: 0xFF, 13: 0xFF, 14: 0xFF, 15: 0xFF},
 	} {
-		if c, _, err := parse(bad); !errors.Is(err, errMalformed) {
+		if c, _, err := parseChange(bad); !errors.Is(err, errMalformed) {
 			t.Errorf("parse(%v): %+v, %v, want an error", bad, c, err)
 		}
 	}
@@ -59,7 +59,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte{12: 0xFF, 13: 0xFF, 14: 0xFF, 15: 0xFF})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for len(data) > 0 {
-			c, rest, err := parse(data)
+			c, rest, err := parseChange(data)
 			if err != nil {
 				return
 			}

@@ -9,24 +9,24 @@ import (
 )
 
 var (
-	errLost   = sandpit.Errorf(sandpit.Exhausted, "events were lost: more happened than is kept")
+	errLost   = sandpit.Errorf(sandpit.Exhausted, "events were lost: too many are waiting")
 	errClosed = sandpit.Errorf(sandpit.Gone, "the watch is closed")
 	errGone   = sandpit.Errorf(sandpit.Gone, "the watched directory is gone")
 )
 
-// queue holds what was not taken yet: events, and the errors that stand where
-// events are missing. Its methods may be called concurrently.
+// queue holds events that were not taken yet, and errors that stand for missing events. Its methods may be called
+// concurrently.
 type queue struct {
 	limit int
 
 	mu    sync.Mutex
 	items []item
 	bytes int           // of the names in items
-	over  error         // what comes after the last item, once there will be no more
-	more  chan struct{} // closed and replaced when there is something after nothing
+	over  error         // what follows the last item, once the watch has ended
+	more  chan struct{} // closed and replaced when an empty queue gets an item
 }
 
-// item is an event, or an error where events are missing.
+// item is an event, or an error that stands for missing events.
 type item struct {
 	event Event
 	err   error
@@ -34,32 +34,31 @@ type item struct {
 
 func newQueue(limit int) *queue { return &queue{limit: limit, more: make(chan struct{})} }
 
-// push adds an event. When there are too many it is dropped, and an error takes
-// the place of all that are.
-func (q *queue) push(e Event) {
+// pushEvent adds an event. If the queue is full it drops the event, and adds one error for all dropped events in a
+// row.
+func (q *queue) pushEvent(e Event) {
 	e.Name = strings.ToValidUTF8(e.Name, "\uFFFD")
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if n := len(q.items); e.Type == sandpit.FileWritten && n > 0 && q.items[n-1].event == e {
-		return // a file is written in many small pieces
+		return // one event for many small writes
 	}
 	if len(q.items) >= q.limit || q.bytes+len(e.Name) > maxEventBytes {
-		q.add(item{err: errLost})
+		q.addLocked(item{err: errLost})
 		return
 	}
-	q.add(item{event: e})
+	q.addLocked(item{event: e})
 }
 
-// lose tells that events are missing from here on, and why.
-func (q *queue) lose(err error) {
+// pushError records that events are missing from here on, and why.
+func (q *queue) pushError(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.add(item{err: err})
+	q.addLocked(item{err: err})
 }
 
-// add is called with the lock held. Errors do not count for the limit: there
-// are never two without an event between them.
-func (q *queue) add(i item) {
+// addLocked adds an item; the lock must be held. Errors do not count for the limit: two are never adjacent.
+func (q *queue) addLocked(i item) {
 	n := len(q.items)
 	if q.over != nil || i.err != nil && n > 0 && q.items[n-1].err != nil {
 		return
@@ -67,42 +66,42 @@ func (q *queue) add(i item) {
 	q.items = append(q.items, i)
 	q.bytes += len(i.event.Name)
 	if n == 0 {
-		q.wake()
+		q.notifyLocked()
 	}
 }
 
-// wake is called with the lock held.
-func (q *queue) wake() {
+// notifyLocked wakes waiting callers; the lock must be held.
+func (q *queue) notifyLocked() {
 	close(q.more)
 	q.more = make(chan struct{})
 }
 
-// end tells that nothing more comes, and why. The first reason stays.
-func (q *queue) end(err error) {
+// endWith ends the queue with a reason. The first reason stays.
+func (q *queue) endWith(err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.over == nil {
 		q.over = err
-		q.wake()
+		q.notifyLocked()
 	}
 }
 
-// close drops everything.
-func (q *queue) close() {
+// dropAll drops all items and closes the queue.
+func (q *queue) dropAll() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.items, q.bytes, q.over = nil, 0, errClosed
-	q.wake()
+	q.notifyLocked()
 }
 
-// next waits for the next item.
-func (q *queue) next(ctx context.Context) (Event, error) {
+// nextItem waits for the next item and returns it.
+func (q *queue) nextItem(ctx context.Context) (Event, error) {
 	for {
-		// First, so that a busy directory cannot keep a caller who has given up.
+		// First, so that a busy directory cannot delay a canceled caller.
 		if err := ctx.Err(); err != nil {
 			return Event{}, err
 		}
-		i, found, more := q.pop()
+		i, found, more := q.popItem()
 		if found {
 			return i.event, i.err
 		}
@@ -113,8 +112,8 @@ func (q *queue) next(ctx context.Context) (Event, error) {
 	}
 }
 
-// pop takes the first item, or tells which channel closes when there is one.
-func (q *queue) pop() (i item, found bool, more <-chan struct{}) {
+// popItem takes the first item, or returns the channel that is closed when there is one.
+func (q *queue) popItem() (i item, found bool, more <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.items) == 0 {
@@ -126,8 +125,8 @@ func (q *queue) pop() (i item, found bool, more <-chan struct{}) {
 	return i, true, nil
 }
 
-// take takes all events up to the first error, or that error if it comes first.
-func (q *queue) take() ([]Event, error) {
+// takeEvents takes all events up to the first error, or that error if it is first.
+func (q *queue) takeEvents() ([]Event, error) {
 	var events []Event
 	q.mu.Lock()
 	defer q.mu.Unlock()

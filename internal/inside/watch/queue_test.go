@@ -36,20 +36,20 @@ func TestQueue(t *testing.T) {
 			t.Parallel()
 			q := newQueue(4)
 			for _, e := range tc.push {
-				q.push(e)
+				q.pushEvent(e)
 			}
-			got, err := q.take()
+			got, err := q.takeEvents()
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("take: %v (-want +got):\n%s", err, diff)
 			}
-			if got, err := q.take(); len(got) > 0 || !errors.Is(err, tc.after) {
+			if got, err := q.takeEvents(); len(got) > 0 || !errors.Is(err, tc.after) {
 				t.Errorf("take again: %v, %v, want %v", got, err, tc.after)
 			}
 			// It goes on.
-			if q.push(created); q.bytes != 1 {
+			if q.pushEvent(created); q.bytes != 1 {
 				t.Errorf("%d bytes are counted, want 1", q.bytes)
 			}
-			if got, err := q.next(t.Context()); got != created || err != nil {
+			if got, err := q.nextItem(t.Context()); got != created || err != nil {
 				t.Errorf("next: %v, %v", got, err)
 			}
 		})
@@ -63,14 +63,14 @@ func TestQueueStaysBounded(t *testing.T) {
 	lost := 0
 	for range 100 {
 		for range 10 {
-			q.push(Event{"f", sandpit.FileCreated})
-			q.lose(errTooMany)
+			q.pushEvent(Event{"f", sandpit.FileCreated})
+			q.pushError(errTooMany)
 		}
 		if len(q.items) > 2*4 {
 			t.Fatalf("%d items", len(q.items))
 		}
 		for range 2 {
-			if _, err := q.next(t.Context()); errors.Is(err, sandpit.Exhausted) {
+			if _, err := q.nextItem(t.Context()); errors.Is(err, sandpit.Exhausted) {
 				lost++
 			}
 		}
@@ -85,26 +85,26 @@ func TestQueueEnds(t *testing.T) {
 	q := newQueue(4)
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	q.push(Event{"f", sandpit.FileCreated})
-	if _, err := q.next(canceled); !errors.Is(err, context.Canceled) {
+	q.pushEvent(Event{"f", sandpit.FileCreated})
+	if _, err := q.nextItem(canceled); !errors.Is(err, context.Canceled) {
 		t.Errorf("next: %v, want the context's error", err)
 	}
-	q.end(errGone)
-	q.end(errClosed)
-	q.push(Event{"late", sandpit.FileCreated})
-	if e, err := q.next(t.Context()); err != nil || e.Name != "f" {
+	q.endWith(errGone)
+	q.endWith(errClosed)
+	q.pushEvent(Event{"late", sandpit.FileCreated})
+	if e, err := q.nextItem(t.Context()); err != nil || e.Name != "f" {
 		t.Errorf("next: %v, %v", e, err)
 	}
 	for range 2 {
-		if _, err := q.next(t.Context()); !errors.Is(err, errGone) {
+		if _, err := q.nextItem(t.Context()); !errors.Is(err, errGone) {
 			t.Errorf("next: %v, want %v", err, errGone)
 		}
-		if _, err := q.take(); !errors.Is(err, errGone) {
+		if _, err := q.takeEvents(); !errors.Is(err, errGone) {
 			t.Errorf("take: %v, want %v", err, errGone)
 		}
 	}
-	q.close()
-	if _, err := q.next(t.Context()); !errors.Is(err, errClosed) {
+	q.dropAll()
+	if _, err := q.nextItem(t.Context()); !errors.Is(err, errClosed) {
 		t.Errorf("next: %v, want %v", err, errClosed)
 	}
 }

@@ -9,54 +9,51 @@ import (
 	sandpit "github.com/sandpit-dev/sandpit"
 )
 
-// tree knows which watch is which directory, and keeps that true while the
-// directories change. It belongs to one goroutine.
+// tree maps watches to directories, and keeps the map correct while the directories change. It belongs to one
+// goroutine.
 //
-// Events are the past: when one is handled, the directory it speaks of may have
-// been renamed or replaced since. Four rules keep the tree right nevertheless.
+// Events describe the past: when one is handled, its directory may have been renamed or replaced since. Four rules
+// keep the tree correct.
 //
-// What a name leads to is decided by opening it, for inotify gives the same
-// watch to the same directory.
+// The directory at a name is determined by opening it: inotify returns the same watch for the same directory.
 //
-// A directory that has left its name is kept, detached, until it is found under
-// another, or the kernel says that it is gone (IN_IGNORED) or has moved
-// (IN_MOVE_SELF, which comes after both halves of a rename). The events that
-// tell so may have been handled before it was detached; so what is not found
-// when those that were waiting have been handled is not in the tree.
+// A directory that has left its name stays in the tree, detached, until it is found under another name, or the kernel
+// reports that it is gone (IN_IGNORED) or has moved (IN_MOVE_SELF, which comes after both halves of a rename). The
+// events that report this may have been handled before the directory was detached. So a directory that was not found
+// when all events that were waiting have been handled is not in the tree.
 //
-// What came to a directory that itself has moved on is looked for again when it
-// is known where to.
+// A directory that came to a parent which has moved on is looked up again when the new path of the parent is known.
 //
-// What a scan has found is remembered until the events that were waiting when it
-// ended have been handled, and a moment longer: they may tell it again.
+// The names that a scan has found are kept until the events that were waiting at its end have been handled, and a
+// moment longer: those events may report the same files again.
 type tree struct {
 	inotify   int
 	queue     *queue
 	limits    limits
-	stopped   func() bool // asked between directories
+	stopped   func() bool // called between directories
 	recursive bool
 
-	path   string // of the root, without symbolic links
-	root   *node
-	nodes  map[int32]*node  // by watch
-	loose  map[*node]fence  // the detached ones, and when they must be found
-	moving map[uint32]*node // those detached by the first half of a rename, by cookie
-	// replacing says by cookie whether the file existed that a rename replaces.
+	path     string // path of the root, without symbolic links
+	root     *node
+	nodes    map[int32]*node   // by watch
+	detached map[*node]barrier // detached directories, and the barriers by which they must be found
+	moving   map[uint32]*node  // directories detached by the first half of a rename, by cookie
+	// replacing maps the cookie of a rename from a temporary name to whether the replaced file existed.
 	replacing map[uint32]bool
-	epoch     int // counts how often the tree was walked from the root
+	epoch     int // number of scans from the root
 
-	total  int64     // bytes of events that were read
-	at     int64     // where the event that is handled starts
-	sweep  time.Time // when to look for detached ones that were not found
-	fenced []*node   // those with found names, by their fences
-	found  int       // how many names these have
-	kept   []change  // what happened in and below detached ones
-	missed []miss    // directories that came to one which is elsewhere
-	listed int       // names of directories that were read but not yet opened
+	total       int64       // bytes of events that were read so far
+	at          int64       // offset of the current event
+	sweep       time.Time   // when to check for detached directories that were not found
+	withBarrier []*node     // directories with found names, ordered by their barriers
+	found       int         // number of their found names
+	deferred    []change    // changes in and below detached directories
+	missed      []missedDir // directories whose parent is elsewhere
+	listed      int         // names of directories that were read and not yet opened
 
-	full   bool  // too many directories, and it was told
-	failed error // the first reason why something is not watched
-	adrift bool  // the root is no longer at path
+	full      bool  // the limit of directories was reported
+	failed    error // the first error because of which a directory is not watched
+	rootMoved bool  // the root is no longer at path
 }
 
 // node is a watched directory.
@@ -66,28 +63,27 @@ type node struct {
 	parent   *node // nil for the root, and while it is detached
 	name     string
 	children map[string]*node
-	cookie   uint32 // its key in moving, or 0; only while it is detached
+	cookie   uint32 // its key in moving, or 0; set only while detached
 	epoch    int
 
-	found map[string]struct{} // told by a scan, and maybe to be told by events before fence
-	fence fence
+	found   map[string]struct{} // reported by a scan; events before barrier may report them again
+	barrier barrier
 }
 
-// miss is a directory that could not be opened because the one it is in is no
-// longer where it was.
-type miss struct {
+// missedDir is a directory that could not be opened because its parent has moved.
+type missedDir struct {
 	in   *node
 	name string
 }
 
-// identity is what makes two directories the same.
+// identity identifies a directory.
 type identity struct{ dev, ino uint64 }
 
 func newTree(inotify int, q *queue, l limits) *tree {
-	return &tree{inotify: inotify, queue: q, limits: l, nodes: map[int32]*node{}, loose: map[*node]fence{}, moving: map[uint32]*node{}}
+	return &tree{inotify: inotify, queue: q, limits: l, nodes: map[int32]*node{}, detached: map[*node]barrier{}, moving: map[uint32]*node{}}
 }
 
-// top returns the directory above all that n is in.
+// top returns the topmost directory above n, or n itself.
 func (n *node) top() *node {
 	for n.parent != nil {
 		n = n.parent
@@ -95,8 +91,8 @@ func (n *node) top() *node {
 	return n
 }
 
-// below reports whether n is other or in it.
-func (n *node) below(other *node) bool {
+// isWithin reports whether n is other or below it.
+func (n *node) isWithin(other *node) bool {
 	for ; n != nil; n = n.parent {
 		if n == other {
 			return true
@@ -105,16 +101,16 @@ func (n *node) below(other *node) bool {
 	return false
 }
 
-// depth returns how many levels n is below its top.
-func (n *node) depth() (d int) {
+// depthOf returns how many levels n is below its topmost directory.
+func (n *node) depthOf() (d int) {
 	for ; n.parent != nil; n = n.parent {
 		d++
 	}
 	return d
 }
 
-// join returns the path of name in n, relative to the top.
-func (n *node) join(name string) string {
+// pathOf returns the path of name in n, relative to the topmost directory.
+func (n *node) pathOf(name string) string {
 	size := len(name)
 	for m := n; m.parent != nil; m = m.parent {
 		size += len(m.name) + 1
@@ -130,79 +126,77 @@ func (n *node) join(name string) string {
 	return string(path)
 }
 
-// feed handles the events in data, which was just read. It returns the reason
-// why the watch is over, if it is.
-func (t *tree) feed(data []byte) error {
+// handleData handles the events in data. It returns the reason for the end of the watch, if it has ended.
+func (t *tree) handleData(data []byte) error {
 	at := t.total
 	t.total += int64(len(data))
 	for len(data) > 0 {
-		c, rest, err := parse(data)
+		c, rest, err := parseChange(data)
 		if err != nil {
 			return sandpit.Errorf(sandpit.Internal, "read inotify events: %w", err)
 		}
 		c.at = at
 		at += int64(len(data) - len(rest))
 		data = rest
-		if over := t.handle(c); over || t.stopped() {
+		if over := t.handleChange(c); over || t.stopped() {
 			return errGone
 		}
 	}
-	// What has been removed says so itself; so all that happened before is told.
-	if t.adrift && t.waiting() == 0 {
+	// Removals have events of their own, so everything before was reported.
+	if t.rootMoved && t.queuedBytes() == 0 {
 		return errGone
 	}
 	return nil
 }
 
-// handle brings the tree up to date with one event and tells it. It reports
-// whether the watch is over.
-func (t *tree) handle(c change) (over bool) {
+// handleChange updates the tree for one event and reports the event. It returns whether the watch has ended.
+func (t *tree) handleChange(c change) (over bool) {
 	t.at = max(t.at, c.at)
-	if len(t.fenced)+len(t.loose) > 0 {
-		t.passFences(time.Now())
+	if len(t.withBarrier)+len(t.detached) > 0 {
+		t.passBarriers(time.Now())
 	}
-	if c.has(unix.IN_Q_OVERFLOW) {
-		t.lost()
+	if c.hasAny(unix.IN_Q_OVERFLOW) {
+		t.recoverLost()
 		return false
 	}
 	n := t.nodes[c.wd]
 	switch {
-	case n == nil: // of a watch that was just removed
+	case n == nil: // a watch that was just removed
 		return false
 	case c.name == "":
 		return t.handleSelf(n, c)
 	}
 	if n.top() != t.root {
-		t.keep(c)
+		t.deferChange(c)
 		return false
 	}
 	t.handleChild(n, c)
 	return false
 }
 
-// handleSelf handles what happened to a directory itself.
+// handleSelf handles an event of a watched directory itself.
 func (t *tree) handleSelf(n *node, c change) (over bool) {
 	switch {
 	case n == t.root:
-		if c.has(unix.IN_ATTRIB) {
-			t.queue.push(Event{".", sandpit.FileChanged})
+		if c.hasAny(unix.IN_ATTRIB) {
+			t.queue.pushEvent(Event{".", sandpit.FileChanged})
 		}
-		return c.has(unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED)
-	case c.has(unix.IN_IGNORED):
-		t.forget(n)
-	case c.has(unix.IN_MOVE_SELF) && n.cookie != 0: // there was no second half
-		t.forget(n)
+		return c.hasAny(unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED)
+	case c.hasAny(unix.IN_IGNORED):
+		t.forgetNode(n)
+	case c.hasAny(unix.IN_MOVE_SELF) && n.cookie != 0: // the rename has no second half
+		t.forgetNode(n)
 	}
-	return false // its parent tells the rest
+	return false // its parent reports the rest
 }
 
-// handleChild handles what happened in a directory.
+// handleChild handles an event of an entry in a directory.
 func (t *tree) handleChild(n *node, c change) {
-	if t.replace(n, c) {
+	if t.handleTemp(n, c) {
 		return
 	}
 	told := false
-	if c.has(unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_MOVED_FROM) {
+	if c.hasAny(unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE | unix.IN_MOVED_FROM) {
 		told = t.wasFound(n, c)
 	}
 	for _, kind := range [...]struct {
@@ -216,156 +210,155 @@ func (t *tree) handleChild(n *node, c change) {
 		{unix.IN_DELETE, sandpit.FileRemoved, false},
 		{unix.IN_MOVED_FROM, sandpit.FileRenamed, false},
 	} {
-		if c.has(kind.bits) && !kind.skip {
-			t.queue.push(Event{n.join(c.name), kind.kind})
+		if c.hasAny(kind.bits) && !kind.skip {
+			t.queue.pushEvent(Event{n.pathOf(c.name), kind.kind})
 		}
 	}
 	switch {
-	case c.has(unix.IN_DELETE | unix.IN_MOVED_FROM):
-		t.leave(n, c)
-	case t.recursive && c.has(unix.IN_ISDIR) && c.has(unix.IN_CREATE|unix.IN_MOVED_TO):
-		t.enter(n, c)
+	case c.hasAny(unix.IN_DELETE | unix.IN_MOVED_FROM):
+		t.handleLeave(n, c)
+	case t.recursive && c.hasAny(unix.IN_ISDIR) && c.hasAny(unix.IN_CREATE|unix.IN_MOVED_TO):
+		t.handleEnter(n, c)
 	}
 }
 
-// leave handles that a name in n is no longer what it was.
-func (t *tree) leave(n *node, c change) {
+// handleLeave handles that a name in n no longer refers to the same directory.
+func (t *tree) handleLeave(n *node, c change) {
 	child := n.children[c.name]
 	if child == nil {
 		return
 	}
-	// It may be there nevertheless: back again, or one that came after.
-	there, err := t.inPlace(child)
+	// It may be there again, or another one may have taken the name.
+	there, err := t.isInPlace(child)
 	if there {
 		return
 	}
-	t.refuse(err)
+	t.recordFailure(err)
 	if errors.Is(err, errMoved) {
-		t.miss(n, c.name)
+		t.recordMissed(n, c.name)
 	}
-	t.detach(child)
-	if c.has(unix.IN_MOVED_FROM) {
+	t.detachNode(child)
+	if c.hasAny(unix.IN_MOVED_FROM) {
 		child.cookie = c.cookie
 		t.moving[c.cookie] = child
 	}
 }
 
-// enter handles that a directory has come to a name in n.
-func (t *tree) enter(n *node, c change) {
-	moved := t.moving[c.cookie] // what was renamed, if it was watched
+// handleEnter handles that a directory has appeared under a name in n.
+func (t *tree) handleEnter(n *node, c change) {
+	moved := t.moving[c.cookie] // the renamed directory, if it was watched
 	if moved != nil {
 		delete(t.moving, c.cookie)
 		moved.cookie = 0
 	}
-	d, err := t.open(n, c.name)
+	d, err := t.openNode(n, c.name)
 	if err != nil {
 		if errors.Is(err, errMoved) {
-			t.miss(n, c.name)
+			t.recordMissed(n, c.name)
 		}
-		t.refuse(err)
+		t.recordFailure(err)
 		if moved != nil {
-			t.link(moved, n, c.name) // it has moved on; the event that says so comes later
+			t.attachNode(moved, n, c.name) // it has moved again; a later event says where
 		}
 		return
 	}
-	t.add(d, n, c.name, true)
-	d.close()
+	t.addDir(d, n, c.name, true)
+	d.closeFile()
 }
 
-// add watches d, which is called name in parent. With tell, what is in it is
-// told as created.
-func (t *tree) add(d *directory, parent *node, name string, tell bool) {
-	wd, err := t.watch(d)
+// addDir watches d under name in parent. With report, it reports the content as created.
+func (t *tree) addDir(d *directory, parent *node, name string, report bool) {
+	wd, err := t.addWatch(d)
 	if err != nil {
-		t.refuse(err)
+		t.recordFailure(err)
 		return
 	}
 	if n := t.nodes[wd]; n != nil {
-		t.addAgain(n, d, parent, name)
+		t.addKnown(n, d, parent, name)
 		return
 	}
-	if len(t.nodes) >= t.limits.directories || parent.depth() >= t.limits.depth {
-		t.unwatch(wd)
-		t.refuse(errTooMany)
+	if len(t.nodes) >= t.limits.directories || parent.depthOf() >= t.limits.depth {
+		t.removeWatch(wd)
+		t.recordFailure(errTooMany)
 		return
 	}
 	n := &node{wd: wd, id: d.id, epoch: t.epoch}
 	t.nodes[wd] = n
-	t.link(n, parent, name)
-	t.scan(d, n, tell)
+	t.attachNode(n, parent, name)
+	t.scanDir(d, n, report)
 }
 
-// addAgain handles that a directory which is watched was met as name in parent.
-func (t *tree) addAgain(n *node, d *directory, parent *node, name string) {
+// addKnown handles that a watched directory was found under name in parent.
+func (t *tree) addKnown(n *node, d *directory, parent *node, name string) {
 	fresh := n.epoch != t.epoch
 	n.epoch = t.epoch
 	switch {
 	case n == t.root:
 		return // mounted inside itself
 	case n.parent == parent && n.name == name:
-		t.retry(n)
+		t.retryMissed(n)
 	case fresh || n.top() != t.root:
-		t.link(n, parent, name)
+		t.attachNode(n, parent, name)
 	default:
-		if there, _ := t.inPlace(n); there {
+		if there, _ := t.isInPlace(n); there {
 			return // mounted a second time: the first name stays
 		}
-		t.link(n, parent, name)
+		t.attachNode(n, parent, name)
 	}
 	if fresh {
-		t.scan(d, n, false)
+		t.scanDir(d, n, false)
 	}
 }
 
-// link makes n known as name in parent, in the place of whatever was.
-func (t *tree) link(n, parent *node, name string) {
-	if parent.below(n) {
-		t.miss(parent, name) // it is no longer, and events to come tell how
+// attachNode records n under name in parent, and detaches a directory that had the name.
+func (t *tree) attachNode(n, parent *node, name string) {
+	if parent.isWithin(n) {
+		t.recordMissed(parent, name) // outdated; later events say how it moved
 		return
 	}
-	t.detach(n)
+	t.detachNode(n)
 	if old := parent.children[name]; old != nil {
-		t.detach(old)
+		t.detachNode(old)
 	}
 	if parent.children == nil {
 		parent.children = map[string]*node{}
 	}
 	parent.children[name] = n
 	n.parent, n.name = parent, name
-	delete(t.loose, n)
-	t.replay()
-	t.retry(n)
+	delete(t.detached, n)
+	t.replayDeferred()
+	t.retryMissed(n)
 }
 
-// miss notes to look again for what came to n.
-func (t *tree) miss(n *node, name string) {
+// recordMissed records a name in n for a later lookup.
+func (t *tree) recordMissed(n *node, name string) {
 	if len(t.missed) >= t.limits.directories {
-		t.refuse(errTooMany)
+		t.recordFailure(errTooMany)
 		return
 	}
-	t.missed = append(t.missed, miss{n, name})
+	t.missed = append(t.missed, missedDir{n, name})
 }
 
-// retry looks for what was missed in n and below, now that n has been found.
-func (t *tree) retry(n *node) {
+// retryMissed looks up the recorded names in n and below, after n has been found.
+func (t *tree) retryMissed(n *node) {
 	missed := t.missed
 	t.missed = nil
 	for _, m := range missed {
 		switch {
 		case t.nodes[m.in.wd] != m.in: // it is gone
-		case m.in.below(n) && n.top() == t.root:
-			t.enter(m.in, change{name: m.name})
+		case m.in.isWithin(n) && n.top() == t.root:
+			t.handleEnter(m.in, change{name: m.name})
 		default:
 			t.missed = append(t.missed, m)
 		}
 	}
 }
 
-// detach takes n out of its parent. Its watch and what is below stay.
-func (t *tree) detach(n *node) {
+// detachNode removes n from its parent. Its watch and the directories below stay.
+func (t *tree) detachNode(n *node) {
 	if n.parent != nil {
 		delete(n.parent.children, n.name)
-		t.loose[n] = t.newFence()
+		t.detached[n] = t.newBarrier()
 		n.parent = nil
 	}
 	if n.cookie != 0 {
@@ -374,23 +367,22 @@ func (t *tree) detach(n *node) {
 	}
 }
 
-// keep holds back what happened in or below a detached directory until its name
-// is known again.
-func (t *tree) keep(c change) {
-	if len(t.kept) >= t.limits.events {
-		t.replay() // some may be of directories that are gone
+// deferChange keeps a change in or below a detached directory until the directory's name is known.
+func (t *tree) deferChange(c change) {
+	if len(t.deferred) >= t.limits.events {
+		t.replayDeferred() // some may belong to removed directories
 	}
-	if len(t.kept) >= t.limits.events {
-		t.lost()
+	if len(t.deferred) >= t.limits.events {
+		t.recoverLost()
 		return
 	}
-	t.kept = append(t.kept, c)
+	t.deferred = append(t.deferred, c)
 }
 
-// replay handles what was kept, as far as names are known.
-func (t *tree) replay() {
-	kept := t.kept
-	t.kept = nil
+// replayDeferred handles the deferred changes whose directories have a known name.
+func (t *tree) replayDeferred() {
+	kept := t.deferred
+	t.deferred = nil
 	for _, c := range kept {
 		n := t.nodes[c.wd]
 		switch {
@@ -398,64 +390,63 @@ func (t *tree) replay() {
 		case n.top() == t.root:
 			t.handleChild(n, c)
 		default:
-			t.kept = append(t.kept, c)
+			t.deferred = append(t.deferred, c)
 		}
 	}
 }
 
-// lost starts anew after events were lost.
-func (t *tree) lost() {
-	t.queue.lose(errLost)
-	for _, n := range t.fenced {
-		t.unfind(n)
+// recoverLost reports lost events and scans the tree again.
+func (t *tree) recoverLost() {
+	t.queue.pushError(errLost)
+	for _, n := range t.withBarrier {
+		t.clearFound(n)
 	}
-	t.fenced, t.kept = nil, nil
-	t.walk()
+	t.withBarrier, t.deferred = nil, nil
+	t.rescan()
 }
 
-// forget ends the watches of n and all below it.
-func (t *tree) forget(n *node) {
-	t.detach(n)
+// forgetNode removes n and all directories below with their watches.
+func (t *tree) forgetNode(n *node) {
+	t.detachNode(n)
 	for _, child := range n.children {
-		t.forget(child)
+		t.forgetNode(child)
 	}
-	t.unwatch(n.wd)
+	t.removeWatch(n.wd)
 	delete(t.nodes, n.wd)
-	delete(t.loose, n)
-	t.unfind(n)
+	delete(t.detached, n)
+	t.clearFound(n)
 	if len(t.nodes) < t.limits.directories*9/10 {
 		t.full = false
 	}
 }
 
-var errTooMany = sandpit.Errorf(sandpit.Exhausted, "too many directories, or too deep ones: some are not watched")
+var errTooMany = sandpit.Errorf(sandpit.Exhausted, "too many or too deeply nested directories: some are not watched")
 
-// refuse handles that a directory cannot be watched.
-func (t *tree) refuse(err error) {
+// recordFailure handles the error of a directory that cannot be watched.
+func (t *tree) recordFailure(err error) {
 	switch {
 	case err == nil:
 		return
-	case errors.Is(err, errAdrift):
-		t.adrift = true
+	case errors.Is(err, errRootMoved):
+		t.rootMoved = true
 		return
-	case gone(err), errors.Is(err, errMoved), errors.Is(err, unix.EACCES):
+	case isGone(err), errors.Is(err, errMoved), errors.Is(err, unix.EACCES):
 		return
 	case errors.Is(err, errTooMany), errors.Is(err, unix.ENOSPC):
 		if !t.full {
-			t.queue.lose(errTooMany)
+			t.queue.pushError(errTooMany)
 		}
 		t.full = true
-	default: // a passing lack of something
-		t.queue.lose(errTooMany)
+	default: // a temporary lack of resources
+		t.queue.pushError(errTooMany)
 	}
 	if t.failed == nil {
 		t.failed = err
 	}
 }
 
-// gone reports whether err says that there is no directory of that name, or
-// none any more.
-func gone(err error) bool {
+// isGone reports whether err means that no directory has that name any more.
+func isGone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) ||
 		errors.Is(err, unix.ESTALE)
 }

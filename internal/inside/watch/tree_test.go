@@ -37,7 +37,7 @@ func newStage(t *testing.T, l limits, dirs ...string) *stage {
 	t.Cleanup(func() { must(t, unix.Close(fd)) })
 	s.tree = newTree(fd, newQueue(l.events), l)
 	s.stopped = func() bool { return false }
-	must(t, s.plant(s.dir, true))
+	must(t, s.watchRoot(s.dir, true))
 	return s
 }
 
@@ -81,7 +81,7 @@ func (s *stage) play(size int) {
 			return
 		}
 		must(s.t, err)
-		must(s.t, s.feed(buf[:n]))
+		must(s.t, s.handleData(buf[:n]))
 	}
 }
 
@@ -89,7 +89,7 @@ func (s *stage) play(size int) {
 func (s *stage) lines() (lines []string) {
 	s.t.Helper()
 	s.play(readSize)
-	events, err := s.queue.take()
+	events, err := s.queue.takeEvents()
 	must(s.t, err)
 	for _, e := range events {
 		lines = append(lines, string(e.Type)+" "+e.Name)
@@ -102,7 +102,7 @@ func (s *stage) check() {
 	s.t.Helper()
 	s.tree.at = s.total
 	s.sweep = time.Time{}
-	s.passFences(time.Now().Add(grace))
+	s.passBarriers(time.Now().Add(lateness))
 	var want, got []string
 	must(s.t, filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && path != s.dir {
@@ -121,7 +121,7 @@ func (s *stage) check() {
 		case n.parent.children[n.name] != n:
 			s.t.Errorf("%s is not in its parent", n.name)
 		default:
-			got = append(got, n.parent.join(n.name))
+			got = append(got, n.parent.pathOf(n.name))
 		}
 	}
 	slices.Sort(want)
@@ -129,17 +129,17 @@ func (s *stage) check() {
 	if diff := cmp.Diff(want, got); diff != "" {
 		s.t.Errorf("watched directories (-want +got):\n%s", diff)
 	}
-	s.replay()
-	if len(s.kept) != 0 || s.listed != 0 || len(s.moving)+len(s.loose) != 0 {
-		s.t.Errorf("left over: %d events, %d names, %d renames, %d detached", len(s.kept), s.listed, len(s.moving), len(s.loose))
+	s.replayDeferred()
+	if len(s.deferred) != 0 || s.listed != 0 || len(s.moving)+len(s.detached) != 0 {
+		s.t.Errorf("left over: %d events, %d names, %d renames, %d detached", len(s.deferred), s.listed, len(s.moving), len(s.detached))
 	}
 	for _, m := range s.missed {
 		if s.nodes[m.in.wd] == m.in {
 			s.t.Errorf("left over: %s in %s", m.name, m.in.name)
 		}
 	}
-	if s.found != 0 || len(s.fenced) != 0 {
-		s.t.Errorf("left over: %d names found in %d directories", s.found, len(s.fenced))
+	if s.found != 0 || len(s.withBarrier) != 0 {
+		s.t.Errorf("left over: %d names found in %d directories", s.found, len(s.withBarrier))
 	}
 }
 
@@ -326,10 +326,10 @@ func TestFoundOnce(t *testing.T) {
 	s.write("a/1", "a/2", "a/3")
 	must(t, os.Remove(s.at("a/2")))
 	s.write("a/2")
-	d, err := s.open(s.root, "a")
+	d, err := s.openNode(s.root, "a")
 	must(t, err)
-	s.scan(d, n, true)
-	d.close()
+	s.scanDir(d, n, true)
+	d.closeFile()
 	s.write("a/4")
 	must(t, os.Remove(s.at("a/1")))
 	s.write("a/1")
@@ -354,13 +354,13 @@ func TestToldLate(t *testing.T) {
 	wantLen(t, s.lines(), 4)
 	n := s.root.children["a"]
 	tell := func(mask uint32, name string) []string {
-		must(t, s.feed(encode(change{wd: n.wd, mask: mask, name: name}, 16)))
+		must(t, s.handleData(encode(change{wd: n.wd, mask: mask, name: name}, 16)))
 		return s.lines()
 	}
 	wantLen(t, tell(unix.IN_CREATE, "1"), 0)
 	wantLen(t, tell(unix.IN_CREATE, "1"), 1)
 	wantLen(t, tell(unix.IN_MOVED_TO, "2"), 1) // it replaced what was found
-	n.fence.until = time.Now()
+	n.barrier.until = time.Now()
 	wantLen(t, tell(unix.IN_CREATE, "3"), 1)
 	s.check()
 }
@@ -382,8 +382,8 @@ func TestFoundTooMany(t *testing.T) {
 			s.write(fmt.Sprintf("%s/%d", name, i))
 		}
 		wantLen(t, s.lines(), 9) // the second makes the first forgotten
-		if s.found != 8 || len(s.fenced) != 1 {
-			t.Errorf("round %d: %d names in %d directories are remembered", round, s.found, len(s.fenced))
+		if s.found != 8 || len(s.withBarrier) != 1 {
+			t.Errorf("round %d: %d names in %d directories are remembered", round, s.found, len(s.withBarrier))
 		}
 	}
 	s.mkdir("c")
@@ -395,7 +395,7 @@ func TestFoundTooMany(t *testing.T) {
 		t.Errorf("%d names are remembered, want 10", s.found)
 	}
 	wantLen(t, s.lines(), 10)
-	if _, err := s.queue.take(); !errors.Is(err, sandpit.Exhausted) {
+	if _, err := s.queue.takeEvents(); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("take: %v, want Exhausted", err)
 	}
 	s.check()
@@ -417,8 +417,8 @@ func TestLost(t *testing.T) {
 	overflow := make([]byte, unix.SizeofInotifyEvent)
 	binary.NativeEndian.PutUint32(overflow, 0xFFFF_FFFF)
 	binary.NativeEndian.PutUint32(overflow[4:], unix.IN_Q_OVERFLOW)
-	must(t, s.feed(overflow))
-	if _, err := s.queue.take(); !errors.Is(err, sandpit.Exhausted) {
+	must(t, s.handleData(overflow))
+	if _, err := s.queue.takeEvents(); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("take: %v, want Exhausted", err)
 	}
 	s.play(readSize)
@@ -451,7 +451,7 @@ func TestOverflow(t *testing.T) {
 	s.play(readSize)
 	exhausted := false
 	for {
-		events, err := s.queue.take()
+		events, err := s.queue.takeEvents()
 		if len(events) == 0 && err == nil {
 			break
 		}
@@ -481,7 +481,7 @@ func TestDetachedEvents(t *testing.T) {
 	must(t, err)
 	var changes []change
 	for data := buf[:size]; len(data) > 0; {
-		c, rest, err := parse(data)
+		c, rest, err := parseChange(data)
 		must(t, err)
 		changes, data = append(changes, c), rest
 	}
@@ -489,7 +489,7 @@ func TestDetachedEvents(t *testing.T) {
 		t.Fatalf("got %+v", changes)
 	}
 	for _, i := range []int{0, 3, 1, 2} {
-		s.handle(changes[i])
+		s.handleChange(changes[i])
 		if i == 0 && n.parent != nil {
 			t.Error("it has left, but is not detached")
 		}
@@ -510,7 +510,7 @@ func TestDetachedTooLong(t *testing.T) {
 	buf := make([]byte, readSize)
 	_, err := unix.Read(s.inotify, buf) // lost, but for this:
 	must(t, err)
-	s.handle(change{wd: s.root.wd, mask: unix.IN_MOVED_FROM | unix.IN_ISDIR, name: "a", cookie: 1})
+	s.handleChange(change{wd: s.root.wd, mask: unix.IN_MOVED_FROM | unix.IN_ISDIR, name: "a", cookie: 1})
 	if n.parent != nil {
 		t.Fatal("it has left, but is not detached")
 	}
@@ -519,7 +519,7 @@ func TestDetachedTooLong(t *testing.T) {
 	}
 	s.play(readSize)
 	wantLen(t, s.lines(), 1)
-	if _, err := s.queue.take(); !errors.Is(err, sandpit.Exhausted) {
+	if _, err := s.queue.takeEvents(); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("take: %v, want Exhausted", err)
 	}
 	s.check()

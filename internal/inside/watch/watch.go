@@ -1,21 +1,17 @@
-// Package watch tells what happens in a directory, on request with all that is
-// below it, by inotify.
+// Package watch reports changes in a directory, optionally with all directories below it, with inotify.
 //
-// Names are relative to the watched directory ("sub/file"); "." is the directory
-// itself, told when its permissions, owner or times change. What comes into a
-// recursively watched tree is told as created: a directory made or moved in,
-// then what was in it when the watcher came to look, then what appears in it
-// later, each file once. A directory renamed inside the tree is told as renamed
-// and created, without its contents, and goes on under its new name.
+// Names are relative to the watched directory ("sub/file"). "." is the directory itself; its events are changes of
+// permissions, owner or times. What enters a recursively watched tree is reported as created: a directory that is
+// created or moved in, then its content at the time of the first scan, then what appears in it later, each file once.
+// A directory that is renamed within the tree is reported as renamed and created, without its content, and is watched
+// under its new name.
 //
-// What is below a directory that cannot be read is not watched, nor is what
-// symbolic links lead to. A watch ends when its directory is removed, moved or
-// unmounted. When a directory above it is renamed, a recursive one ends as soon
-// as it would have to look at a directory below.
+// Directories below an unreadable directory are not watched, and symbolic links are not followed. A watch ends when
+// its directory is removed, moved or unmounted. When a directory above is renamed, a recursive watch ends as soon as
+// it needs to open a directory below.
 //
-// In gVisor only what happens inside the sandbox is seen: changes that the
-// machine makes to a directory it shares are not. Its kernel never runs out of
-// watches, nor does it drop events: the bounds are those of this package.
+// In gVisor only changes made inside the sandbox are reported, not those that the machine makes in a shared
+// directory. gVisor's kernel has no limits for watches and drops no events: only the bounds of this package apply.
 package watch
 
 import (
@@ -34,30 +30,27 @@ import (
 )
 
 const (
-	// maxDirectories is how many directories one watcher watches.
+	// maxDirectories is how many directories a watcher watches.
 	maxDirectories = 10_000
-	// maxDepth is how many levels below the watched directory are looked into.
+	// maxDepth is how many levels below the watched directory are watched.
 	maxDepth = 128
-	// maxEvents is how many events wait to be taken.
+	// maxEvents is how many events can wait to be taken.
 	maxEvents = 10_000
-	// maxEventBytes is how much the names of those may need, for trees whose
-	// names are as long as can be.
+	// maxEventBytes bounds the names of waiting events, in bytes.
 	maxEventBytes = 4 << 20
 	// readSize is how many bytes of events are read at once.
 	readSize = 32 << 10
 )
 
-// Event is one thing that happened.
+// Event is one change.
 type Event struct {
-	// Name is the path relative to the watched directory, in valid UTF-8: bytes
-	// that are none are replaced by U+FFFD.
+	// Name is the path relative to the watched directory, with invalid UTF-8 replaced by U+FFFD.
 	Name string
-	// Type says what happened to it.
+	// Type is the kind of change.
 	Type sandpit.FileEventType
 }
 
-// Watcher watches one directory. Its methods may be called concurrently; each
-// event goes to one caller.
+// Watcher watches one directory. Its methods may be called concurrently; each event is returned to one caller.
 type Watcher struct {
 	file    *os.File // the inotify instance, owned and closed by run
 	conn    syscall.RawConn
@@ -66,12 +59,12 @@ type Watcher struct {
 	done    chan struct{} // closed when run has returned
 	stop    sync.Once
 
-	// mu is held from reading events until they are in the queue, so that nobody finds
-	// events in neither.
+	// mu is held from reading events until they are in the queue, so that a caller finds each event in one of the
+	// two.
 	mu   sync.Mutex
 	tree *tree
 	buf  []byte
-	over error // why there will be no more
+	over error // reason for the end
 }
 
 // limits are the bounds of one watcher.
@@ -79,23 +72,22 @@ type limits struct {
 	directories, depth, events int
 }
 
-// New starts to watch dir, and with recursive all directories below it, also
-// those that come later. Symbolic links in dir itself are followed, once. The
-// caller must Close the watcher, even after Next has told that it is over.
+// New starts to watch dir. With recursive it also watches all directories below, including future ones. Symbolic
+// links in dir itself are resolved once. The caller must Close the watcher, even after Next has returned the end of
+// the watch.
 //
-// NotFound: no such directory. Invalid: not a directory. PermissionDenied: it
-// cannot be read. Exhausted: more than 10000 directories, more than 128 levels,
-// or the machine allows no more watches.
+// NotFound: no such directory. Invalid: not a directory. PermissionDenied: it cannot be read. Exhausted: more than
+// 10000 directories, more than 128 levels, or the machine allows no more watches.
 func New(dir string, recursive bool) (*Watcher, error) {
-	return start(dir, recursive, limits{directories: maxDirectories, depth: maxDepth, events: maxEvents})
+	return startWatcher(dir, recursive, limits{directories: maxDirectories, depth: maxDepth, events: maxEvents})
 }
 
-func start(dir string, recursive bool, l limits) (*Watcher, error) {
+func startWatcher(dir string, recursive bool, l limits) (*Watcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, watchError(dir, err)
 	}
-	// The file is not blocking, so the runtime's poller waits for it.
+	// The file is nonblocking, so the runtime's poller waits for it.
 	file := os.NewFile(uintptr(fd), "inotify")
 	conn, err := file.SyscallConn()
 	if err == nil {
@@ -107,38 +99,36 @@ func start(dir string, recursive bool, l limits) (*Watcher, error) {
 	w := &Watcher{file: file, conn: conn, queue: newQueue(l.events), done: make(chan struct{}), buf: make([]byte, readSize)}
 	w.tree = newTree(fd, w.queue, l)
 	w.tree.stopped = w.closing.Load
-	if err := w.tree.plant(dir, recursive); err != nil {
+	if err := w.tree.watchRoot(dir, recursive); err != nil {
 		return nil, errors.Join(watchError(dir, err), file.Close())
 	}
-	go w.run()
+	go w.runLoop()
 	return w, nil
 }
 
 // Next waits for the next event and returns it.
 //
-// It returns ctx's error when ctx ends. Gone: the directory is no more, after
-// all that happened before has been told, or the watcher is closed. Exhausted:
-// more happened than is kept (10000 events), or more directories came than are
-// watched; the watch goes on, and the caller had better look for itself.
-func (w *Watcher) Next(ctx context.Context) (Event, error) { return w.queue.next(ctx) }
+// It returns ctx's error when ctx ends. Gone: the directory is gone and all earlier events have been returned, or the
+// watcher is closed. Exhausted: more than 10000 events were waiting, or there are more directories than are watched;
+// the watch continues, and the caller should read the directory itself.
+func (w *Watcher) Next(ctx context.Context) (Event, error) { return w.queue.nextItem(ctx) }
 
-// Take returns what has happened since the last call, in order, and does not
-// wait: what had happened when it was called is among that. Its errors are those of
-// Next, each told alone, after the events before it.
+// Take returns the events since the last call, in order, without waiting. All changes before the call are included.
+// It returns the errors of Next, each alone and after the events before it.
 func (w *Watcher) Take() ([]Event, error) {
-	_ = w.conn.Control(func(uintptr) { w.catchUp() }) // it fails only if run has ended, which has told all
-	return w.queue.take()
+	_ = w.conn.Control(func(uintptr) { w.catchUp() }) // fails only after the end, when all events are queued
+	return w.queue.takeEvents()
 }
 
-// catchUp handles what the kernel has queued by now.
+// catchUp handles the events that the kernel has queued.
 func (w *Watcher) catchUp() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for left := w.tree.waiting(); left > 0; {
-		n, err := w.handle()
+	for left := w.tree.queuedBytes(); left > 0; {
+		n, err := w.handleRead()
 		if err != nil {
-			w.queue.end(err)
-			_ = w.file.SetReadDeadline(time.Unix(1, 0)) // it wakes run, as in Close
+			w.queue.endWith(err)
+			_ = w.file.SetReadDeadline(time.Unix(1, 0)) // ends the read of runLoop, as in Close
 		}
 		if n == 0 {
 			return
@@ -147,42 +137,42 @@ func (w *Watcher) catchUp() {
 	}
 }
 
-// Close ends the watch and returns once nothing of it is left. What was not
-// taken is dropped. It is idempotent; its error is always nil.
+// Close ends the watch, drops waiting events, and returns when all resources are released. It is idempotent; its
+// error is always nil.
 func (w *Watcher) Close() error {
 	w.stop.Do(func() {
 		w.closing.Store(true)
-		// It wakes run, which owns the file and closes it. It fails only if run has
-		// closed it already.
+		// This ends the read of runLoop, which owns the file and closes it. It fails only if runLoop has closed the
+		// file already.
 		_ = w.file.SetReadDeadline(time.Unix(1, 0))
 	})
 	<-w.done
-	w.queue.close()
+	w.queue.dropAll()
 	return nil
 }
 
-// run follows the events until the watch is over.
-func (w *Watcher) run() {
+// runLoop handles events until the watch ends.
+func (w *Watcher) runLoop() {
 	defer close(w.done)
-	err := w.follow()
+	err := w.followEvents()
 	if w.closing.Load() {
 		err = errClosed
 	}
-	w.queue.end(err)
-	// Nothing was written to it, and it goes whatever Close returns.
+	w.queue.endWith(err)
+	// Nothing was written to it, so an error of Close does not matter.
 	_ = w.file.Close()
 }
 
-// follow handles events until there is a reason to stop, which it returns.
-func (w *Watcher) follow() error {
+// followEvents handles events until the watch ends, and returns the reason.
+func (w *Watcher) followEvents() error {
 	var over error
 	err := w.conn.Read(func(uintptr) bool {
 		for {
 			w.mu.Lock()
-			n, err := w.handle()
+			n, err := w.handleRead()
 			w.mu.Unlock()
 			if over = err; n == 0 || err != nil {
-				return err != nil // else it waits
+				return err != nil // false waits for more
 			}
 		}
 	})
@@ -191,9 +181,9 @@ func (w *Watcher) follow() error {
 	return cmp.Or(over, w.over, err)
 }
 
-// handle reads some events and handles them. It returns how many bytes they have, and why
-// there will be no more. It is called with the lock held.
-func (w *Watcher) handle() (n int, err error) {
+// handleRead reads and handles some events. It returns their size in bytes, and the reason for the end of the watch,
+// if it has ended. The lock must be held.
+func (w *Watcher) handleRead() (n int, err error) {
 	if w.over != nil {
 		return 0, w.over
 	}
@@ -207,11 +197,11 @@ func (w *Watcher) handle() (n int, err error) {
 		w.over = sandpit.Errorf(sandpit.Internal, "read inotify events: %w", err)
 		return 0, w.over
 	}
-	w.over = w.tree.feed(w.buf[:n])
+	w.over = w.tree.handleData(w.buf[:n])
 	return n, w.over
 }
 
-// watchError says what it means that dir cannot be watched.
+// watchError gives an error of watching dir its code and a hint.
 func watchError(dir string, err error) error {
 	code := sandpit.CodeOf(err)
 	hint := ""

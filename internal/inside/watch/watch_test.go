@@ -364,7 +364,7 @@ func TestLimits(t *testing.T) {
 			for path := range strings.FieldsSeq(tc.make) {
 				must(t, os.MkdirAll(dir+"/"+path, 0o700))
 			}
-			w, err := start(dir, true, small)
+			w, err := startWatcher(dir, true, small)
 			if sandpit.CodeOf(err) != tc.want {
 				t.Errorf("New: %v, want %q", err, tc.want)
 			}
@@ -380,7 +380,7 @@ func TestGrowthBeyondLimit(t *testing.T) {
 	dir := t.TempDir()
 	l := small
 	l.events = 1000
-	w, err := start(dir, true, l)
+	w, err := startWatcher(dir, true, l)
 	must(t, err)
 	defer w.Close()
 	for i := range 10 { // the root and four of these are watched
@@ -429,7 +429,7 @@ func TestWatchesEnd(t *testing.T) {
 	must(t, os.Mkdir(dir, 0o700))
 	l := small
 	l.events = 1000
-	w, err := start(dir, true, l)
+	w, err := startWatcher(dir, true, l)
 	must(t, err)
 	defer w.Close()
 	for i := range 20 {
@@ -454,7 +454,7 @@ func TestWatchesEnd(t *testing.T) {
 func TestManyEvents(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	w, err := start(dir, false, small)
+	w, err := startWatcher(dir, false, small)
 	must(t, err)
 	defer w.Close()
 	for i := range 100 {

@@ -12,9 +12,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
 )
 
-// admit has the observer decide about a command before the guest hears of it. One whose
+// admitCommand has the observer decide about a command before the guest hears of it. One whose
 // request cannot be read is refused: else it would be a way around.
-func (o *observed) admit(r *http.Request) error {
+func (o *observed) admitCommand(r *http.Request) error {
 	to := o.observer.Load()
 	if to == nil || to.Admit == nil || r.URL.Path != processconnect.ProcessStartProcedure {
 		return nil
@@ -50,7 +50,7 @@ func peekStart(r *http.Request) (*process.StartRequest, error) {
 	}
 	var m process.StartRequest
 	read := tap{account: account, header: r.Header, kept: text}
-	if len(text) > maxObserved || !read.message(&m) {
+	if len(text) > maxObserved || !read.parseMessage(&m) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the command cannot be read, and commands are looked at here before they run")
 	}
 	r.Body = io.NopCloser(bytes.NewReader(text))

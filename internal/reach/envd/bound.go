@@ -30,9 +30,9 @@ const (
 	maxErrorText = 1 << 10
 )
 
-// bounds are options for a client whose messages have up to so many bytes and
+// clientBounds are options for a client whose messages have up to so many bytes and
 // parts.
-func bounds(size, objects int) []connect.ClientOption {
+func clientBounds(size, objects int) []connect.ClientOption {
 	return []connect.ClientOption{
 		connect.WithReadMaxBytes(size),
 		connect.WithCodec(codec{objects}),
@@ -74,15 +74,15 @@ func (c codec) Unmarshal(data []byte, m any) error {
 		return errNotMessage
 	}
 	left := c.objects
-	if err := count(data, msg.ProtoReflect().Descriptor(), &left); err != nil {
+	if err := countParts(data, msg.ProtoReflect().Descriptor(), &left); err != nil {
 		return err
 	}
 	return proto.Unmarshal(data, msg)
 }
 
-// count takes the parts of a message off left: messages in it and members of
+// countParts takes the parts of a message off left: messages in it and members of
 // lists.
-func count(data []byte, kind protoreflect.MessageDescriptor, left *int) error {
+func countParts(data []byte, kind protoreflect.MessageDescriptor, left *int) error {
 	for len(data) > 0 {
 		number, wire, n := protowire.ConsumeTag(data)
 		if n < 0 {
@@ -98,7 +98,7 @@ func count(data []byte, kind protoreflect.MessageDescriptor, left *int) error {
 				return sandpit.Errorf(sandpit.Exhausted, "the guest answers with more than can be taken")
 			}
 			if inner, m := protowire.ConsumeBytes(data); m > 0 && field.Message() != nil {
-				if err := count(inner, field.Message(), left); err != nil {
+				if err := countParts(inner, field.Message(), left); err != nil {
 					return err
 				}
 			}
@@ -121,9 +121,9 @@ func checkAnswer(res *http.Response) (*http.Response, error) {
 	return res, nil
 }
 
-// plain makes the guest's words fit for an error: one short line that moves no
+// plainText makes the guest's words fit for an error: one short line that moves no
 // terminal's cursor.
-func plain(text string) string {
+func plainText(text string) string {
 	cut := ""
 	if len(text) > maxErrorText {
 		text, cut = text[:maxErrorText], "..."

@@ -71,7 +71,7 @@ func New(rt http.RoundTripper, token string) *Client {
 		// A guest sends nobody anywhere: a redirect is an answer like any other.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	usual, large := bounds(maxMessage, maxObjects), bounds(maxList, maxListObjects)
+	usual, large := clientBounds(maxMessage, maxObjects), clientBounds(maxList, maxListObjects)
 	c.processes = processconnect.NewProcessClient(c.http, base, usual...)
 	c.lists = processconnect.NewProcessClient(c.http, base, large...)
 	c.commands = commandsconnect.NewCommandsClient(c.http, base, usual...)
@@ -124,11 +124,11 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	if limit, ok := ctx.Value(limitKey{}).(time.Duration); ok {
 		header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
 	}
-	if err := a.admit(r); err != nil {
+	if err := a.admitCommand(r); err != nil {
 		return nil, err
 	}
-	observation := a.observe(r)
-	res, err := observation.answered(a.rt.RoundTrip(r))
+	observation := a.beginObservation(r)
+	res, err := observation.observeResponse(a.rt.RoundTrip(r))
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (c *Client) Init(ctx context.Context, req InitRequest) error {
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	res, err := do(c.http, r)
+	res, err := doRequest(c.http, r)
 	if err != nil {
 		return fmt.Errorf("prepare the guest: %w", err)
 	}
@@ -210,7 +210,7 @@ func (c *Client) Env(ctx context.Context) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	res, err := do(c.http, r)
+	res, err := doRequest(c.http, r)
 	if err != nil {
 		return nil, fmt.Errorf("read the environment: %w", err)
 	}
@@ -225,7 +225,7 @@ func (c *Client) Env(ctx context.Context) (map[string]string, error) {
 // AddEnv adds to the environment that every process is given from now on. What is
 // there under the same name is replaced.
 func (c *Client) AddEnv(ctx context.Context, env map[string]string) error {
-	if err := c.change(ctx, map[string]any{"envVars": env}); err != nil {
+	if err := c.changeSettings(ctx, map[string]any{"envVars": env}); err != nil {
 		return fmt.Errorf("set the environment: %w", err)
 	}
 	return nil
@@ -236,14 +236,14 @@ func (c *Client) SetSecrets(ctx context.Context, secrets map[string]string) erro
 	if secrets == nil {
 		secrets = map[string]string{} // which is none, and not those that there are
 	}
-	if err := c.change(ctx, map[string]any{"secrets": secrets}); err != nil {
+	if err := c.changeSettings(ctx, map[string]any{"secrets": secrets}); err != nil {
 		return fmt.Errorf("give the secrets: %w", err)
 	}
 	return nil
 }
 
-// change changes settings of the guest.
-func (c *Client) change(ctx context.Context, settings map[string]any) error {
+// changeSettings changes settings of the guest.
+func (c *Client) changeSettings(ctx context.Context, settings map[string]any) error {
 	body, err := json.Marshal(settings)
 	if err != nil {
 		return err
@@ -253,16 +253,16 @@ func (c *Client) change(ctx context.Context, settings map[string]any) error {
 		return err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	res, err := do(c.http, r)
+	res, err := doRequest(c.http, r)
 	if err != nil {
 		return err
 	}
 	return res.Body.Close()
 }
 
-// do makes a plain HTTP call and turns every answer but 2xx and those expected
+// doRequest makes a plain HTTP call and turns every answer but 2xx and those expected
 // into an error.
-func do(client *http.Client, r *http.Request, expected ...int) (*http.Response, error) {
+func doRequest(client *http.Client, r *http.Request, expected ...int) (*http.Response, error) {
 	res, err := client.Do(r) //nolint:gosec // the round tripper knows where the guest is, whatever the address says
 	if err != nil {
 		return nil, transportError(r.Context(), err)
@@ -284,7 +284,7 @@ func do(client *http.Client, r *http.Request, expected ...int) (*http.Response, 
 	if answer.Message == "" {
 		answer.Message = "the guest answers with status " + strconv.Itoa(res.StatusCode)
 	}
-	return nil, sandpit.Errorf(byCause(statusCode(res.StatusCode), res.Header), "%s", plain(answer.Message))
+	return nil, sandpit.Errorf(byCause(statusCode(res.StatusCode), res.Header), "%s", plainText(answer.Message))
 }
 
 // What the guest adds where its protocol has one code for two things.
@@ -333,7 +333,7 @@ func transportError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return sandpit.Errorf(sandpit.Gone, "the sandbox ended: %s", plain(err.Error()))
+	return sandpit.Errorf(sandpit.Gone, "the sandbox ended: %s", plainText(err.Error()))
 }
 
 // callError is for an error of a Connect call. One that the guest did not send
@@ -351,7 +351,7 @@ func callError(ctx context.Context, err error) error {
 		}
 	default: // the status of an HTTP answer says as much
 	}
-	return sandpit.Errorf(byCause(wireCode(ce.Code()), ce.Meta()), "%s", plain(ce.Message()))
+	return sandpit.Errorf(byCause(wireCode(ce.Code()), ce.Meta()), "%s", plainText(ce.Message()))
 }
 
 func wireCode(code connect.Code) sandpit.Code {

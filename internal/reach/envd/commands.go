@@ -44,13 +44,13 @@ func (c *Client) ListCommands(ctx context.Context) ([]sandpit.CommandInfo, error
 func (c *Client) GetCommand(ctx context.Context, id string) (sandpit.CommandInfo, error) {
 	info, err := c.getCommand(ctx, id)
 	if err != nil {
-		return sandpit.CommandInfo{}, fmt.Errorf("get command %.80s: %w", plain(id), err)
+		return sandpit.CommandInfo{}, fmt.Errorf("get command %.80s: %w", plainText(id), err)
 	}
 	return info, nil
 }
 
 func (c *Client) getCommand(ctx context.Context, id string) (sandpit.CommandInfo, error) {
-	if err := known(id); err != nil {
+	if err := checkID(id); err != nil {
 		return sandpit.CommandInfo{}, err
 	}
 	res, err := c.commands.GetCommand(ctx, connect.NewRequest(&commands.GetCommandRequest{Id: id}))
@@ -60,8 +60,8 @@ func (c *Client) getCommand(ctx context.Context, id string) (sandpit.CommandInfo
 	return commandOf(id, res.Msg.GetCommand())
 }
 
-// known refuses ids that no command has.
-func known(id string) error {
+// checkID refuses ids that no command has.
+func checkID(id string) error {
 	if sandpit.ValidateCommandID(id) != nil {
 		return sandpit.Errorf(sandpit.NotFound, "there is no command of this id")
 	}
@@ -70,7 +70,7 @@ func known(id string) error {
 
 // ForgetCommand implements sandpit.Journal.
 func (c *Client) ForgetCommand(ctx context.Context, id string) error {
-	err := known(id)
+	err := checkID(id)
 	if err == nil {
 		_, err = c.commands.ForgetCommand(ctx, connect.NewRequest(&commands.ForgetCommandRequest{Id: id}))
 		if err != nil {
@@ -78,7 +78,7 @@ func (c *Client) ForgetCommand(ctx context.Context, id string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("forget command %.80s: %w", plain(id), err)
+		return fmt.Errorf("forget command %.80s: %w", plainText(id), err)
 	}
 	return nil
 }
@@ -86,20 +86,20 @@ func (c *Client) ForgetCommand(ctx context.Context, id string) error {
 // Follow implements sandpit.Journal.
 func (c *Client) Follow(ctx context.Context, id string, o sandpit.FollowOptions) (sandpit.Followed, error) {
 	r := replay{id: id, to: o, told: sandpit.Followed{Next: o.From}}
-	err := known(id)
+	err := checkID(id)
 	if err == nil && (o.From.Stdout < 0 || o.From.Stderr < 0) {
 		err = sandpit.Errorf(sandpit.Invalid, "an offset is negative")
 	}
 	if err == nil {
-		err = c.replay(ctx, &r)
+		err = c.replayOutput(ctx, &r)
 	}
 	if err != nil {
-		return r.told, fmt.Errorf("follow command %.80s: %w", plain(id), err)
+		return r.told, fmt.Errorf("follow command %.80s: %w", plainText(id), err)
 	}
 	return r.told, nil
 }
 
-func (c *Client) replay(ctx context.Context, r *replay) error {
+func (c *Client) replayOutput(ctx context.Context, r *replay) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(startLimit, func() { cancel(errNoStart) })
@@ -112,7 +112,7 @@ func (c *Client) replay(ctx context.Context, r *replay) error {
 	}
 	defer stream.Close()
 	for stream.Receive() {
-		over, err := r.take(stream.Msg())
+		over, err := r.handleEvent(stream.Msg())
 		if err != nil {
 			return err
 		}
@@ -143,8 +143,8 @@ type replay struct {
 	told sandpit.Followed
 }
 
-// take takes one event, and reports whether it is the last one.
-func (r *replay) take(event *commands.FollowResponse) (over bool, err error) {
+// handleEvent takes one event, and reports whether it is the last one.
+func (r *replay) handleEvent(event *commands.FollowResponse) (over bool, err error) {
 	if start := event.GetStart(); start != nil && r.told.Command.ID == "" {
 		r.told.Command, err = commandOf(r.id, start)
 		return false, err
@@ -154,20 +154,20 @@ func (r *replay) take(event *commands.FollowResponse) (over bool, err error) {
 	}
 	switch e := event.GetEvent().(type) {
 	case *commands.FollowResponse_Output:
-		return false, r.output(e.Output)
+		return false, r.handleOutput(e.Output)
 	case *commands.FollowResponse_Missing:
-		return false, r.missing(e.Missing)
+		return false, r.handleMissing(e.Missing)
 	case *commands.FollowResponse_End:
-		return true, r.end(e.End)
+		return true, r.handleEnd(e.End)
 	case *commands.FollowResponse_Keepalive:
 		return false, nil
 	}
 	return false, sandpit.Errorf(sandpit.Internal, "the guest tells what nobody knows about a command")
 }
 
-// place returns the offset that a stream has come to, if a guest says so too and
+// offsetOf returns the offset that a stream has come to, if a guest says so too and
 // what is about to come is possible.
-func (r *replay) place(stream commands.Stream, offset, n int64) (*int64, error) {
+func (r *replay) offsetOf(stream commands.Stream, offset, n int64) (*int64, error) {
 	next := &r.told.Next.Stdout
 	switch stream {
 	case commands.Stream_STREAM_STDOUT:
@@ -182,8 +182,8 @@ func (r *replay) place(stream commands.Stream, offset, n int64) (*int64, error) 
 	return next, nil
 }
 
-func (r *replay) output(o *commands.Output) error {
-	next, err := r.place(o.GetStream(), o.GetOffset(), int64(len(o.GetData())))
+func (r *replay) handleOutput(o *commands.Output) error {
+	next, err := r.offsetOf(o.GetStream(), o.GetOffset(), int64(len(o.GetData())))
 	if err != nil {
 		return err
 	}
@@ -206,8 +206,8 @@ func (r *replay) output(o *commands.Output) error {
 	return nil
 }
 
-func (r *replay) missing(m *commands.Missing) error {
-	next, err := r.place(m.GetStream(), m.GetOffset(), m.GetBytes())
+func (r *replay) handleMissing(m *commands.Missing) error {
+	next, err := r.offsetOf(m.GetStream(), m.GetOffset(), m.GetBytes())
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (r *replay) missing(m *commands.Missing) error {
 	return nil
 }
 
-func (r *replay) end(end *commands.Command) error {
+func (r *replay) handleEnd(end *commands.Command) error {
 	info, err := commandOf(r.id, end)
 	if err != nil {
 		return err
@@ -266,7 +266,7 @@ func commandInfo(told *commands.Command) (sandpit.CommandInfo, error) {
 		return none, errNoSense("a process")
 	case len(info.Args) == 0:
 		return none, errNoSense("no arguments")
-	case !possible(info.Stdout) || !possible(info.Stderr):
+	case !isPossible(info.Stdout) || !isPossible(info.Stderr):
 		return none, errNoSense("an amount of output")
 	case !isMoment(told.GetStartedAt()):
 		return none, errNoSense("a start")
@@ -286,7 +286,9 @@ func commandInfo(told *commands.Command) (sandpit.CommandInfo, error) {
 	return info, nil
 }
 
-func possible(j sandpit.Journaled) bool { return j.Size >= 0 && j.Dropped >= 0 && j.Dropped <= j.Size }
+func isPossible(j sandpit.Journaled) bool {
+	return j.Size >= 0 && j.Dropped >= 0 && j.Dropped <= j.Size
+}
 
 // isMoment reports whether there is such a time, in milliseconds since 1970.
 func isMoment(ms int64) bool {

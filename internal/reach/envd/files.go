@@ -56,8 +56,8 @@ func (f *files) Within(dirs ...string) (sandpit.Files, error) {
 	return &files{http: f.http, calls: f.calls, lists: f.lists, within: append([]string(nil), dirs...)}, nil
 }
 
-// prepare sets what every call carries.
-func (f *files) prepare(header http.Header, user string) {
+// setHeaders sets what every call carries.
+func (f *files) setHeaders(header http.Header, user string) {
 	asUser(header, user)
 	for _, dir := range f.within {
 		header.Add(withinHeader, dir)
@@ -70,24 +70,24 @@ const (
 	wholeTree = "/tree"
 )
 
-// download makes a request for the content of a file or tree.
-func (f *files) download(ctx context.Context, what, user, p string) (*http.Request, error) {
-	return f.request(ctx, http.MethodGet, contentURL(what, user, p))
+// newDownload makes a request for the content of a file or tree.
+func (f *files) newDownload(ctx context.Context, what, user, p string) (*http.Request, error) {
+	return f.newRequest(ctx, http.MethodGet, contentURL(what, user, p))
 }
 
-// upload makes a request that replaces the content of a file or tree, to be sent
+// newUpload makes a request that replaces the content of a file or tree, to be sent
 // by send.
-func (f *files) upload(ctx context.Context, what, user, p string) (*http.Request, error) {
-	return f.request(ctx, http.MethodPost, contentURL(what, user, p))
+func (f *files) newUpload(ctx context.Context, what, user, p string) (*http.Request, error) {
+	return f.newRequest(ctx, http.MethodPost, contentURL(what, user, p))
 }
 
-// send sends a request with content, and reports whether all of it was sent. The
+// sendContent sends a request with content, and reports whether all of it was sent. The
 // content is not touched any more then, but for a Read that outlasts the context
 // for long.
-func (f *files) send(r *http.Request, content io.Reader) (all bool, err error) {
-	body := lend(r.Context(), content)
+func (f *files) sendContent(r *http.Request, content io.Reader) (all bool, err error) {
+	body := lendReader(r.Context(), content)
 	r.Body = body
-	res, err := do(f.http, r)
+	res, err := doRequest(f.http, r)
 	if err == nil {
 		err = res.Body.Close()
 	}
@@ -106,27 +106,27 @@ func contentURL(what, user, p string) string {
 	return base + what + "?" + query.Encode()
 }
 
-func (f *files) request(ctx context.Context, method, target string) (*http.Request, error) {
+func (f *files) newRequest(ctx context.Context, method, target string) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(ctx, method, target, http.NoBody)
 	if err != nil {
 		return nil, err
 	}
-	f.prepare(r.Header, "")
+	f.setHeaders(r.Header, "")
 	r.Header.Set("Accept-Encoding", "identity") // the connection is local
 	return r, nil
 }
 
 // ReadFile implements sandpit.Files.
 func (f *files) ReadFile(ctx context.Context, user, p string) (io.ReadCloser, error) {
-	r, err := f.download(ctx, oneFile, user, p)
+	r, err := f.newDownload(ctx, oneFile, user, p)
 	if err != nil {
 		return nil, err
 	}
-	res, err := do(f.http, r)
+	res, err := doRequest(f.http, r)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", p, err)
 	}
-	return body(ctx, res), nil
+	return responseBody(ctx, res), nil
 }
 
 // ReadRange implements sandpit.Files.
@@ -137,16 +137,16 @@ func (f *files) ReadRange(ctx context.Context, user, p string, offset, length in
 	if length == 0 {
 		return io.NopCloser(strings.NewReader("")), nil
 	}
-	r, err := f.download(ctx, oneFile, user, p)
+	r, err := f.newDownload(ctx, oneFile, user, p)
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, offset+length-1))
-	res, err := do(f.http, r, http.StatusRequestedRangeNotSatisfiable)
+	res, err := doRequest(f.http, r, http.StatusRequestedRangeNotSatisfiable)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", p, err)
 	}
-	whole := body(ctx, res)
+	whole := responseBody(ctx, res)
 	switch {
 	case res.StatusCode == http.StatusPartialContent:
 		return readCloser{io.LimitReader(whole, length), whole}, nil
@@ -161,8 +161,8 @@ type readCloser struct {
 	io.Closer
 }
 
-// body gives errors of reading an answer their code.
-func body(ctx context.Context, res *http.Response) io.ReadCloser {
+// responseBody gives errors of reading an answer their code.
+func responseBody(ctx context.Context, res *http.Response) io.ReadCloser {
 	return &answer{ctx: ctx, ReadCloser: res.Body}
 }
 
@@ -182,7 +182,7 @@ func (a *answer) Read(b []byte) (int, error) {
 
 // WriteFile implements sandpit.Files.
 func (f *files) WriteFile(ctx context.Context, user, p string, content io.Reader, o sandpit.WriteOptions) error {
-	r, err := f.upload(ctx, oneFile, user, p)
+	r, err := f.newUpload(ctx, oneFile, user, p)
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (f *files) WriteFile(ctx context.Context, user, p string, content io.Reader
 		}
 		r.Header.Set(metadataHeader+key, value)
 	}
-	all, err := f.send(r, content)
+	all, err := f.sendContent(r, content)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", p, err)
 	}
@@ -209,7 +209,7 @@ func (f *files) WriteFile(ctx context.Context, user, p string, content io.Reader
 // Stat implements sandpit.Files.
 func (f *files) Stat(ctx context.Context, user, p string) (sandpit.File, error) {
 	req := connect.NewRequest(&filesystem.StatRequest{Path: p})
-	f.prepare(req.Header(), user)
+	f.setHeaders(req.Header(), user)
 	res, err := f.calls.Stat(ctx, req)
 	if err != nil {
 		return sandpit.File{}, fmt.Errorf("stat %s: %w", p, callError(ctx, err))
@@ -224,7 +224,7 @@ func (f *files) Stat(ctx context.Context, user, p string) (sandpit.File, error) 
 // ListDir implements sandpit.Files.
 func (f *files) ListDir(ctx context.Context, user, p string, depth int) ([]sandpit.File, error) {
 	req := connect.NewRequest(&filesystem.ListDirRequest{Path: p, Depth: uint32(min(max(depth, 1), 1000))})
-	f.prepare(req.Header(), user)
+	f.setHeaders(req.Header(), user)
 	res, err := f.lists.ListDir(ctx, req)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", p, callError(ctx, err))
@@ -243,7 +243,7 @@ func (f *files) ListDir(ctx context.Context, user, p string, depth int) ([]sandp
 // MakeDir implements sandpit.Files.
 func (f *files) MakeDir(ctx context.Context, user, p string) error {
 	req := connect.NewRequest(&filesystem.MakeDirRequest{Path: p})
-	f.prepare(req.Header(), user)
+	f.setHeaders(req.Header(), user)
 	if _, err := f.calls.MakeDir(ctx, req); err != nil {
 		return fmt.Errorf("make %s: %w", p, callError(ctx, err))
 	}
@@ -253,7 +253,7 @@ func (f *files) MakeDir(ctx context.Context, user, p string) error {
 // Move implements sandpit.Files.
 func (f *files) Move(ctx context.Context, user, from, to string) error {
 	req := connect.NewRequest(&filesystem.MoveRequest{Source: from, Destination: to})
-	f.prepare(req.Header(), user)
+	f.setHeaders(req.Header(), user)
 	if _, err := f.calls.Move(ctx, req); err != nil {
 		return fmt.Errorf("move %s: %w", from, callError(ctx, err))
 	}
@@ -263,7 +263,7 @@ func (f *files) Move(ctx context.Context, user, from, to string) error {
 // Remove implements sandpit.Files.
 func (f *files) Remove(ctx context.Context, user, p string) error {
 	req := connect.NewRequest(&filesystem.RemoveRequest{Path: p})
-	f.prepare(req.Header(), user)
+	f.setHeaders(req.Header(), user)
 	if _, err := f.calls.Remove(ctx, req); err != nil {
 		return fmt.Errorf("remove %s: %w", p, callError(ctx, err))
 	}

@@ -94,7 +94,7 @@ func FuzzReplay(f *testing.F) {
 			if proto.Unmarshal(b, event) != nil {
 				return
 			}
-			over, err := r.take(event)
+			over, err := r.handleEvent(event)
 			next := r.told.Next
 			// Sums of what is huge wrap around, on both sides alike.
 			if next.Stdout < from || next.Stderr < 0 || next.Stdout+next.Stderr-from != written+missed {
@@ -183,7 +183,7 @@ func FuzzPlain(f *testing.F) {
 	f.Add("two\nlines\r\x1b[2Jand \u202e more\xff")
 	f.Add(strings.Repeat("\u00fc", maxErrorText))
 	f.Fuzz(func(t *testing.T, text string) {
-		got := plain(text)
+		got := plainText(text)
 		if !utf8.ValidString(got) || strings.ContainsAny(got, "\n\r\x1b\x00\x7f\u202e\u2028") {
 			t.Errorf("plain(%q) = %q", text, got)
 		}
@@ -191,8 +191,8 @@ func FuzzPlain(f *testing.F) {
 		if len(got) > 3*maxErrorText+3 {
 			t.Errorf("%d bytes", len(got))
 		}
-		if plain(got) != got && len(got) <= maxErrorText {
-			t.Errorf("plain(%q) = %q", got, plain(got))
+		if plainText(got) != got && len(got) <= maxErrorText {
+			t.Errorf("plain(%q) = %q", got, plainText(got))
 		}
 	})
 }

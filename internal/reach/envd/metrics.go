@@ -19,7 +19,7 @@ func (c *Client) DiskUsed(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	res, err := do(c.http, r)
+	res, err := doRequest(c.http, r)
 	if err != nil {
 		return 0, fmt.Errorf("measure the disk: %w", err)
 	}

@@ -68,8 +68,8 @@ type observation struct {
 	told bool
 }
 
-// observe begins to observe a call and returns nil if it is of no interest.
-func (o *observed) observe(r *http.Request) *observation {
+// beginObservation begins to observe a call and returns nil if it is of no interest.
+func (o *observed) beginObservation(r *http.Request) *observation {
 	to := o.observer.Load()
 	if to == nil {
 		return nil
@@ -86,7 +86,7 @@ func (o *observed) observe(r *http.Request) *observation {
 			r.GetBody = func() (io.ReadCloser, error) {
 				body, err := again()
 				if err == nil {
-					body = x.body.restart(body)
+					body = x.body.restartBody(body)
 				}
 				return body, err
 			}
@@ -136,7 +136,7 @@ func readNothing(*observation, *sandpit.GuestCall) bool { return true }
 
 func readStart(x *observation, c *sandpit.GuestCall) bool {
 	var m process.StartRequest
-	if !x.body.message(&m) {
+	if !x.body.parseMessage(&m) {
 		return false
 	}
 	if m.GetPty() != nil {
@@ -148,35 +148,35 @@ func readStart(x *observation, c *sandpit.GuestCall) bool {
 
 func readConnect(x *observation, c *sandpit.GuestCall) bool {
 	var m process.ConnectRequest
-	ok := x.body.message(&m)
+	ok := x.body.parseMessage(&m)
 	c.PID = int(m.GetProcess().GetPid())
 	return ok
 }
 
 func readSignal(x *observation, c *sandpit.GuestCall) bool {
 	var m process.SendSignalRequest
-	ok := x.body.message(&m)
+	ok := x.body.parseMessage(&m)
 	c.PID, c.Signal = int(m.GetProcess().GetPid()), sandpit.Signal(m.GetSignal())
 	return ok
 }
 
 func readMakeDir(x *observation, c *sandpit.GuestCall) bool {
 	var m filesystem.MakeDirRequest
-	ok := x.body.message(&m)
+	ok := x.body.parseMessage(&m)
 	c.Path = m.GetPath()
 	return ok
 }
 
 func readMove(x *observation, c *sandpit.GuestCall) bool {
 	var m filesystem.MoveRequest
-	ok := x.body.message(&m)
+	ok := x.body.parseMessage(&m)
 	c.Path, c.To = m.GetSource(), m.GetDestination()
 	return ok
 }
 
 func readRemove(x *observation, c *sandpit.GuestCall) bool {
 	var m filesystem.RemoveRequest
-	ok := x.body.message(&m)
+	ok := x.body.parseMessage(&m)
 	c.Path = m.GetPath()
 	return ok
 }
@@ -186,26 +186,26 @@ func readCompose(x *observation, c *sandpit.GuestCall) bool {
 		Sources     []string `json:"source_paths"`
 		Destination string   `json:"destination"`
 	}
-	err := json.Unmarshal(x.body.bytes(), &m)
+	err := json.Unmarshal(x.body.keptBytes(), &m)
 	c.Path, c.Files = m.Destination, len(m.Sources)
 	return err == nil
 }
 
-// answered looks at the answer to the request. It takes what RoundTrip is to return.
-func (x *observation) answered(res *http.Response, err error) (*http.Response, error) {
+// observeResponse looks at the answer to the request. It takes what RoundTrip is to return.
+func (x *observation) observeResponse(res *http.Response, err error) (*http.Response, error) {
 	if x == nil {
 		return res, err
 	}
 	command := x.call.Action == sandpit.RunCommand
 	if err == nil && res.StatusCode/100 != 2 && res.StatusCode != http.StatusNotModified && res.StatusCode != http.StatusRequestedRangeNotSatisfiable {
-		x.tell(0, statusError(res.StatusCode))
-		x.ended(command, sandpit.ExitStatus{}, statusError(res.StatusCode))
+		x.reportOnce(0, statusError(res.StatusCode))
+		x.reportEnd(command, sandpit.ExitStatus{}, statusError(res.StatusCode))
 		return res, nil
 	}
 	switch {
 	case err != nil:
-		x.tell(0, transportError(x.ctx, err))
-		x.ended(command, sandpit.ExitStatus{}, transportError(x.ctx, err))
+		x.reportOnce(0, transportError(x.ctx, err))
+		x.reportEnd(command, sandpit.ExitStatus{}, transportError(x.ctx, err))
 	case command || x.call.Action == sandpit.AttachCommand:
 		res.Body = &processAnswer{answerTap: answerTap{ReadCloser: res.Body, res: res}, x: x, command: command}
 	case x.call.Action == sandpit.ReadFile || x.call.Action == sandpit.ReadTree:
@@ -213,7 +213,7 @@ func (x *observation) answered(res *http.Response, err error) (*http.Response, e
 	case x.call.Action == sandpit.WriteFile && x.call.Path == "":
 		res.Body = &namedAnswer{answerTap: answerTap{ReadCloser: res.Body, res: res}, x: x}
 	default:
-		x.tell(0, grpcError(res.Header))
+		x.reportOnce(0, grpcError(res.Header))
 	}
 	return res, err
 }
@@ -222,8 +222,8 @@ func statusError(status int) error {
 	return sandpit.Errorf(statusCode(status), "the guest answers with status %d", status)
 }
 
-// tell tells of the call, once. sent is the content of the answer.
-func (x *observation) tell(sent int64, err error) {
+// reportOnce tells of the call, once. sent is the content of the answer.
+func (x *observation) reportOnce(sent int64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.told {
@@ -236,9 +236,9 @@ func (x *observation) tell(sent int64, err error) {
 	}
 	c.Bytes, c.Took, c.Err = sent, time.Since(x.begin), err
 	if c.Action == sandpit.WriteFile || c.Action == sandpit.WriteTree {
-		c.Bytes = x.body.count()
+		c.Bytes = x.body.byteCount()
 	}
-	x.body.forget()
+	x.body.dropKept()
 	x.to.Called(x.ctx, c)
 }
 
@@ -246,7 +246,7 @@ func (x *observation) tell(sent int64, err error) {
 // is looked at.
 const unreadable = "(unreadable)"
 
-func (x *observation) ended(command bool, status sandpit.ExitStatus, err error) {
+func (x *observation) reportEnd(command bool, status sandpit.ExitStatus, err error) {
 	if command {
 		x.to.Ended(x.ctx, time.Since(x.begin), status, err)
 	}
@@ -264,8 +264,8 @@ type tap struct {
 	over bool // nothing is to be kept, or not any more
 }
 
-// keep takes what was read.
-func (t *tap) keep(p []byte) error {
+// keepBytes takes what was read.
+func (t *tap) keepBytes(p []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n += int64(len(p))
@@ -284,8 +284,8 @@ func (t *tap) keep(p []byte) error {
 	return nil
 }
 
-// restart has the body sent once more, by another reader of it.
-func (t *tap) restart(body io.ReadCloser) io.ReadCloser {
+// restartBody has the body sent once more, by another reader of it.
+func (t *tap) restartBody(body io.ReadCloser) io.ReadCloser {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.account.Return(int64(len(t.kept)))
@@ -303,13 +303,13 @@ type tapped struct {
 // Read implements io.Reader.
 func (b *tapped) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if full := b.tap.keep(p[:n]); full != nil {
+	if full := b.tap.keepBytes(p[:n]); full != nil {
 		return 0, full
 	}
 	return n, err
 }
 
-func (t *tap) bytes() []byte {
+func (t *tap) keptBytes() []byte {
 	if t == nil {
 		return nil
 	}
@@ -318,7 +318,7 @@ func (t *tap) bytes() []byte {
 	return bytes.Clone(t.kept)
 }
 
-func (t *tap) count() int64 {
+func (t *tap) byteCount() int64 {
 	if t == nil {
 		return 0
 	}
@@ -327,8 +327,8 @@ func (t *tap) count() int64 {
 	return t.n
 }
 
-// forget gives back what was kept.
-func (t *tap) forget() {
+// dropKept gives back what was kept.
+func (t *tap) dropKept() {
 	if t == nil {
 		return
 	}
@@ -338,9 +338,9 @@ func (t *tap) forget() {
 	t.kept, t.over = nil, true
 }
 
-// message reads the first message of the body, in whichever of the forms that guests take.
-func (t *tap) message(m proto.Message) bool {
-	text := t.bytes()
+// parseMessage reads the first message of the body, in whichever of the forms that guests take.
+func (t *tap) parseMessage(m proto.Message) bool {
+	text := t.keptBytes()
 	if text == nil {
 		return false
 	}
@@ -360,11 +360,11 @@ func (t *tap) message(m proto.Message) bool {
 			kind = base
 		}
 	}
-	text, err := unpack(text, encoding, maxObserved)
+	text, err := decompress(text, encoding, maxObserved)
 	if err != nil {
 		return false
 	}
-	return decode(text, strings.HasSuffix(kind, "json"), m) == nil
+	return decodeMessage(text, strings.HasSuffix(kind, "json"), m) == nil
 }
 
 // firstFrame returns the first frame of a stream.
@@ -381,8 +381,8 @@ func firstFrame(text []byte) (flags byte, payload []byte, ok bool) {
 
 var errTooLarge = errors.New("more than is looked at")
 
-// unpack returns text as it was before it was compressed, if that is at most most bytes.
-func unpack(text []byte, encoding string, most int64) ([]byte, error) {
+// decompress returns text as it was before it was compressed, if that is at most most bytes.
+func decompress(text []byte, encoding string, most int64) ([]byte, error) {
 	switch encoding {
 	case "", "identity":
 		return text, nil
@@ -401,7 +401,7 @@ func unpack(text []byte, encoding string, most int64) ([]byte, error) {
 	return plain, err
 }
 
-func decode(text []byte, isJSON bool, m proto.Message) error {
+func decodeMessage(text []byte, isJSON bool, m proto.Message) error {
 	if isJSON {
 		return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(text, m)
 	}

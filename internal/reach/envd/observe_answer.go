@@ -53,16 +53,16 @@ func (a *contentAnswer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	a.sent += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
-		a.x.tell(a.sent, transportError(a.x.ctx, err))
+		a.x.reportOnce(a.sent, transportError(a.x.ctx, err))
 	} else if err != nil {
-		a.x.tell(a.sent, nil)
+		a.x.reportOnce(a.sent, nil)
 	}
 	return n, err
 }
 
 // Close implements io.Closer. What was read of a file counts as read.
 func (a *contentAnswer) Close() error {
-	a.x.tell(a.sent, nil)
+	a.x.reportOnce(a.sent, nil)
 	return a.ReadCloser.Close()
 }
 
@@ -80,18 +80,18 @@ func (a *namedAnswer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	a.text = append(a.text, p[:min(n, maxObservedAnswer-len(a.text))]...)
 	if err != nil {
-		a.end()
+		a.endAnswer()
 	}
 	return n, err
 }
 
 // Close implements io.Closer.
 func (a *namedAnswer) Close() error {
-	a.end()
+	a.endAnswer()
 	return a.ReadCloser.Close()
 }
 
-func (a *namedAnswer) end() {
+func (a *namedAnswer) endAnswer() {
 	var files []struct {
 		Path string `json:"path"`
 	}
@@ -103,7 +103,7 @@ func (a *namedAnswer) end() {
 		}
 		a.x.mu.Unlock()
 	}
-	a.x.tell(0, nil)
+	a.x.reportOnce(0, nil)
 }
 
 // processAnswer is the stream of events of a process. It is used by one goroutine at a time.
@@ -125,27 +125,27 @@ type processAnswer struct {
 // Read implements io.Reader.
 func (a *processAnswer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
-	a.feed(p[:n])
+	a.feedStream(p[:n])
 	switch {
 	case errors.Is(err, io.EOF):
 		if a.failure == nil {
 			a.failure = grpcError(a.res.Trailer)
 		}
-		a.end(a.failure)
+		a.endStream(a.failure)
 	case err != nil:
-		a.end(transportError(a.x.ctx, err))
+		a.endStream(transportError(a.x.ctx, err))
 	}
 	return n, err
 }
 
 // Close implements io.Closer.
 func (a *processAnswer) Close() error {
-	a.end(errCut)
+	a.endStream(errCut)
 	return a.ReadCloser.Close()
 }
 
-// feed takes what has come of the stream.
-func (a *processAnswer) feed(p []byte) {
+// feedStream takes what has come of the stream.
+func (a *processAnswer) feedStream(p []byte) {
 	for len(p) > 0 && !a.over {
 		if a.have < prefixSize {
 			n := copy(a.prefix[a.have:], p)
@@ -162,15 +162,15 @@ func (a *processAnswer) feed(p []byte) {
 			}
 			a.left, p = a.left-n, p[n:]
 			if a.left == 0 {
-				a.complete()
+				a.handleFrame()
 				a.have = 0
 			}
 		}
 	}
 }
 
-// complete looks at a frame.
-func (a *processAnswer) complete() {
+// handleFrame looks at a frame.
+func (a *processAnswer) handleFrame() {
 	flags := a.prefix[0]
 	if frameSize(a.prefix[:]) > maxEventFrame {
 		return
@@ -179,7 +179,7 @@ func (a *processAnswer) complete() {
 	if flags&flagCompressed != 0 {
 		h := a.res.Header
 		var err error
-		if text, err = unpack(text, h.Get("Connect-Content-Encoding")+h.Get("Grpc-Encoding"), maxEventFrame); err != nil {
+		if text, err = decompress(text, h.Get("Connect-Content-Encoding")+h.Get("Grpc-Encoding"), maxEventFrame); err != nil {
 			return
 		}
 	}
@@ -189,29 +189,29 @@ func (a *processAnswer) complete() {
 	case flags&flagTrailers != 0:
 		a.failure = grpcError(trailersOf(text))
 	default:
-		a.event(text)
+		a.handleEvent(text)
 	}
 }
 
-// event looks at an event. Output is by far the most of them, and not decoded.
-func (a *processAnswer) event(text []byte) {
+// handleEvent looks at an event. Output is by far the most of them, and not decoded.
+func (a *processAnswer) handleEvent(text []byte) {
 	kind, _, _ := mime.ParseMediaType(a.res.Header.Get("Content-Type"))
 	isJSON := strings.HasSuffix(kind, "json")
 	if isJSON && bytes.Contains(text, []byte(`"data"`)) || !isJSON && isOutput(text) {
 		return
 	}
 	var m process.StartResponse // which looks like a ConnectResponse
-	if decode(text, isJSON, &m) != nil {
+	if decodeMessage(text, isJSON, &m) != nil {
 		return
 	}
 	switch end := m.GetEvent().GetEnd(); {
 	case m.GetEvent().GetStart() != nil && !a.started:
 		a.started = true
-		a.x.tell(0, nil)
+		a.x.reportOnce(0, nil)
 	case end != nil:
 		a.over = true
-		a.x.tell(0, nil)
-		a.x.ended(a.command, exitStatus(end), nil)
+		a.x.reportOnce(0, nil)
+		a.x.reportEnd(a.command, exitStatus(end), nil)
 	}
 }
 
@@ -225,8 +225,8 @@ func isOutput(text []byte) bool {
 	return n > 0 && len(text) > 1+n && text[1+n] == 2<<3|2
 }
 
-// end tells how the stream has ended, if the process has not before.
-func (a *processAnswer) end(err error) {
+// endStream tells how the stream has ended, if the process has not before.
+func (a *processAnswer) endStream(err error) {
 	if a.over {
 		return
 	}
@@ -234,8 +234,8 @@ func (a *processAnswer) end(err error) {
 	if err == nil {
 		err = sandpit.Errorf(sandpit.Gone, "the sandbox ended: %w", io.ErrUnexpectedEOF)
 	}
-	a.x.tell(0, err)
-	a.x.ended(a.command, sandpit.ExitStatus{}, err)
+	a.x.reportOnce(0, err)
+	a.x.reportEnd(a.command, sandpit.ExitStatus{}, err)
 }
 
 // connectError is what the last frame of Connect says; nil: all went well.
@@ -253,7 +253,7 @@ func connectError(text []byte) error {
 	if code.UnmarshalText([]byte(last.Error.Code)) != nil {
 		code = connect.CodeInternal
 	}
-	return sandpit.Errorf(wireCode(code), "%s", plain(last.Error.Message))
+	return sandpit.Errorf(wireCode(code), "%s", plainText(last.Error.Message))
 }
 
 // grpcError is what headers or trailers of gRPC say; nil: all went well, or they are none.
@@ -262,7 +262,7 @@ func grpcError(h http.Header) error {
 	if err != nil || n == 0 {
 		return nil //nolint:nilerr // what is no number is no status
 	}
-	return sandpit.Errorf(wireCode(connect.Code(n)), "%s", plain(h.Get("Grpc-Message")))
+	return sandpit.Errorf(wireCode(connect.Code(n)), "%s", plainText(h.Get("Grpc-Message")))
 }
 
 // trailersOf reads the trailers in the last frame of gRPC-Web.

@@ -46,7 +46,7 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	}
 	scope, begin := sandpit.CommandScopeOf(ctx), time.Now()
 	cmd = scope.Apply(cmd)
-	p, err := c.follow(ctx, followed{
+	p, err := c.followProcess(ctx, followed{
 		streams:  sandpit.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr},
 		terminal: cmd.Terminal != nil,
 		limit:    cmd.Timeout, fromStart: true,
@@ -86,10 +86,10 @@ func (c *Client) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandp
 	if pid < 1 || pid > math.MaxInt32 {
 		return nil, sandpit.Errorf(sandpit.NotFound, "connect: no process has the number %d", pid)
 	}
-	p, err := c.follow(ctx, followed{
+	p, err := c.followProcess(ctx, followed{
 		streams: s,
 		open: func(ctx context.Context) (events, error) {
-			stream, err := c.processes.Connect(ctx, connect.NewRequest(&process.ConnectRequest{Process: selector(uint32(pid))})) //nolint:gosec // checked above
+			stream, err := c.processes.Connect(ctx, connect.NewRequest(&process.ConnectRequest{Process: pidSelector(uint32(pid))})) //nolint:gosec // checked above
 			return connectEvents{stream}, err
 		},
 	})
@@ -131,9 +131,9 @@ type followed struct {
 	ended func(sandpit.ExitStatus, error)
 }
 
-// follow opens the stream of a process and copies its input and output until it
+// followProcess opens the stream of a process and copies its input and output until it
 // has ended.
-func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
+func (c *Client) followProcess(ctx context.Context, f followed) (*running, error) {
 	if err := ctx.Err(); err != nil { // what follows hears of it too late, maybe
 		return nil, callError(ctx, err)
 	}
@@ -174,7 +174,7 @@ func (c *Client) follow(ctx context.Context, f followed) (*running, error) {
 		defer cancel(nil)
 		defer unlink()
 		defer stopInput()
-		p.status, p.err = p.receive(streamCtx, stream, f)
+		p.status, p.err = p.receiveOutput(streamCtx, stream, f)
 		if f.ended != nil {
 			f.ended(p.status, p.err)
 		}
@@ -264,8 +264,8 @@ const mostResumes = 1000
 // killPatience is how long the attempt to kill a process may take that nobody wants.
 const killPatience = 5 * time.Second
 
-// receive copies output until the process has ended.
-func (p *running) receive(ctx context.Context, stream events, f followed) (sandpit.ExitStatus, error) {
+// receiveOutput copies output until the process has ended.
+func (p *running) receiveOutput(ctx context.Context, stream events, f followed) (sandpit.ExitStatus, error) {
 	defer stream.Close()
 	var told sandpit.Offsets
 	for stream.Receive() {
@@ -295,19 +295,19 @@ func (p *running) receive(ctx context.Context, stream events, f followed) (sandp
 	if !f.fromStart || p.id == "" || sandpit.CodeOf(err) != sandpit.Gone {
 		return sandpit.ExitStatus{}, err
 	}
-	return p.resume(ctx, told, f.streams, err)
+	return p.resumeOutput(ctx, told, f.streams, err)
 }
 
-// resume follows a process on whose stream has broken, as happens when its sandbox is
+// resumeOutput follows a process on whose stream has broken, as happens when its sandbox is
 // saved: what was not told yet is in the journal. broken is what is said if it cannot be
 // followed any more.
-func (p *running) resume(ctx context.Context, told sandpit.Offsets, to sandpit.Streams, broken error) (sandpit.ExitStatus, error) {
+func (p *running) resumeOutput(ctx context.Context, told sandpit.Offsets, to sandpit.Streams, broken error) (sandpit.ExitStatus, error) {
 	for range mostResumes {
 		r := replay{
 			id: p.id, told: sandpit.Followed{Next: told},
 			to: sandpit.FollowOptions{From: told, Stdout: to.Stdout, Stderr: to.Stderr},
 		}
-		err := p.client.replay(ctx, &r)
+		err := p.client.replayOutput(ctx, &r)
 		told = r.told.Next
 		switch {
 		case context.Cause(ctx) != nil:
@@ -392,12 +392,12 @@ func (p *running) sendInput(ctx context.Context, f followed) {
 	if f.terminal {
 		const endOfInput = "\x04"
 		_, _ = p.client.processes.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{
-			Process: p.selector(),
+			Process: p.processSelector(),
 			Input:   &process.ProcessInput{Input: &process.ProcessInput_Pty{Pty: []byte(endOfInput)}},
 		}))
 		return
 	}
-	_, err = p.client.processes.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: p.selector()}))
+	_, err = p.client.processes.CloseStdin(ctx, connect.NewRequest(&process.CloseStdinRequest{Process: p.processSelector()}))
 	p.inputSent.Store(err == nil)
 }
 
@@ -405,7 +405,7 @@ func (p *running) sendInput(ctx context.Context, f followed) {
 func (p *running) openInput(ctx context.Context) (*connect.ClientStreamForClient[process.StreamInputRequest, process.StreamInputResponse], error) {
 	stream := p.client.processes.StreamInput(ctx)
 	return stream, stream.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Start{
-		Start: &process.StreamInputRequest_StartEvent{Process: p.selector()},
+		Start: &process.StreamInputRequest_StartEvent{Process: p.processSelector()},
 	}})
 }
 
@@ -423,9 +423,9 @@ func inputEvent(b []byte, terminal bool) *process.StreamInputRequest {
 	}}
 }
 
-func (p *running) selector() *process.ProcessSelector { return selector(p.pid) }
+func (p *running) processSelector() *process.ProcessSelector { return pidSelector(p.pid) }
 
-func selector(pid uint32) *process.ProcessSelector {
+func pidSelector(pid uint32) *process.ProcessSelector {
 	return &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: pid}}
 }
 
@@ -438,7 +438,7 @@ func (p *running) ID() string { return p.id }
 // Signal implements sandpit.Process.
 func (p *running) Signal(ctx context.Context, s sandpit.Signal) error {
 	_, err := p.client.processes.SendSignal(ctx, connect.NewRequest(&process.SendSignalRequest{
-		Process: p.selector(), Signal: process.Signal(s), //nolint:gosec // signals are small
+		Process: p.processSelector(), Signal: process.Signal(s), //nolint:gosec // signals are small
 	}))
 	if err == nil {
 		return nil
@@ -453,7 +453,7 @@ func (p *running) Signal(ctx context.Context, s sandpit.Signal) error {
 // Resize implements sandpit.Process.
 func (p *running) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 	_, err := p.client.processes.Update(ctx, connect.NewRequest(&process.UpdateRequest{
-		Process: p.selector(), Pty: terminalSize(size),
+		Process: p.processSelector(), Pty: terminalSize(size),
 	}))
 	if err != nil {
 		return fmt.Errorf("resize the terminal: %w", callError(ctx, err))

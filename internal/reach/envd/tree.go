@@ -19,15 +19,15 @@ const (
 // ReadTree implements sandpit.Files. The tar stream is the guest's own words:
 // whoever unpacks it must not trust a name in it.
 func (f *files) ReadTree(ctx context.Context, user, p string) (io.ReadCloser, error) {
-	r, err := f.download(ctx, wholeTree, user, p)
+	r, err := f.newDownload(ctx, wholeTree, user, p)
 	if err != nil {
 		return nil, err
 	}
-	res, err := do(f.http, r)
+	res, err := doRequest(f.http, r)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", p, err)
 	}
-	return &tree{ReadCloser: body(ctx, res), res: res, path: p}, nil
+	return &tree{ReadCloser: responseBody(ctx, res), res: res, path: p}, nil
 }
 
 // tree is the stream of a tree. Its end may tell that it is not all.
@@ -42,7 +42,7 @@ func (t *tree) Read(b []byte) (int, error) {
 	n, err := t.ReadCloser.Read(b)
 	if errors.Is(err, io.EOF) {
 		if text := t.res.Trailer.Get(errorTrailer); text != "" {
-			return n, sandpit.Errorf(sandpit.Internal, "read %s: %s", t.path, plain(text))
+			return n, sandpit.Errorf(sandpit.Internal, "read %s: %s", t.path, plainText(text))
 		}
 	}
 	return n, err
@@ -50,12 +50,12 @@ func (t *tree) Read(b []byte) (int, error) {
 
 // WriteTree implements sandpit.Files.
 func (f *files) WriteTree(ctx context.Context, user, p string, tar io.Reader) error {
-	r, err := f.upload(ctx, wholeTree, user, p)
+	r, err := f.newUpload(ctx, wholeTree, user, p)
 	if err != nil {
 		return err
 	}
 	r.Header.Set("Content-Type", treeType)
-	if _, err := f.send(r, tar); err != nil { // the end of the tar may come before the end of the stream
+	if _, err := f.sendContent(r, tar); err != nil { // the end of the tar may come before the end of the stream
 		return fmt.Errorf("write %s: %w", p, err)
 	}
 	return nil

@@ -51,7 +51,7 @@ func (f *files) Watch(ctx context.Context, user, p string, o sandpit.WatchOption
 	late := time.AfterFunc(startLimit, func() { end(errNoStart) })
 	defer late.Stop()
 	req := connect.NewRequest(&filesystem.WatchDirRequest{Path: p, Recursive: o.Recursive, IncludeEntry: o.Describe})
-	f.prepare(req.Header(), user)
+	f.setHeaders(req.Header(), user)
 	stream, err := f.calls.WatchDir(streamCtx, req)
 	if err == nil {
 		if err = receiveWatchStart(stream); err != nil {
@@ -71,7 +71,7 @@ func (f *files) Watch(ctx context.Context, user, p string, o sandpit.WatchOption
 		defer close(w.ended)
 		defer cancel()
 		defer unlink()
-		w.err = w.receive(streamCtx, ctx, stream)
+		w.err = w.receiveEvents(streamCtx, ctx, stream)
 	}()
 	return w, nil
 }
@@ -89,8 +89,8 @@ func receiveWatchStart(stream *connect.ServerStreamForClient[filesystem.WatchDir
 	return nil
 }
 
-// receive takes events until the stream ends, and says why it did.
-func (w *watcher) receive(ctx, callers context.Context, stream *connect.ServerStreamForClient[filesystem.WatchDirResponse]) error {
+// receiveEvents takes events until the stream ends, and says why it did.
+func (w *watcher) receiveEvents(ctx, callers context.Context, stream *connect.ServerStreamForClient[filesystem.WatchDirResponse]) error {
 	defer stream.Close()
 	for stream.Receive() {
 		told := stream.Msg().GetFilesystem()

@@ -18,14 +18,14 @@ type call struct {
 	excused bool // time has passed that was not the guest's
 }
 
-// done ends the watch.
-func (c *call) done() {
-	c.stop()
-	c.monitor.remove(c)
+// endWatch ends the watch.
+func (c *call) endWatch() {
+	c.stopLimit()
+	c.monitor.removeCall(c)
 }
 
-// stop takes the limit away for good.
-func (c *call) stop() {
+// stopLimit takes the limit away for good.
+func (c *call) stopLimit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
@@ -40,15 +40,15 @@ func (c *call) clearLocked() {
 	}
 }
 
-// unlimit takes the limit away.
-func (c *call) unlimit() {
+// removeLimit takes the limit away.
+func (c *call) removeLimit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clearLocked()
 }
 
-// limit ends the call after some time, in place of any limit before.
-func (c *call) limit(d time.Duration) { c.limitFor(d, d) }
+// setLimit ends the call after some time, in place of any limit before.
+func (c *call) setLimit(d time.Duration) { c.limitFor(d, d) }
 
 // limitFor is limit where less is left of the time that an error tells.
 func (c *call) limitFor(left, whole time.Duration) {
@@ -59,13 +59,13 @@ func (c *call) limitFor(left, whole time.Duration) {
 		return
 	}
 	turn := c.turn
-	c.timer = time.AfterFunc(left, func() { c.expire(turn, whole) })
+	c.timer = time.AfterFunc(left, func() { c.expireCall(turn, whole) })
 }
 
-// expire ends the call unless the sandbox cannot answer, as while it is paused: then the
+// expireCall ends the call unless the sandbox cannot answer, as while it is paused: then the
 // time begins again.
-func (c *call) expire(turn int, whole time.Duration) {
-	found := c.monitor.ask(context.Background(), c.monitor.o.Recheck)
+func (c *call) expireCall(turn int, whole time.Duration) {
+	found := c.monitor.probeGuest(context.Background(), c.monitor.o.Recheck)
 	c.mu.Lock()
 	if c.turn != turn || c.over {
 		c.mu.Unlock()
@@ -73,15 +73,15 @@ func (c *call) expire(turn int, whole time.Duration) {
 	}
 	if found == isUnknown {
 		c.excused = true
-		c.timer = time.AfterFunc(whole, func() { c.expire(turn, whole) })
+		c.timer = time.AfterFunc(whole, func() { c.expireCall(turn, whole) })
 		c.mu.Unlock()
 		return
 	}
 	c.mu.Unlock()
-	if !c.monitor.remove(c) {
+	if !c.monitor.removeCall(c) {
 		return // it has ended for another reason
 	}
-	c.stop()
+	c.stopLimit()
 	err := c.monitor.lateError(whole)
 	if found == isSilent {
 		err = c.monitor.silentError()

@@ -123,15 +123,15 @@ func (m *Monitor) Watch(ctx context.Context, limit time.Duration, end func(error
 	if isExempt(ctx) {
 		return func() {}
 	}
-	c := m.begin(end)
+	c := m.addCall(end)
 	if limit > 0 {
-		c.limit(limit)
+		c.setLimit(limit)
 	}
-	return c.done
+	return c.endWatch
 }
 
-// begin adds a call.
-func (m *Monitor) begin(end func(error)) *call {
+// addCall adds a call.
+func (m *Monitor) addCall(end func(error)) *call {
 	c := &call{monitor: m, end: end}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,14 +156,14 @@ func (m *Monitor) quietLocked() time.Duration {
 
 func (m *Monitor) armLocked(after time.Duration) {
 	if m.timer == nil {
-		m.timer = time.AfterFunc(after, m.look)
+		m.timer = time.AfterFunc(after, m.probeIfQuiet)
 		return
 	}
 	m.timer.Reset(after)
 }
 
-// remove takes a call away, and reports whether it was there.
-func (m *Monitor) remove(c *call) bool {
+// removeCall takes a call away, and reports whether it was there.
+func (m *Monitor) removeCall(c *call) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.calls[c]; !ok {
@@ -179,24 +179,24 @@ func (m *Monitor) remove(c *call) bool {
 	return true
 }
 
-// hear notes that something came from the guest.
-func (m *Monitor) hear() {
+// recordSign notes that something came from the guest.
+func (m *Monitor) recordSign() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.heard, m.silent = time.Now(), false
 }
 
-// look asks the guest if nothing came from it for a while, and ends all calls if it does
+// probeIfQuiet asks the guest if nothing came from it for a while, and ends all calls if it does
 // not answer.
-func (m *Monitor) look() {
+func (m *Monitor) probeIfQuiet() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	patience, before, due := m.beginAsking(cancel)
 	if !due {
 		return
 	}
-	for _, c := range m.settle(m.ask(ctx, patience), before) {
-		c.stop()
+	for _, c := range m.recordFinding(m.probeGuest(ctx, patience), before) {
+		c.stopLimit()
 		c.end(m.silentError())
 	}
 }
@@ -220,8 +220,8 @@ func (m *Monitor) beginAsking(stop context.CancelFunc) (patience time.Duration, 
 	return m.o.Patience, m.heard, true
 }
 
-// settle notes what was found out, and takes away and returns the calls that are over.
-func (m *Monitor) settle(found finding, heard time.Time) (over []*call) {
+// recordFinding notes what was found out, and takes away and returns the calls that are over.
+func (m *Monitor) recordFinding(found finding, heard time.Time) (over []*call) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asking, m.stopAsk = false, nil
@@ -248,15 +248,15 @@ const (
 	isSilent
 )
 
-// ask asks the guest, which has so much time.
-func (m *Monitor) ask(ctx context.Context, patience time.Duration) finding {
+// probeGuest asks the guest, which has so much time.
+func (m *Monitor) probeGuest(ctx context.Context, patience time.Duration) finding {
 	ctx, cancel := context.WithTimeoutCause(ctx, m.o.Reach+patience, ErrSilent)
 	defer cancel()
 	ctx, silence := context.WithCancelCause(ctx)
 	defer silence(nil)
 	var countdown countdown
-	defer countdown.stop()
-	err := m.probe(ctx, func() { countdown.start(patience, func() { silence(ErrSilent) }) })
+	defer countdown.stopTimer()
+	err := m.probe(ctx, func() { countdown.startTimer(patience, func() { silence(ErrSilent) }) })
 	switch {
 	case err == nil:
 		return isThere
@@ -280,7 +280,7 @@ type countdown struct {
 	timer *time.Timer
 }
 
-func (c *countdown) start(d time.Duration, over func()) {
+func (c *countdown) startTimer(d time.Duration, over func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timer != nil {
@@ -301,7 +301,7 @@ func (c *countdown) start(d time.Duration, over func()) {
 	})
 }
 
-func (c *countdown) stop() {
+func (c *countdown) stopTimer() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.timer != nil {

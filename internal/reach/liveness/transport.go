@@ -76,18 +76,18 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
 	w := &watched{kind: t.kindOf(r), cancel: cancel}
-	w.call = t.monitor.begin(w.fail)
-	res, err := t.next.RoundTrip(w.prepare(r.WithContext(ctx)))
+	w.call = t.monitor.addCall(w.failCall)
+	res, err := t.next.RoundTrip(w.prepareRequest(r.WithContext(ctx)))
 	if err != nil {
-		w.call.done()
-		if w.reason() != nil {
-			err = w.reason()
+		w.call.endWatch()
+		if w.endReason() != nil {
+			err = w.endReason()
 		}
 		cancel(err)
 		return nil, err
 	}
-	t.monitor.hear()
-	w.answered(res)
+	t.monitor.recordSign()
+	w.watchResponse(res)
 	return res, nil
 }
 
@@ -99,46 +99,46 @@ type watched struct {
 	why    atomic.Pointer[error]
 }
 
-func (w *watched) fail(err error) {
+func (w *watched) failCall(err error) {
 	w.why.Store(&err)
 	w.cancel(err)
 }
 
-// reason is why the call was ended, if so.
-func (w *watched) reason() error {
+// endReason is why the call was ended, if so.
+func (w *watched) endReason() error {
 	if err := w.why.Load(); err != nil {
 		return *err
 	}
 	return nil
 }
 
-// prepare sets the limit for the answer to begin, and watches over the content.
-func (w *watched) prepare(r *http.Request) *http.Request {
+// prepareRequest sets the limit for the answer to begin, and watches over the content.
+func (w *watched) prepareRequest(r *http.Request) *http.Request {
 	o := w.call.monitor.o
 	switch w.kind {
 	case free:
 	case upload:
 		if r.Body == nil || r.Body == http.NoBody {
-			w.call.limit(o.Change)
+			w.call.setLimit(o.Change)
 			break
 		}
 		r.Body = &content{ReadCloser: r.Body, call: w.call}
 	case changing:
-		w.call.limit(o.Change)
+		w.call.setLimit(o.Change)
 	case stream:
 		often := max(1, int(o.Stream/(3*time.Second)))
 		if asked, err := strconv.Atoi(r.Header.Get(keepAliveHeader)); err != nil || asked > often {
 			r.Header.Set(keepAliveHeader, strconv.Itoa(often)) // not in a copy: see Guest
 		}
-		w.call.limit(o.Call)
+		w.call.setLimit(o.Call)
 	case ordinary, download:
-		w.call.limit(o.Call)
+		w.call.setLimit(o.Call)
 	}
 	return r
 }
 
-// answered watches over the rest of the answer.
-func (w *watched) answered(res *http.Response) {
+// watchResponse watches over the rest of the answer.
+func (w *watched) watchResponse(res *http.Response) {
 	o := w.call.monitor.o
 	b := &body{ReadCloser: res.Body, watched: w}
 	switch w.kind {
@@ -150,7 +150,7 @@ func (w *watched) answered(res *http.Response) {
 		b.window, b.least = o.Call, math.MaxInt64 // the whole answer in that time
 	case free:
 	}
-	w.call.unlimit()
+	w.call.removeLimit()
 	res.Body = b
 	both, ok := b.ReadCloser.(io.ReadWriteCloser)
 	if !ok {
@@ -202,10 +202,10 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p)
 	if b.window > 0 {
-		b.call.unlimit()
+		b.call.removeLimit()
 	}
 	if n > 0 {
-		b.call.monitor.hear()
+		b.call.monitor.recordSign()
 	}
 	b.waited += time.Since(begin)
 	b.got += int64(n)
@@ -215,8 +215,8 @@ func (b *body) Read(p []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
-	b.call.done()
-	if why := b.reason(); why != nil && !errors.Is(err, io.EOF) {
+	b.call.endWatch()
+	if why := b.endReason(); why != nil && !errors.Is(err, io.EOF) {
 		err = why
 	}
 	return n, err
@@ -233,7 +233,7 @@ func (b *body) isEnough(read []byte) bool {
 
 // Close implements io.Closer.
 func (b *body) Close() error {
-	b.call.done()
+	b.call.endWatch()
 	err := b.ReadCloser.Close()
 	b.cancel(nil)
 	return err
@@ -248,12 +248,12 @@ type content struct {
 
 // Read implements io.Reader.
 func (c *content) Read(p []byte) (int, error) {
-	c.call.unlimit() // now it is the caller who is waited for
+	c.call.removeLimit() // now it is the caller who is waited for
 	n, err := c.ReadCloser.Read(p)
 	if err != nil {
-		c.call.limit(c.call.monitor.o.Change)
+		c.call.setLimit(c.call.monitor.o.Change)
 	} else {
-		c.call.limit(c.call.monitor.o.Call)
+		c.call.setLimit(c.call.monitor.o.Call)
 	}
 	return n, err
 }

@@ -45,7 +45,7 @@ func NewAuthority() (*Authority, error) {
 	}
 	now := time.Now()
 	template := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "network of a sandpit sandbox"},
+		SerialNumber: newSerial(), Subject: pkix.Name{CommonName: "network of a sandpit sandbox"},
 		NotBefore: now.Add(-clockSlack), NotAfter: now.Add(authorityLife),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
@@ -93,8 +93,8 @@ func (a *Authority) Certificate() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// leaf returns a certificate for a name.
-func (a *Authority) leaf(name string) (*tls.Certificate, error) {
+// leafFor returns a certificate for a name.
+func (a *Authority) leafFor(name string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now := time.Now()
@@ -106,7 +106,7 @@ func (a *Authority) leaf(name string) (*tls.Certificate, error) {
 		return nil, err
 	}
 	template := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: "sandpit"}, DNSNames: []string{name},
+		SerialNumber: newSerial(), Subject: pkix.Name{CommonName: "sandpit"}, DNSNames: []string{name},
 		NotBefore: now.Add(-clockSlack), NotAfter: now.Add(leafLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
@@ -126,8 +126,8 @@ func (a *Authority) leaf(name string) (*tls.Certificate, error) {
 	return c, nil
 }
 
-// serial returns a number that no other certificate has.
-func serial() *big.Int {
+// newSerial returns a number that no other certificate has.
+func newSerial() *big.Int {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the program instead
 	return new(big.Int).SetBytes(random[:])

@@ -55,7 +55,7 @@ func (r *resolver) serveStream(conn net.Conn) {
 		case <-r.g.ctx.Done():
 			return
 		}
-		answer := r.answer(r.g.ctx, question, 1<<16-1)
+		answer := r.answerPacket(r.g.ctx, question, 1<<16-1)
 		<-r.room
 		if answer == nil {
 			return // not a question
@@ -81,7 +81,7 @@ func (r *resolver) serveDatagrams(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		if !spare(r.g.meter.send, n) {
+		if !mayPass(r.g.meter.send, n) {
 			continue // as if it was lost
 		}
 		question := append([]byte(nil), packet[:n]...)
@@ -89,7 +89,7 @@ func (r *resolver) serveDatagrams(conn net.Conn) {
 		case r.room <- struct{}{}:
 			tasks.Go(func() {
 				defer func() { <-r.room }()
-				if answer := r.answer(r.g.ctx, question, 0); answer != nil && spare(r.g.meter.receive, len(answer)) {
+				if answer := r.answerPacket(r.g.ctx, question, 0); answer != nil && mayPass(r.g.meter.receive, len(answer)) {
 					_, _ = conn.Write(answer) // one that is lost is asked for again
 				}
 			})
@@ -138,9 +138,9 @@ func parseQuestion(packet []byte) (question, bool) {
 	return q, true
 }
 
-// answer returns the answer to a packet, or nil. It is at most size bytes long; size
+// answerPacket returns the answer to a packet, or nil. It is at most size bytes long; size
 // 0 is what the client says.
-func (r *resolver) answer(ctx context.Context, packet []byte, size int) []byte {
+func (r *resolver) answerPacket(ctx context.Context, packet []byte, size int) []byte {
 	q, ok := parseQuestion(packet)
 	if !ok {
 		return nil
@@ -148,13 +148,13 @@ func (r *resolver) answer(ctx context.Context, packet []byte, size int) []byte {
 	if size == 0 {
 		size = q.size
 	}
-	rcode, records := r.resolve(ctx, q)
-	data, err := q.pack(rcode, records, false)
+	rcode, records := r.resolveQuestion(ctx, q)
+	data, err := q.packAnswer(rcode, records, false)
 	if err == nil && len(data) > size {
-		data, err = q.pack(rcode, dnsRecords{}, true) // the client asks by TCP then
+		data, err = q.packAnswer(rcode, dnsRecords{}, true) // the client asks by TCP then
 	}
 	if err != nil {
-		data, err = q.pack(dnsmessage.RCodeServerFailure, dnsRecords{}, false)
+		data, err = q.packAnswer(dnsmessage.RCodeServerFailure, dnsRecords{}, false)
 	}
 	if err != nil {
 		return nil
@@ -167,16 +167,16 @@ const (
 	reasonPrivateAnswer = "a private or special address in an answer"
 )
 
-// resolve decides about a question, asks it, and takes out of the answer what the
+// resolveQuestion decides about a question, asks it, and takes out of the answer what the
 // sandbox may not reach anyway.
-func (r *resolver) resolve(ctx context.Context, q question) (dnsmessage.RCode, dnsRecords) {
+func (r *resolver) resolveQuestion(ctx context.Context, q question) (dnsmessage.RCode, dnsRecords) {
 	if q.header.OpCode != 0 || q.q.Class != dnsmessage.ClassINET {
 		return dnsmessage.RCodeNotImplemented, dnsRecords{}
 	}
 	rules := r.g.currentRules()
 	v := rules.Resolve(q.name)
 	if !v.Allowed {
-		r.note(q.name, "", v)
+		r.logDecision(q.name, "", v)
 		return dnsmessage.RCodeNameError, dnsRecords{}
 	}
 	if q.q.Type == typeSVCB || q.q.Type == typeHTTPS {
@@ -187,18 +187,18 @@ func (r *resolver) resolve(ctx context.Context, q question) (dnsmessage.RCode, d
 	if q.q.Type == dnsmessage.TypeAXFR || q.q.Type == dnsmessage.TypeALL {
 		return dnsmessage.RCodeNotImplemented, dnsRecords{}
 	}
-	rcode, records, err := r.ask(ctx, q.q)
+	rcode, records, err := r.askResolvers(ctx, q.q)
 	if err != nil {
-		r.note(q.name, "", policy.Verdict{Allowed: true, Reason: reasonNoResolver})
+		r.logDecision(q.name, "", policy.Verdict{Allowed: true, Reason: reasonNoResolver})
 		return dnsmessage.RCodeServerFailure, dnsRecords{}
 	}
-	chain := records.follow(q.name)
+	chain := records.followAliases(q.name)
 	if v = rules.Resolve(q.name, chain...); !v.Allowed {
-		r.note(q.name, "", v)
+		r.logDecision(q.name, "", v)
 		return dnsmessage.RCodeNameError, dnsRecords{}
 	}
-	r.note(q.name, "", v)
-	r.learn(rules, q.name, chain, &records)
+	r.logDecision(q.name, "", v)
+	r.learnAddresses(rules, q.name, chain, &records)
 	return rcode, records
 }
 
@@ -207,9 +207,9 @@ const (
 	typeHTTPS dnsmessage.Type = 65
 )
 
-// learn remembers the addresses that belong to name, and takes out those that the
+// learnAddresses remembers the addresses that belong to name, and takes out those that the
 // sandbox may not reach.
-func (r *resolver) learn(rules *policy.Rules, name string, chain []string, records *dnsRecords) {
+func (r *resolver) learnAddresses(rules *policy.Rules, name string, chain []string, records *dnsRecords) {
 	of := map[string]bool{name: true}
 	for _, c := range chain {
 		of[c] = true
@@ -220,11 +220,11 @@ func (r *resolver) learn(rules *policy.Rules, name string, chain []string, recor
 		addr, isAddr := addressOf(a)
 		if isAddr {
 			if !rules.Answer(addr, r.g.machine.IsLocal(addr)) {
-				r.note(name, addr.String(), policy.Verdict{Reason: reasonPrivateAnswer})
+				r.logDecision(name, addr.String(), policy.Verdict{Reason: reasonPrivateAnswer})
 				continue
 			}
 			if of[policy.Normal(a.Header.Name.String())] {
-				r.g.names.learn(name, addr, time.Duration(a.Header.TTL)*time.Second)
+				r.g.names.learnName(name, addr, time.Duration(a.Header.TTL)*time.Second)
 			}
 		}
 		kept = append(kept, a)
@@ -242,15 +242,15 @@ func addressOf(r dnsmessage.Resource) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-func (r *resolver) note(name, address string, v policy.Verdict) {
+func (r *resolver) logDecision(name, address string, v policy.Verdict) {
 	if name == "" {
 		name = "."
 	}
-	r.g.log.add(sandpit.NetworkDecision{Protocol: "dns", Address: address, Name: name, Allowed: v.Allowed, Reason: v.Reason})
+	r.g.log.addDecision(sandpit.NetworkDecision{Protocol: "dns", Address: address, Name: name, Allowed: v.Allowed, Reason: v.Reason})
 }
 
-// pack writes an answer.
-func (q question) pack(rcode dnsmessage.RCode, records dnsRecords, truncated bool) ([]byte, error) {
+// packAnswer writes an answer.
+func (q question) packAnswer(rcode dnsmessage.RCode, records dnsRecords, truncated bool) ([]byte, error) {
 	m := dnsmessage.Message{
 		Header: dnsmessage.Header{
 			ID: q.header.ID, Response: true, RecursionDesired: q.header.RecursionDesired, RecursionAvailable: true,

@@ -31,10 +31,10 @@ func (g *Gateway) Explain(ctx context.Context, target string) ([]sandpit.Network
 	}()
 	rules := g.currentRules()
 	if name == "" {
-		list = append(list, g.explain(rules, "", netip.AddrPortFrom(addr, port)))
+		list = append(list, g.explainDecision(rules, "", netip.AddrPortFrom(addr, port)))
 		return list, nil
 	}
-	v, addrs := g.dns.look(ctx, rules, name)
+	v, addrs := g.dns.lookupAddresses(ctx, rules, name)
 	if len(addrs) == 0 || !v.Allowed {
 		list = append(list, sandpit.NetworkDecision{Protocol: "dns", Name: name, Allowed: v.Allowed, Reason: v.Reason})
 		return list, nil
@@ -46,13 +46,13 @@ func (g *Gateway) Explain(ctx context.Context, target string) ([]sandpit.Network
 			})
 			continue
 		}
-		list = append(list, g.explain(rules, name, netip.AddrPortFrom(a, port)))
+		list = append(list, g.explainDecision(rules, name, netip.AddrPortFrom(a, port)))
 	}
 	return list, nil
 }
 
-// look finds the addresses of a name, without any for a name that may not be known.
-func (r *resolver) look(ctx context.Context, rules *policy.Rules, name string) (policy.Verdict, []netip.Addr) {
+// lookupAddresses finds the addresses of a name, without any for a name that may not be known.
+func (r *resolver) lookupAddresses(ctx context.Context, rules *policy.Rules, name string) (policy.Verdict, []netip.Addr) {
 	v := rules.Resolve(name)
 	if !v.Allowed {
 		return v, nil
@@ -64,12 +64,12 @@ func (r *resolver) look(ctx context.Context, rules *policy.Rules, name string) (
 	reason := "it has no address"
 	var addrs []netip.Addr
 	for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA} {
-		_, records, err := r.ask(ctx, dnsmessage.Question{Name: fqdn, Type: kind, Class: dnsmessage.ClassINET})
+		_, records, err := r.askResolvers(ctx, dnsmessage.Question{Name: fqdn, Type: kind, Class: dnsmessage.ClassINET})
 		if err != nil {
 			reason = reasonNoResolver
 			continue
 		}
-		if v := rules.Resolve(name, records.follow(name)...); !v.Allowed {
+		if v := rules.Resolve(name, records.followAliases(name)...); !v.Allowed {
 			return v, nil
 		}
 		for _, a := range records.answers {
@@ -84,10 +84,10 @@ func (r *resolver) look(ctx context.Context, rules *policy.Rules, name string) (
 	return v, addrs
 }
 
-// explain decides about a connection that nobody has asked for. name is what the
+// explainDecision decides about a connection that nobody has asked for. name is what the
 // client would call its peer.
-func (g *Gateway) explain(rules *policy.Rules, name string, to netip.AddrPort) sandpit.NetworkDecision {
-	f := policy.Flow{Addr: to.Addr(), Port: to.Port(), Names: g.names.of(to.Addr()), Local: g.machine.IsLocal(to.Addr())}
+func (g *Gateway) explainDecision(rules *policy.Rules, name string, to netip.AddrPort) sandpit.NetworkDecision {
+	f := policy.Flow{Addr: to.Addr(), Port: to.Port(), Names: g.names.namesOf(to.Addr()), Local: g.machine.IsLocal(to.Addr())}
 	if name != "" && !slices.Contains(f.Names, name) {
 		f.Names = append(f.Names, name)
 	}

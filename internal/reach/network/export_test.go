@@ -24,13 +24,13 @@ import (
 func NewAnswerer(tb testing.TB) func([]byte) []byte {
 	tb.Helper()
 	g := newQuiet(tb)
-	return func(packet []byte) []byte { return g.dns.answer(g.ctx, packet, 0) }
+	return func(packet []byte) []byte { return g.dns.answerPacket(g.ctx, packet, 0) }
 }
 
 // NewDeliverer returns what takes packets from the link.
 func NewDeliverer(tb testing.TB) func([]byte) {
 	tb.Helper()
-	return newQuiet(tb).link.deliver
+	return newQuiet(tb).link.deliverPacket
 }
 
 // NewSender returns what sends packets to a sandbox whose end of the link is returned,
@@ -59,7 +59,7 @@ func NewSender(tb testing.TB) (send func([]byte) bool, waiting func() int, pump 
 		defer g.link.mu.Unlock()
 		return g.link.waiting
 	}
-	return send, waiting, g.link.write, theirs
+	return send, waiting, g.link.writePackets, theirs
 }
 
 // nowhere is a machine without a network.
@@ -95,7 +95,7 @@ func AnswerAddresses(packet []byte, id uint16, q dnsmessage.Question) []netip.Ad
 	if !ok {
 		return nil
 	}
-	records.follow("a.example")
+	records.followAliases("a.example")
 	var list []netip.Addr
 	for _, r := range records.answers {
 		if a, ok := addressOf(r); ok {
@@ -109,8 +109,8 @@ func AnswerAddresses(packet []byte, id uint16, q dnsmessage.Question) []netip.Ad
 type Names struct{ n *names }
 
 func NewNames() Names                                            { return Names{newNames()} }
-func (n Names) Learn(name string, a netip.Addr, d time.Duration) { n.n.learn(name, a, d) }
-func (n Names) Of(a netip.Addr) []string                         { return n.n.of(a) }
+func (n Names) Learn(name string, a netip.Addr, d time.Duration) { n.n.learnName(name, a, d) }
+func (n Names) Of(a netip.Addr) []string                         { return n.n.namesOf(a) }
 
 // Count returns how many are remembered, as counted and as there are.
 func (n Names) Count() (counted, there int) {
@@ -127,18 +127,22 @@ const (
 )
 
 // Journal gives tests the memory of decisions.
-type Journal struct{ *journal }
+type Journal struct{ *decisionLog }
 
-func NewJournal() Journal                                              { return Journal{newJournal(time.Now())} }
-func (j Journal) Add(d sandpit.NetworkDecision)                        { j.add(d) }
-func (j Journal) Recall(old []sandpit.NetworkDecision)                 { j.recall(old) }
-func (j Journal) After(seq int64, limit int) []sandpit.NetworkDecision { return j.after(seq, limit) }
+func NewJournal() Journal                              { return Journal{newJournal(time.Now())} }
+func (j Journal) Add(d sandpit.NetworkDecision)        { j.addDecision(d) }
+func (j Journal) Recall(old []sandpit.NetworkDecision) { j.restoreDecisions(old) }
+func (j Journal) After(seq int64, limit int) []sandpit.NetworkDecision {
+	return j.decisionsAfter(seq, limit)
+}
 
 // Streams gives tests what carries streams.
 type Streams struct{ s streams }
 
-func (s *Streams) Copy(to io.Writer, from io.Reader) error { return s.s.copy(to, from, func() {}) }
-func (s *Streams) Used() int                               { return int(s.s.used.Load()) }
+func (s *Streams) Copy(to io.Writer, from io.Reader) error {
+	return s.s.copyStream(to, from, func() {})
+}
+func (s *Streams) Used() int { return int(s.s.used.Load()) }
 
 // Wide is how many connections have wide buffers, Large how many large buffers are in use.
 func (g *Gateway) Wide() int  { return len(g.wide) }
@@ -159,11 +163,11 @@ func NameIn(ctx context.Context, from io.Reader, port uint16) (string, []byte) {
 		_, _ = io.Copy(client, from)
 		_ = client.Close()
 	}()
-	name, first := listen(ctx, server, port, policy.CheckName)
+	name, first := readName(ctx, server, port, policy.CheckName)
 	_ = server.Close()
 	read, _ := io.ReadAll(first)
 	return name, read
 }
 
 // Leaf is a certificate for a name.
-func (a *Authority) Leaf(name string) (*tls.Certificate, error) { return a.leaf(name) }
+func (a *Authority) Leaf(name string) (*tls.Certificate, error) { return a.leafFor(name) }

@@ -34,8 +34,8 @@ func (f *flow) stillAllowed(rules *policy.Rules) bool {
 	return v.Allowed && (f.checked || f.asking || v.Check != policy.CheckName)
 }
 
-// answer says which name it is.
-func (f *flow) answer(name string) {
+// setName says which name it is.
+func (f *flow) setName(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.named, f.checked, f.asking = name, true, false
@@ -53,7 +53,7 @@ func (f *flow) onEnd(end func()) {
 	}
 }
 
-func (f *flow) close() {
+func (f *flow) closeFlow() {
 	f.mu.Lock()
 	f.ended = true
 	end := f.end
@@ -63,11 +63,11 @@ func (f *flow) close() {
 	}
 }
 
-// judge decides about a connection and writes the decision down. The flow it
+// decideFlow decides about a connection and writes the decision down. The flow it
 // returns is nil if it is denied.
-func (g *Gateway) judge(proto string, to netip.AddrPort) (*flow, policy.Verdict) {
+func (g *Gateway) decideFlow(proto string, to netip.AddrPort) (*flow, policy.Verdict) {
 	f := &flow{to: to, proto: proto, asked: policy.Flow{
-		Addr: to.Addr(), Port: to.Port(), Names: g.names.of(to.Addr()),
+		Addr: to.Addr(), Port: to.Port(), Names: g.names.namesOf(to.Addr()),
 		Local: g.machine.IsLocal(to.Addr().Unmap()), Datagram: proto != "tcp",
 	}}
 	g.mu.Lock()
@@ -78,17 +78,17 @@ func (g *Gateway) judge(proto string, to netip.AddrPort) (*flow, policy.Verdict)
 	}
 	g.mu.Unlock()
 	if !v.Allowed {
-		g.note(f, v)
+		g.logFlow(f, v)
 		return nil, v
 	}
 	if v.Check == policy.CheckNothing {
-		g.note(f, v)
+		g.logFlow(f, v)
 	}
 	return f, v
 }
 
-// note writes a decision about a flow down.
-func (g *Gateway) note(f *flow, v policy.Verdict) {
+// logFlow writes a decision about a flow down.
+func (g *Gateway) logFlow(f *flow, v policy.Verdict) {
 	d := sandpit.NetworkDecision{Protocol: f.proto, Address: f.to.String(), Allowed: v.Allowed, Reason: v.Reason}
 	if f.to.Port() == 0 {
 		d.Address = f.to.Addr().String()
@@ -99,10 +99,10 @@ func (g *Gateway) note(f *flow, v policy.Verdict) {
 	if d.Name == "" && len(f.asked.Names) > 0 {
 		d.Name = f.asked.Names[0]
 	}
-	g.log.add(d)
+	g.log.addDecision(d)
 }
 
-func (g *Gateway) forget(f *flow) {
+func (g *Gateway) forgetFlow(f *flow) {
 	g.mu.Lock()
 	delete(g.flows, f)
 	g.mu.Unlock()
@@ -118,7 +118,7 @@ func (g *Gateway) closeFlows(match func(*flow) bool) {
 	g.mu.Unlock()
 	for _, f := range list {
 		if match(f) {
-			f.close()
+			f.closeFlow()
 		}
 	}
 }

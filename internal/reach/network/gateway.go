@@ -69,7 +69,7 @@ type Gateway struct {
 	machine Machine
 	dns     *resolver
 	names   *names
-	log     *journal
+	log     *decisionLog
 	echoes  *pinger
 	udpSem  chan struct{}
 	held    chan struct{} // one for each SYN that waits
@@ -119,13 +119,13 @@ func New(cfg Config) (*Gateway, error) {
 	g.dns = newResolver(g, cfg.Resolvers)
 	g.echoes = newPinger(g)
 	g.inspector = newInspector(g)
-	take := func(packet []byte) bool { return g.echoes.take(packet) || g.holdSYN(packet) }
+	take := func(packet []byte) bool { return g.echoes.takePing(packet) || g.holdSYN(packet) }
 	if g.link, err = newLink(cfg.Link, g.meter, take); err != nil {
 		g.cancel()
 		return nil, err
 	}
 	if cfg.Note != "" {
-		g.log.add(sandpit.NetworkDecision{Protocol: protocolGateway, Reason: cfg.Note})
+		g.log.addDecision(sandpit.NetworkDecision{Protocol: protocolGateway, Reason: cfg.Note})
 	}
 	if err := g.newStack(); err != nil {
 		g.cancel()
@@ -140,7 +140,7 @@ func (g *Gateway) newStack() error {
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 	})
-	if err := tune(g.stack); err != nil {
+	if err := tuneStack(g.stack); err != nil {
 		return err
 	}
 	steps := []tcpip.Error{
@@ -174,7 +174,7 @@ func (g *Gateway) newStack() error {
 }
 
 // The buffers of one connection, in bytes. What is under way must fit into the link's
-// (see link.window), so that few packets are lost. Connections that carry much may have
+// (see link.windowSize), so that few packets are lost. Connections that carry much may have
 // the wide ones, as long as not too many do.
 const (
 	receiveWindow = 256 << 10
@@ -183,11 +183,11 @@ const (
 	wideCount     = 64 // connections
 )
 
-func tune(s *stack.Stack) error {
+func tuneStack(s *stack.Stack) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: receiveWindow, Max: wideBuffer}
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: sendBuffer, Max: wideBuffer}
-	// Windows are announced as if they could become wide; boxConn says when they do.
+	// Windows are announced as if they could become wide; sandboxConn says when they do.
 	scale := tcpip.TCPModerateReceiveBufferOption(true)
 	// On this link no packet is ever late, so ports need no rest. While they rest,
 	// the stack would swallow the beginning of a new connection between them.
@@ -207,13 +207,13 @@ func (g *Gateway) Run(ctx context.Context) error {
 	defer g.cancel()
 	stop := context.AfterFunc(ctx, g.cancel)
 	defer stop()
-	stopLink := context.AfterFunc(g.ctx, g.link.close)
+	stopLink := context.AfterFunc(g.ctx, g.link.closeLink)
 	defer stopLink()
 
-	go g.inspector.run()
+	go g.inspector.serveAll()
 	failed := make(chan error, 2)
-	go func() { failed <- g.link.read() }()
-	go func() { failed <- g.link.write(g.ctx) }()
+	go func() { failed <- g.link.readPackets() }()
+	go func() { failed <- g.link.writePackets(g.ctx) }()
 	err := <-failed
 	g.mu.Lock() // see goDo
 	g.cancel()
@@ -229,7 +229,7 @@ func (g *Gateway) Run(ctx context.Context) error {
 // Close gives up a Gateway whose Run was never called.
 func (g *Gateway) Close() {
 	g.cancel()
-	g.link.close()
+	g.link.closeLink()
 	g.stack.Destroy()
 }
 
@@ -255,7 +255,7 @@ func (g *Gateway) SetPolicy(p sandpit.NetworkPolicy) error {
 	g.mu.Lock()
 	g.rules, g.source = rules, p
 	g.mu.Unlock()
-	g.meter.bound(rules.Limits())
+	g.meter.setLimits(rules.Limits())
 	g.closeFlows(func(f *flow) bool { return !f.stillAllowed(rules) })
 	return nil
 }
@@ -276,7 +276,7 @@ func (g *Gateway) currentRules() *policy.Rules {
 // Stats counts what passed since the gateway was made.
 func (g *Gateway) Stats() sandpit.NetworkStats {
 	s := sandpit.NetworkStats{Received: g.meter.received.Load(), Sent: g.meter.sent.Load()}
-	s.Allowed, s.Denied = g.log.decided()
+	s.Allowed, s.Denied = g.log.countDecisions()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s.Connections = g.open
@@ -286,12 +286,12 @@ func (g *Gateway) Stats() sandpit.NetworkStats {
 // Decisions returns what was decided after the given number, oldest first, as far
 // as it is remembered.
 func (g *Gateway) Decisions(after int64, limit int) []sandpit.NetworkDecision {
-	return g.log.after(after, limit)
+	return g.log.decisionsAfter(after, limit)
 }
 
 // Recall adds decisions that an earlier gateway of the sandbox returned, as far as there is
 // room for them beside newer ones.
-func (g *Gateway) Recall(old []sandpit.NetworkDecision) { g.log.recall(old) }
+func (g *Gateway) Recall(old []sandpit.NetworkDecision) { g.log.restoreDecisions(old) }
 
 // toAddr returns the address in the form used outside of the stack.
 func toAddr(a tcpip.Address) netip.Addr {

@@ -24,9 +24,9 @@ const (
 	maxHello     = 64 << 10
 )
 
-// listen returns the name that a client calls its peer, "" if none, and what was
+// readName returns the name that a client calls its peer, "" if none, and what was
 // read to find out.
-func listen(ctx context.Context, box net.Conn, port uint16, check policy.Check) (name string, first io.Reader) {
+func readName(ctx context.Context, box net.Conn, port uint16, check policy.Check) (name string, first io.Reader) {
 	limit := nameTimeout
 	if check != policy.CheckName {
 		limit = deniedPeriod

@@ -41,7 +41,7 @@ func newInspector(g *Gateway) *inspector {
 	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // what clients do wrong is not ours to tell
 	i.server = &http.Server{
 		Handler: i, ErrorLog: quiet,
-		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: i.certificate},
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: i.certificateFor},
 		ReadHeaderTimeout: inspectGreeting, IdleTimeout: inspectIdle, MaxHeaderBytes: inspectMaxHeader,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: inspectStreams},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -51,8 +51,8 @@ func newInspector(g *Gateway) *inspector {
 	return i
 }
 
-// run serves until the gateway ends.
-func (i *inspector) run() {
+// serveAll serves until the gateway ends.
+func (i *inspector) serveAll() {
 	defer close(i.ended)
 	_ = i.server.ServeTLS(i, "", "") // ends with Accept
 	_ = i.server.Close()             // connections: there is nothing else to close
@@ -76,7 +76,7 @@ func (i *inspector) Addr() net.Addr { return &net.TCPAddr{} }
 
 // inspected is a connection of the sandbox to a host for which headers are set.
 type inspected struct {
-	*boxConn
+	*sandboxConn
 
 	flow   *flow
 	name   string
@@ -103,36 +103,36 @@ func (c *inspected) Read(p []byte) (int, error) { return c.first.Read(p) }
 
 // Close implements net.Conn.
 func (c *inspected) Close() error {
-	err := c.boxConn.Close()
+	err := c.sandboxConn.Close()
 	c.once.Do(func() { close(c.closed) })
 	return err
 }
 
-// serve carries a connection whose client wants name until it ends. It takes box over.
-func (i *inspector) serve(f *flow, box *boxConn, first io.Reader, name string) {
-	c := &inspected{boxConn: box, flow: f, name: name, first: io.MultiReader(first, box), closed: make(chan struct{})}
-	c.usual, c.upgrades = i.transport(c, true), i.transport(c, false)
+// serveConn carries a connection whose client wants name until it ends. It takes box over.
+func (i *inspector) serveConn(f *flow, box *sandboxConn, first io.Reader, name string) {
+	c := &inspected{sandboxConn: box, flow: f, name: name, first: io.MultiReader(first, box), closed: make(chan struct{})}
+	c.usual, c.upgrades = i.hostTransport(c, true), i.hostTransport(c, false)
 	defer c.usual.CloseIdleConnections()
 	defer c.upgrades.CloseIdleConnections()
-	f.onEnd(func() { box.abort(); _ = c.Close() })
+	f.onEnd(func() { box.abortConn(); _ = c.Close() })
 	select {
 	case i.conns <- c:
 		<-c.closed
 	case <-i.g.ctx.Done():
-		box.abort()
+		box.abortConn()
 		_ = c.Close()
 	}
 }
 
-// transport reaches the host of a connection, by the address that was decided about.
-func (i *inspector) transport(c *inspected, two bool) *http.Transport {
+// hostTransport reaches the host of a connection, by the address that was decided about.
+func (i *inspector) hostTransport(c *inspected, two bool) *http.Transport {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 			defer cancel()
 			return i.g.machine.Dial(ctx, "tcp", c.flow.to)
 		},
-		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.name, RootCAs: i.g.roots()},
+		TLSClientConfig:     &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.name, RootCAs: i.g.trustedRoots()},
 		TLSHandshakeTimeout: inspectGreeting, DisableCompression: true, Protocols: new(http.Protocols),
 		MaxConnsPerHost: inspectStreams, MaxResponseHeaderBytes: inspectMaxHeader, IdleConnTimeout: inspectIdle,
 	}
@@ -141,13 +141,13 @@ func (i *inspector) transport(c *inspected, two bool) *http.Transport {
 	return t
 }
 
-func (i *inspector) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+func (i *inspector) certificateFor(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c := inspectedOf(hello.Conn)
 	authority := i.g.currentAuthority()
 	if c == nil || authority == nil {
 		return nil, errors.New("nobody to answer for")
 	}
-	return authority.leaf(c.name)
+	return authority.leafFor(c.name)
 }
 
 // ServeHTTP passes one request on.
@@ -159,17 +159,17 @@ func (i *inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case hostOf(r.Host) != c.name:
 		// One server may answer for many names, also for somebody else's.
-		i.refuse(w, c, http.StatusMisdirectedRequest, "the request is for another host than the connection")
+		i.writeRefusal(w, c, http.StatusMisdirectedRequest, "the request is for another host than the connection")
 		return
 	case r.Method == http.MethodTrace || r.Method == http.MethodConnect:
-		i.refuse(w, c, http.StatusMethodNotAllowed, "a request by "+r.Method+" would show the headers that are set") // to the sandbox
+		i.writeRefusal(w, c, http.StatusMethodNotAllowed, "a request by "+r.Method+" would show the headers that are set") // to the sandbox
 		return
 	}
 	set := make(http.Header)
 	for _, h := range i.g.currentRules().HeadersFor(c.name, c.flow.to.Port()) {
-		value, missing := i.g.fill(h)
+		value, missing := i.g.fillSecrets(h)
 		if missing != "" {
-			i.refuse(w, c, http.StatusBadGateway, "secret "+missing+" is not known, which header "+h.Name+" needs")
+			i.writeRefusal(w, c, http.StatusBadGateway, "secret "+missing+" is not known, which header "+h.Name+" needs")
 			return
 		}
 		set.Set(h.Name, value)
@@ -180,18 +180,18 @@ func (i *inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	proxy := httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1, ErrorLog: i.server.ErrorLog,
-		Rewrite: func(p *httputil.ProxyRequest) { rewrite(p, set) },
+		Rewrite: func(p *httputil.ProxyRequest) { rewriteRequest(p, set) },
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() == nil {
-				i.refuse(w, c, http.StatusBadGateway, reasonOf(err))
+				i.writeRefusal(w, c, http.StatusBadGateway, reasonOf(err))
 			}
 		},
 	}
 	proxy.ServeHTTP(w, r)
 }
 
-// rewrite makes the request to the host: it is the client's, but for the headers.
-func rewrite(p *httputil.ProxyRequest, set http.Header) {
+// rewriteRequest makes the request to the host: it is the client's, but for the headers.
+func rewriteRequest(p *httputil.ProxyRequest, set http.Header) {
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "https", p.In.Host, p.In.Host
 	p.Out.URL.RawQuery = p.In.URL.RawQuery
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
@@ -217,9 +217,9 @@ func reasonOf(err error) string {
 	}
 }
 
-// refuse tells the sandbox, and the log, that a request is not passed on.
-func (i *inspector) refuse(w http.ResponseWriter, c *inspected, status int, reason string) {
-	i.g.note(c.flow, policy.Verdict{Reason: reason})
+// writeRefusal tells the sandbox, and the log, that a request is not passed on.
+func (i *inspector) writeRefusal(w http.ResponseWriter, c *inspected, status int, reason string) {
+	i.g.logFlow(c.flow, policy.Verdict{Reason: reason})
 	http.Error(w, "sandpit: "+reason, status)
 }
 
@@ -231,9 +231,9 @@ func hostOf(host string) string {
 	return normalName(host)
 }
 
-// roots are the authorities that hosts are believed by. They are read when they are
+// trustedRoots are the authorities that hosts are believed by. They are read when they are
 // first needed: few sandboxes do.
-func (g *Gateway) roots() *x509.CertPool {
+func (g *Gateway) trustedRoots() *x509.CertPool {
 	g.rootsOnce.Do(func() {
 		g.rootPool = x509.NewCertPool()
 		g.rootPool.AppendCertsFromPEM(g.rootsPEM)
@@ -242,8 +242,8 @@ func (g *Gateway) roots() *x509.CertPool {
 	return g.rootPool
 }
 
-// fill puts secrets into a header. It returns the name of one that is missing, or "".
-func (g *Gateway) fill(h policy.Header) (value, missing string) {
+// fillSecrets puts secrets into a header. It returns the name of one that is missing, or "".
+func (g *Gateway) fillSecrets(h policy.Header) (value, missing string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return h.Fill(g.secrets)

@@ -79,26 +79,26 @@ func newLink(file *os.File, m *meter, taken func(packet []byte) bool) (*link, er
 	return &link{file: file, meter: m, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, taken: taken}, nil
 }
 
-// window is how many bytes of one connection the sandbox may have under way, at most
+// windowSize is how many bytes of one connection the sandbox may have under way, at most
 // wideBuffer: when the link's buffer is full, the sandbox's kernel loses packets.
-func (l *link) window() int {
+func (l *link) windowSize() int {
 	var size int
 	_ = l.conn.Control(func(fd uintptr) { size, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
 	return min(max(size/8, receiveWindow), wideBuffer)
 }
 
-// close ends read and write.
-func (l *link) close() {
+// closeLink ends read and write.
+func (l *link) closeLink() {
 	l.closed.Store(true)
 	_ = l.file.Close() // a socket keeps nothing that could be lost
 }
 
-// read delivers packets until the link is closed.
-func (l *link) read() error {
+// readPackets delivers packets until the link is closed.
+func (l *link) readPackets() error {
 	view := buffer.NewViewSize(maxPacket)
 	defer func() { view.Release() }()
 	for {
-		n, err := l.receive(view.AsSlice())
+		n, err := l.receivePacket(view.AsSlice())
 		if err != nil && l.closed.Load() {
 			return nil
 		}
@@ -107,16 +107,16 @@ func (l *link) read() error {
 		}
 		packet := view.AsSlice()[:n]
 		if n < ownPacket {
-			l.deliver(packet)
-		} else if proto, ok := l.accept(packet); ok {
+			l.deliverPacket(packet)
+		} else if proto, ok := l.isFromSandbox(packet); ok {
 			view.CapLength(n)
-			l.inject(proto, buffer.MakeWithView(view))
+			l.injectPacket(proto, buffer.MakeWithView(view))
 			view = buffer.NewViewSize(maxPacket)
 		}
 	}
 }
 
-func (l *link) receive(packet []byte) (n int, err error) {
+func (l *link) receivePacket(packet []byte) (n int, err error) {
 	var errno error
 	err = l.conn.Read(func(fd uintptr) bool {
 		for {
@@ -129,16 +129,16 @@ func (l *link) receive(packet []byte) (n int, err error) {
 	return n, errors.Join(err, errno)
 }
 
-// deliver gives one packet to the stack, if its sender is the sandbox. The packet's
+// deliverPacket gives one packet to the stack, if its sender is the sandbox. The packet's
 // memory stays the caller's.
-func (l *link) deliver(packet []byte) {
-	if proto, ok := l.accept(packet); ok {
-		l.inject(proto, buffer.MakeWithData(packet))
+func (l *link) deliverPacket(packet []byte) {
+	if proto, ok := l.isFromSandbox(packet); ok {
+		l.injectPacket(proto, buffer.MakeWithData(packet))
 	}
 }
 
-// accept reports whether a packet is one for the stack, and of which kind.
-func (l *link) accept(packet []byte) (proto tcpip.NetworkProtocolNumber, ok bool) {
+// isFromSandbox reports whether a packet is one for the stack, and of which kind.
+func (l *link) isFromSandbox(packet []byte) (proto tcpip.NetworkProtocolNumber, ok bool) {
 	if len(packet) == 0 {
 		return 0, false
 	}
@@ -164,8 +164,8 @@ func (l *link) accept(packet []byte) (proto tcpip.NetworkProtocolNumber, ok bool
 	return proto, !l.taken(packet)
 }
 
-// inject gives a packet to the stack, and takes it over.
-func (l *link) inject(proto tcpip.NetworkProtocolNumber, packet buffer.Buffer) {
+// injectPacket gives a packet to the stack, and takes it over.
+func (l *link) injectPacket(proto tcpip.NetworkProtocolNumber, packet buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: packet})
 	pkt.RXChecksumValidated = true
 	l.ep.InjectInbound(proto, pkt)
@@ -186,7 +186,7 @@ func (e linkEndpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Erro
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for n, pkt := range pkts.AsSlice() {
-		if l.waiting == 0 && l.try(pkt) {
+		if l.waiting == 0 && l.trySend(pkt) {
 			continue
 		}
 		var one stack.PacketBufferList
@@ -199,9 +199,9 @@ func (e linkEndpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Erro
 	return pkts.Len(), nil
 }
 
-// try sends a packet if that needs no waiting. Whatever fails otherwise fails again in
+// trySend sends a packet if that needs no waiting. Whatever fails otherwise fails again in
 // write, which can tell.
-func (l *link) try(pkt *stack.PacketBuffer) bool {
+func (l *link) trySend(pkt *stack.PacketBuffer) bool {
 	l.parts = appendParts(l.parts[:0], pkt)
 	errno := unix.EBADF // closed
 	_ = l.conn.Control(func(fd uintptr) { errno = rawfile.NonBlockingWriteIovec(int(fd), l.parts) })
@@ -220,9 +220,9 @@ func appendParts(parts []unix.Iovec, pkt *stack.PacketBuffer) []unix.Iovec {
 	return parts
 }
 
-// write sends the packets that wait until ctx ends or the link is closed. It waits
+// writePackets sends the packets that wait until ctx ends or the link is closed. It waits
 // when the sandbox is slow: then the stack's queue fills up, and its TCP waits too.
-func (l *link) write(ctx context.Context) error {
+func (l *link) writePackets(ctx context.Context) error {
 	packet := make([]byte, 0, maxPacket)
 	for {
 		pkt := l.ep.ReadContext(ctx)
@@ -234,7 +234,7 @@ func (l *link) write(ctx context.Context) error {
 			packet = append(packet, part...)
 		}
 		pkt.DecRef()
-		err := l.send(packet)
+		err := l.sendPacket(packet)
 		if err != nil && l.closed.Load() {
 			return nil
 		}
@@ -247,8 +247,8 @@ func (l *link) write(ctx context.Context) error {
 	}
 }
 
-// send may be called concurrently.
-func (l *link) send(packet []byte) error {
+// sendPacket may be called concurrently.
+func (l *link) sendPacket(packet []byte) error {
 	var errno error
 	l.meter.received.Add(int64(len(packet)))
 	err := l.conn.Write(func(fd uintptr) bool {

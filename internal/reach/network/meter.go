@@ -21,15 +21,15 @@ type meter struct {
 
 func newMeter(l sandpit.NetworkLimits) *meter {
 	m := &meter{receive: rate.NewLimiter(rate.Inf, 0), send: rate.NewLimiter(rate.Inf, 0), begin: rate.NewLimiter(rate.Inf, 0)}
-	m.bound(l)
+	m.setLimits(l)
 	return m
 }
 
 // leastBurst is how many bytes pass at once at least: below, every packet would wait.
 const leastBurst = 16 << 10
 
-// bound replaces the bounds.
-func (m *meter) bound(l sandpit.NetworkLimits) {
+// setLimits replaces the bounds.
+func (m *meter) setLimits(l sandpit.NetworkLimits) {
 	setBound(m.receive, l.Receive, max(l.Receive/8, leastBurst))
 	setBound(m.send, l.Send, max(l.Send/8, leastBurst))
 	setBound(m.begin, int64(l.ConnectionRate), int64(l.ConnectionRate))
@@ -44,16 +44,16 @@ func setBound(l *rate.Limiter, perSecond, burst int64) {
 	l.SetLimit(rate.Limit(perSecond))
 }
 
-// portion is how many of n bytes pass at once.
-func portion(l *rate.Limiter, n int) int {
+// portionOf is how many of n bytes pass at once.
+func portionOf(l *rate.Limiter, n int) int {
 	if l.Limit() == rate.Inf {
 		return n
 	}
 	return min(n, l.Burst())
 }
 
-// await returns when n more bytes may pass.
-func await(ctx context.Context, l *rate.Limiter, n int) error {
+// awaitBytes returns when n more bytes may pass.
+func awaitBytes(ctx context.Context, l *rate.Limiter, n int) error {
 	for n > 0 && l.Limit() != rate.Inf {
 		part := min(n, l.Burst())
 		if err := l.WaitN(ctx, part); err == nil {
@@ -65,7 +65,7 @@ func await(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// spare reports whether a datagram of n bytes may pass.
-func spare(l *rate.Limiter, n int) bool {
+// mayPass reports whether a datagram of n bytes may pass.
+func mayPass(l *rate.Limiter, n int) bool {
 	return l.Limit() == rate.Inf || l.AllowN(time.Now(), min(n, l.Burst()))
 }

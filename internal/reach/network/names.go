@@ -28,8 +28,8 @@ const (
 
 func newNames() *names { return &names{known: make(map[netip.Addr][]nameEntry)} }
 
-// learn remembers that name has the address for so long.
-func (n *names) learn(name string, addr netip.Addr, ttl time.Duration) {
+// learnName remembers that name has the address for so long.
+func (n *names) learnName(name string, addr netip.Addr, ttl time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
@@ -69,8 +69,8 @@ func (n *names) dropLocked(now time.Time) {
 	}
 }
 
-// of returns the names of an address.
-func (n *names) of(addr netip.Addr) []string {
+// namesOf returns the names of an address.
+func (n *names) namesOf(addr netip.Addr) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()

@@ -30,13 +30,13 @@ type echo struct {
 	message  []byte // ICMP header and data
 }
 
-// take keeps pings to others than the gateway from the stack.
-func (p *pinger) take(packet []byte) bool {
+// takePing keeps pings to others than the gateway from the stack.
+func (p *pinger) takePing(packet []byte) bool {
 	e, ok := parseEcho(packet)
 	if !ok || isGateway(e.to) {
 		return false
 	}
-	if !spare(p.g.meter.send, len(packet)) {
+	if !mayPass(p.g.meter.send, len(packet)) {
 		return true // as if it was lost
 	}
 	select {
@@ -47,7 +47,7 @@ func (p *pinger) take(packet []byte) bool {
 	started := false
 	p.g.goDo(func() {
 		defer func() { <-p.room }()
-		p.serve(e)
+		p.forwardPing(e)
 	}, &started)
 	if !started {
 		<-p.room
@@ -87,28 +87,28 @@ func newEcho(from, to tcpip.Address, message []byte) echo {
 	return echo{toAddr(from), toAddr(to), append([]byte(nil), message...)}
 }
 
-// serve passes one ping on and its answer back.
-func (p *pinger) serve(e echo) {
-	f, _ := p.g.judge("icmp", netip.AddrPortFrom(e.to.Unmap(), 0))
+// forwardPing passes one ping on and its answer back.
+func (p *pinger) forwardPing(e echo) {
+	f, _ := p.g.decideFlow("icmp", netip.AddrPortFrom(e.to.Unmap(), 0))
 	if f == nil {
 		return
 	}
-	defer p.g.forget(f)
-	answer, err := p.exchange(f, e)
+	defer p.g.forgetFlow(f)
+	answer, err := p.exchangePing(f, e)
 	if err != nil {
 		return // no answer comes, which is all that a ping can say
 	}
-	if spare(p.g.meter.receive, len(answer)) {
-		_ = p.g.link.send(e.reply(answer)) // the link's end ends everything
+	if mayPass(p.g.meter.receive, len(answer)) {
+		_ = p.g.link.sendPacket(e.replyPacket(answer)) // the link's end ends everything
 	}
 }
 
-// exchange sends the ping and waits for its answer. The machine gives the ping an
+// exchangePing sends the ping and waits for its answer. The machine gives the ping an
 // identifier of its own and hands out only answers to that.
-func (p *pinger) exchange(f *flow, e echo) ([]byte, error) {
+func (p *pinger) exchangePing(f *flow, e echo) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(p.g.ctx, echoTimeout)
 	defer cancel()
-	conn, err := p.g.dial(ctx, f)
+	conn, err := p.g.dialOutside(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -130,9 +130,9 @@ func (p *pinger) exchange(f *flow, e echo) ([]byte, error) {
 	return answer[:n], nil
 }
 
-// reply is the packet that answers e for the sandbox: what came back, under the
+// replyPacket is the packet that answers e for the sandbox: what came back, under the
 // identifier that the sandbox chose.
-func (e echo) reply(message []byte) []byte {
+func (e echo) replyPacket(message []byte) []byte {
 	copy(message[4:6], e.message[4:6])
 	binary.BigEndian.PutUint16(message[2:4], 0)
 	src, dst := tcpip.AddrFromSlice(e.to.AsSlice()), tcpip.AddrFromSlice(e.from.AsSlice())

@@ -22,15 +22,15 @@ type streams struct {
 	used atomic.Int32
 }
 
-// copy returns when from has ended, or at the first error. It calls much whenever there
+// copyStream returns when from has ended, or at the first error. It calls much whenever there
 // is much to carry.
-func (s *streams) copy(to io.Writer, from io.Reader, much func()) error {
+func (s *streams) copyStream(to io.Writer, from io.Reader, much func()) error {
 	small := make([]byte, smallBuffer)
 	for {
-		n, err := carry(to, from, small)
+		n, err := copyOnce(to, from, small)
 		if err == nil && n == len(small) {
 			much()
-			err = s.hurry(to, from)
+			err = s.copyWide(to, from)
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -41,8 +41,8 @@ func (s *streams) copy(to io.Writer, from io.Reader, much func()) error {
 	}
 }
 
-// hurry carries by a large buffer, if there is one left, until a small one would do.
-func (s *streams) hurry(to io.Writer, from io.Reader) error {
+// copyWide carries by a large buffer, if there is one left, until a small one would do.
+func (s *streams) copyWide(to io.Writer, from io.Reader) error {
 	defer s.used.Add(-1)
 	if s.used.Add(1) > largeCount {
 		return nil
@@ -53,14 +53,14 @@ func (s *streams) hurry(to io.Writer, from io.Reader) error {
 	}
 	defer s.pool.Put(buffer)
 	for {
-		if n, err := carry(to, from, buffer[:]); err != nil || n < smallBuffer {
+		if n, err := copyOnce(to, from, buffer[:]); err != nil || n < smallBuffer {
 			return err
 		}
 	}
 }
 
-// carry passes on what one call reads.
-func carry(to io.Writer, from io.Reader, buffer []byte) (int, error) {
+// copyOnce passes on what one call reads.
+func copyOnce(to io.Writer, from io.Reader, buffer []byte) (int, error) {
 	n, err := from.Read(buffer)
 	if n > 0 {
 		if _, late := to.Write(buffer[:n]); late != nil {

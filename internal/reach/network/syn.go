@@ -24,7 +24,7 @@ const (
 // nobody listens but for connections that are new to it.
 func (g *Gateway) holdSYN(packet []byte) bool {
 	proto, id, ok := parseSYN(packet)
-	if !ok || !g.knows(proto, id) {
+	if !ok || !g.knowsEndpoint(proto, id) {
 		return false
 	}
 	select {
@@ -36,11 +36,11 @@ func (g *Gateway) holdSYN(packet []byte) bool {
 	started := false
 	g.goDo(func() {
 		defer func() { <-g.held }()
-		for wait := time.Millisecond; wait < heldMost && g.ctx.Err() == nil && g.knows(proto, id); wait *= 2 {
+		for wait := time.Millisecond; wait < heldMost && g.ctx.Err() == nil && g.knowsEndpoint(proto, id); wait *= 2 {
 			time.Sleep(wait)
 		}
 		if g.ctx.Err() == nil {
-			g.link.inject(proto, buffer.MakeWithData(packet))
+			g.link.injectPacket(proto, buffer.MakeWithData(packet))
 		}
 	}, &started)
 	if !started {
@@ -49,8 +49,8 @@ func (g *Gateway) holdSYN(packet []byte) bool {
 	return started
 }
 
-// knows reports whether there is a connection, even one that has ended.
-func (g *Gateway) knows(proto tcpip.NetworkProtocolNumber, id stack.TransportEndpointID) bool {
+// knowsEndpoint reports whether there is a connection, even one that has ended.
+func (g *Gateway) knowsEndpoint(proto tcpip.NetworkProtocolNumber, id stack.TransportEndpointID) bool {
 	return g.stack.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, nic) != nil
 }
 

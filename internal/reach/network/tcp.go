@@ -35,14 +35,14 @@ func (g *Gateway) acceptTCP(r *tcp.ForwarderRequest) {
 func (g *Gateway) serveTCP(r *tcp.ForwarderRequest) {
 	id := r.ID()
 	to := netip.AddrPortFrom(toAddr(id.LocalAddress).Unmap(), id.LocalPort)
-	if !g.enter() {
-		g.refuse("tcp", to, "the sandbox has too many connections")
+	if !g.reserveFlow() {
+		g.logRefusal("tcp", to, "the sandbox has too many connections")
 		r.Complete(true)
 		return
 	}
-	defer g.leave()
+	defer g.releaseFlow()
 	if !g.meter.begin.Allow() {
-		g.refuse("tcp", to, "the sandbox begins too many connections a second")
+		g.logRefusal("tcp", to, "the sandbox begins too many connections a second")
 		r.Complete(true)
 		return
 	}
@@ -50,14 +50,14 @@ func (g *Gateway) serveTCP(r *tcp.ForwarderRequest) {
 		g.serveOwn(r, to)
 		return
 	}
-	f, v := g.judge("tcp", to)
+	f, v := g.decideFlow("tcp", to)
 	if f == nil {
 		r.Complete(true) // refused, as by a machine where nobody listens
 		return
 	}
-	defer g.forget(f)
+	defer g.forgetFlow(f)
 	if v.Check == policy.CheckNothing {
-		g.carry(f, r)
+		g.carryTCP(f, r)
 	} else {
 		g.carryNamed(f, r, v)
 	}
@@ -66,75 +66,75 @@ func (g *Gateway) serveTCP(r *tcp.ForwarderRequest) {
 // serveOwn serves a connection to the gateway itself.
 func (g *Gateway) serveOwn(r *tcp.ForwarderRequest, to netip.AddrPort) {
 	if to.Port() != dnsPort {
-		g.refuse("tcp", to, "the gateway answers DNS only")
+		g.logRefusal("tcp", to, "the gateway answers DNS only")
 		r.Complete(true)
 		return
 	}
-	box, err := g.accept(r)
+	box, err := g.acceptSandbox(r)
 	if err != nil {
 		return // the sandbox gave up meanwhile
 	}
-	stop := context.AfterFunc(g.ctx, box.abort)
+	stop := context.AfterFunc(g.ctx, box.abortConn)
 	defer stop()
 	g.dns.serveStream(box)
 	_ = box.Close()
 }
 
-// carry connects first and answers the sandbox then, so that it learns when
+// carryTCP connects first and answers the sandbox then, so that it learns when
 // nobody listens.
-func (g *Gateway) carry(f *flow, r *tcp.ForwarderRequest) {
-	out, err := g.dial(g.ctx, f)
+func (g *Gateway) carryTCP(f *flow, r *tcp.ForwarderRequest) {
+	out, err := g.dialOutside(g.ctx, f)
 	if err != nil {
 		r.Complete(true)
 		return
 	}
-	box, err := g.accept(r)
+	box, err := g.acceptSandbox(r)
 	if err != nil {
 		_ = out.Close()
 		return
 	}
-	g.pipe(f, box, box, out)
+	g.pipeBoth(f, box, box, out)
 }
 
 // carryNamed answers the sandbox first, since it must say which name it wants
 // before anybody is called.
 func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict) {
-	box, err := g.accept(r)
+	box, err := g.acceptSandbox(r)
 	if err != nil {
 		return
 	}
-	f.onEnd(box.abort)
-	name, first := listen(g.ctx, box, f.to.Port(), v.Check)
-	f.answer(name)
+	f.onEnd(box.abortConn)
+	name, first := readName(g.ctx, box, f.to.Port(), v.Check)
+	f.setName(name)
 	rules := g.currentRules() // they may be others by now
 	if v = rules.Connect(f.asked); v.Allowed {
 		v = rules.Named(v, name, f.to.Port())
 	}
-	g.note(f, v)
+	g.logFlow(f, v)
 	if !v.Allowed {
-		box.abort()
+		box.abortConn()
 		return
 	}
 	if len(rules.HeadersFor(name, f.to.Port())) > 0 {
-		g.inspector.serve(f, box, first, name)
+		g.inspector.serveConn(f, box, first, name)
 		return
 	}
-	out, err := g.dial(g.ctx, f)
+	out, err := g.dialOutside(g.ctx, f)
 	if err != nil {
-		box.abort()
+		box.abortConn()
 		return
 	}
-	g.pipe(f, box, io.MultiReader(first, box), out)
+	g.pipeBoth(f, box, io.MultiReader(first, box), out)
 }
 
-// dial opens the connection to the outside.
-func (g *Gateway) dial(ctx context.Context, f *flow) (net.Conn, error) {
+// dialOutside opens the connection to the outside.
+func (g *Gateway) dialOutside(ctx context.Context, f *flow) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	f.onEnd(cancel)
 	conn, err := g.machine.Dial(ctx, f.proto, f.to)
 	if errors.Is(err, sandpit.PermissionDenied) {
-		g.note(f, policy.Verdict{Reason: reasonWall})
+		g.logFlow(f, policy.Verdict{Reason: reasonWall})
 	}
 	return conn, err
 }
@@ -143,8 +143,8 @@ func (g *Gateway) dial(ctx context.Context, f *flow) (net.Conn, error) {
 // that has just become the machine's own, or a wrong decision here.
 const reasonWall = "the dialer refuses an address inside that was not granted"
 
-// boxConn is the sandbox's side of a connection. Bytes pass it no faster than they may.
-type boxConn struct {
+// sandboxConn is the sandbox's side of a connection. Bytes pass it no faster than they may.
+type sandboxConn struct {
 	*gonet.TCPConn
 
 	g      *Gateway
@@ -154,8 +154,8 @@ type boxConn struct {
 	wide   atomic.Bool
 }
 
-// accept answers the sandbox that its connection is open.
-func (g *Gateway) accept(r *tcp.ForwarderRequest) (*boxConn, error) {
+// acceptSandbox answers the sandbox that its connection is open.
+func (g *Gateway) acceptSandbox(r *tcp.ForwarderRequest) (*sandboxConn, error) {
 	var queue waiter.Queue
 	ep, tcpErr := r.CreateEndpoint(&queue)
 	if tcpErr != nil {
@@ -167,47 +167,47 @@ func (g *Gateway) accept(r *tcp.ForwarderRequest) (*boxConn, error) {
 	ep.SocketOptions().SetReceiveBufferSize(receiveWindow, true)
 	ep.SocketOptions().SetSendBufferSize(sendBuffer, true)
 	ctx, cancel := context.WithCancel(g.ctx)
-	return &boxConn{TCPConn: gonet.NewTCPConn(&queue, ep), g: g, ep: ep, ctx: ctx, cancel: cancel}, nil
+	return &sandboxConn{TCPConn: gonet.NewTCPConn(&queue, ep), g: g, ep: ep, ctx: ctx, cancel: cancel}, nil
 }
 
-// widen gives the connection wide buffers, unless too many have them.
-func (c *boxConn) widen() {
+// widenBuffers gives the connection wide buffers, unless too many have them.
+func (c *sandboxConn) widenBuffers() {
 	if !c.wide.CompareAndSwap(false, true) {
 		return
 	}
 	select {
 	case c.g.wide <- struct{}{}:
-		c.ep.SocketOptions().SetReceiveBufferSize(int64(c.g.link.window()), true)
+		c.ep.SocketOptions().SetReceiveBufferSize(int64(c.g.link.windowSize()), true)
 		c.ep.SocketOptions().SetSendBufferSize(wideBuffer, true)
 	default:
 		c.wide.Store(false)
 	}
 }
 
-// narrow is called when nothing more is carried.
-func (c *boxConn) narrow() {
+// narrowBuffers is called when nothing more is carried.
+func (c *sandboxConn) narrowBuffers() {
 	if c.wide.Load() {
 		<-c.g.wide
 	}
 }
 
-// abort ends the connection at once; the sandbox sees it reset.
-func (c *boxConn) abort() {
+// abortConn ends the connection at once; the sandbox sees it reset.
+func (c *sandboxConn) abortConn() {
 	c.cancel()
 	c.ep.Abort()
 }
 
 // Close implements net.Conn.
-func (c *boxConn) Close() error {
+func (c *sandboxConn) Close() error {
 	c.cancel()
 	return c.TCPConn.Close()
 }
 
 // Read implements net.Conn. What was read is handed out when it may pass.
-func (c *boxConn) Read(p []byte) (int, error) {
-	n, err := c.TCPConn.Read(p[:portion(c.g.meter.send, len(p))])
+func (c *sandboxConn) Read(p []byte) (int, error) {
+	n, err := c.TCPConn.Read(p[:portionOf(c.g.meter.send, len(p))])
 	if n > 0 {
-		if late := await(c.ctx, c.g.meter.send, n); late != nil {
+		if late := awaitBytes(c.ctx, c.g.meter.send, n); late != nil {
 			return 0, late
 		}
 	}
@@ -215,10 +215,10 @@ func (c *boxConn) Read(p []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (c *boxConn) Write(p []byte) (int, error) {
+func (c *sandboxConn) Write(p []byte) (int, error) {
 	for done := 0; ; {
-		part := p[done:][:portion(c.g.meter.receive, len(p)-done)]
-		if err := await(c.ctx, c.g.meter.receive, len(part)); err != nil {
+		part := p[done:][:portionOf(c.g.meter.receive, len(p)-done)]
+		if err := awaitBytes(c.ctx, c.g.meter.receive, len(part)); err != nil {
 			return done, err
 		}
 		n, err := c.TCPConn.Write(part)
@@ -228,9 +228,9 @@ func (c *boxConn) Write(p []byte) (int, error) {
 	}
 }
 
-// pipe carries bytes both ways until both sides are done, or one breaks. from is
+// pipeBoth carries bytes both ways until both sides are done, or one breaks. from is
 // the sandbox's side for reading.
-func (g *Gateway) pipe(f *flow, box *boxConn, from io.Reader, out net.Conn) {
+func (g *Gateway) pipeBoth(f *flow, box *sandboxConn, from io.Reader, out net.Conn) {
 	var once sync.Once
 	end := func() {
 		once.Do(func() {
@@ -238,20 +238,20 @@ func (g *Gateway) pipe(f *flow, box *boxConn, from io.Reader, out net.Conn) {
 				_ = t.SetLinger(0) // the peer shall see it reset, too
 			}
 			_ = out.Close()
-			box.abort()
+			box.abortConn()
 		})
 	}
 	f.onEnd(end)
 	var back sync.WaitGroup
 	half := func(to net.Conn, from io.Reader) {
-		if g.copyHalf(to, from, box.widen) != nil {
+		if g.copyHalf(to, from, box.widenBuffers) != nil {
 			end()
 		}
 	}
 	back.Go(func() { half(box, out) })
 	half(out, from)
 	back.Wait()
-	box.narrow()
+	box.narrowBuffers()
 	once.Do(func() {
 		_ = out.Close()
 		_ = box.Close()
@@ -260,7 +260,7 @@ func (g *Gateway) pipe(f *flow, box *boxConn, from io.Reader, out net.Conn) {
 
 // copyHalf carries one direction, its end included.
 func (g *Gateway) copyHalf(to net.Conn, from io.Reader, much func()) error {
-	if err := g.streams.copy(to, from, much); err != nil {
+	if err := g.streams.copyStream(to, from, much); err != nil {
 		return err
 	}
 	if half, ok := to.(interface{ CloseWrite() error }); ok {
@@ -269,8 +269,8 @@ func (g *Gateway) copyHalf(to net.Conn, from io.Reader, much func()) error {
 	return nil
 }
 
-// enter counts a connection or a conversation by UDP, unless there are too many.
-func (g *Gateway) enter() bool {
+// reserveFlow counts a connection or a conversation by UDP, unless there are too many.
+func (g *Gateway) reserveFlow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	most := g.most
@@ -284,7 +284,7 @@ func (g *Gateway) enter() bool {
 	return true
 }
 
-func (g *Gateway) leave() {
+func (g *Gateway) releaseFlow() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.open--

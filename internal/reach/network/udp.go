@@ -24,17 +24,17 @@ func (g *Gateway) acceptUDP(r *udp.ForwarderRequest) bool {
 	to := netip.AddrPortFrom(toAddr(id.LocalAddress).Unmap(), id.LocalPort)
 	own := isGateway(to.Addr())
 	if own && to.Port() != dnsPort {
-		g.refuse("udp", to, "the gateway answers DNS only")
+		g.logRefusal("udp", to, "the gateway answers DNS only")
 		return false
 	}
 	done, reason := g.enterDatagrams(own)
 	if reason != "" {
-		g.refuse("udp", to, reason)
+		g.logRefusal("udp", to, reason)
 		return true
 	}
 	var f *flow
 	if !own {
-		if f, _ = g.judge("udp", to); f == nil {
+		if f, _ = g.decideFlow("udp", to); f == nil {
 			done()
 			return false
 		}
@@ -49,7 +49,7 @@ func (g *Gateway) acceptUDP(r *udp.ForwarderRequest) bool {
 				g.dns.serveDatagrams(box)
 				return
 			}
-			defer g.forget(f)
+			defer g.forgetFlow(f)
 			g.carryDatagrams(f, box)
 		}, &started)
 	}
@@ -58,7 +58,7 @@ func (g *Gateway) acceptUDP(r *udp.ForwarderRequest) bool {
 			_ = box.Close()
 		}
 		if f != nil {
-			g.forget(f)
+			g.forgetFlow(f)
 		}
 		done()
 	}
@@ -80,11 +80,11 @@ func (g *Gateway) enterDatagrams(own bool) (leave func(), reason string) {
 	case !g.meter.begin.Allow():
 		free()
 		return nil, "the sandbox begins too many connections a second"
-	case !g.enter():
+	case !g.reserveFlow():
 		free()
 		return nil, "the sandbox has too many connections"
 	}
-	return func() { free(); g.leave() }, ""
+	return func() { free(); g.releaseFlow() }, ""
 }
 
 func acceptDatagrams(r *udp.ForwarderRequest) (*gonet.UDPConn, bool) {
@@ -98,7 +98,7 @@ func acceptDatagrams(r *udp.ForwarderRequest) (*gonet.UDPConn, bool) {
 
 // carryDatagrams carries datagrams both ways until there were none for a while.
 func (g *Gateway) carryDatagrams(f *flow, box net.Conn) {
-	out, err := g.dial(g.ctx, f)
+	out, err := g.dialOutside(g.ctx, f)
 	if err != nil {
 		return // as if the datagram was lost
 	}
@@ -108,7 +108,7 @@ func (g *Gateway) carryDatagrams(f *flow, box net.Conn) {
 	}
 	f.onEnd(end)
 	used := newIdle(datagramIdle, end)
-	defer used.stop()
+	defer used.stopTimer()
 	var back sync.WaitGroup
 	back.Go(func() { defer end(); copyDatagrams(box, out, used, g.meter.receive) })
 	copyDatagrams(out, box, used, g.meter.send)
@@ -124,8 +124,8 @@ func copyDatagrams(to, from net.Conn, used *idle, limit *rate.Limiter) {
 		if err != nil {
 			return
 		}
-		used.touch()
-		if !spare(limit, n) {
+		used.recordTraffic()
+		if !mayPass(limit, n) {
 			continue
 		}
 		if _, err := to.Write(packet[:n]); err != nil {
@@ -144,10 +144,10 @@ func newIdle(period time.Duration, f func()) *idle {
 	return &idle{period, time.AfterFunc(period, f)}
 }
 
-func (i *idle) touch() { i.timer.Reset(i.period) }
-func (i *idle) stop()  { i.timer.Stop() }
+func (i *idle) recordTraffic() { i.timer.Reset(i.period) }
+func (i *idle) stopTimer()     { i.timer.Stop() }
 
-// refuse writes down what was refused before there was anything to decide.
-func (g *Gateway) refuse(proto string, to netip.AddrPort, reason string) {
-	g.log.add(sandpit.NetworkDecision{Protocol: proto, Address: to.String(), Reason: reason})
+// logRefusal writes down what was refused before there was anything to decide.
+func (g *Gateway) logRefusal(proto string, to netip.AddrPort, reason string) {
+	g.log.addDecision(sandpit.NetworkDecision{Protocol: proto, Address: to.String(), Reason: reason})
 }

@@ -32,8 +32,8 @@ type dnsRecords struct {
 	answers, authorities []dnsmessage.Resource
 }
 
-// follow returns the names that name stands for by the aliases of the answer.
-func (r dnsRecords) follow(name string) []string {
+// followAliases returns the names that name stands for by the aliases of the answer.
+func (r dnsRecords) followAliases(name string) []string {
 	aliases := make(map[string]string)
 	for _, a := range r.answers {
 		if c, ok := a.Body.(*dnsmessage.CNAMEResource); ok {
@@ -53,8 +53,8 @@ func (r dnsRecords) follow(name string) []string {
 	return chain
 }
 
-// ask asks the resolvers, one after the other.
-func (r *resolver) ask(ctx context.Context, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, error) {
+// askResolvers asks the resolvers, one after the other.
+func (r *resolver) askResolvers(ctx context.Context, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, error) {
 	err := errors.New("there is no resolver")
 	for range askRounds {
 		for _, upstream := range r.upstreams {
@@ -85,7 +85,7 @@ func (r *resolver) askOne(ctx context.Context, to netip.AddrPort, q dnsmessage.Q
 	}
 	for _, network := range []string{"udp", "tcp"} {
 		var truncated bool
-		rcode, records, cut, err := r.exchange(ctx, network, to, packet, id, q)
+		rcode, records, cut, err := r.exchangeDNS(ctx, network, to, packet, id, q)
 		if truncated = cut; err != nil {
 			return 0, dnsRecords{}, err
 		}
@@ -114,8 +114,8 @@ func packQuestion(q dnsmessage.Question) (id uint16, packet []byte, err error) {
 	return id, packet, err
 }
 
-// exchange sends a question and reads until its answer comes.
-func (r *resolver) exchange(ctx context.Context, network string, to netip.AddrPort, packet []byte, id uint16, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, bool, error) { //nolint:revive // all of them are the question
+// exchangeDNS sends a question and reads until its answer comes.
+func (r *resolver) exchangeDNS(ctx context.Context, network string, to netip.AddrPort, packet []byte, id uint16, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, bool, error) { //nolint:revive // all of them are the question
 	conn, err := r.g.machine.DialResolver(ctx, network, to)
 	if err != nil {
 		return 0, dnsRecords{}, false, err

@@ -83,7 +83,7 @@ func safeSubstitutions(text string) bool {
 // quoteASCII makes one word of s for bash, of ASCII characters alone.
 func quoteASCII(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 }) < 0 { // also of what is no UTF-8
-		return quote(s)
+		return quoteWord(s)
 	}
 	b := make([]byte, 0, len(s)*3/2)
 	b = append(b, "$'"...)

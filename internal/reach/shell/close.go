@@ -15,9 +15,9 @@ func errClosed() error { return sandpit.Errorf(sandpit.Gone, "the session is clo
 // itself into a session of its own, and waits for that. A command that runs is
 // ended; it and those that wait return Gone. Close is idempotent; Info and what jobs
 // have put out can be read afterwards.
-func (s *Session) Close() error { return s.close(errClosed()) }
+func (s *Session) Close() error { return s.closeSession(errClosed()) }
 
-func (s *Session) close(reason error) error {
+func (s *Session) closeSession(reason error) error {
 	s.mu.Lock()
 	if s.reason == nil {
 		s.reason = reason
@@ -30,7 +30,7 @@ func (s *Session) close(reason error) error {
 	ctx := context.Background()
 	var err error
 	if s.shell != nil {
-		err = s.shell.kill(ctx)
+		err = s.shell.killShell(ctx)
 		s.shell = nil
 	}
 	return errors.Join(err, s.closeJobs(ctx))
@@ -39,8 +39,8 @@ func (s *Session) close(reason error) error {
 // Restart ends the shell and all that it started, once no command runs. The next
 // command gets a new one, which remembers nothing. Jobs go on. Errors as of Run.
 func (s *Session) Restart(ctx context.Context) error {
-	defer s.use()()
-	release, err := s.take(ctx)
+	defer s.beginUse()()
+	release, err := s.lockShell(ctx)
 	if err != nil {
 		return err
 	}
@@ -48,30 +48,30 @@ func (s *Session) Restart(ctx context.Context) error {
 	if err := s.closedError(); err != nil || s.shell == nil {
 		return err
 	}
-	err = s.shell.kill(ctx)
+	err = s.shell.killShell(ctx)
 	s.shell = nil
 	s.mu.Lock()
 	s.cwd = s.o.Dir
 	s.mu.Unlock()
-	return s.noticed(err)
+	return s.noteGone(err)
 }
 
 // closeJobs kills the jobs.
 func (s *Session) closeJobs(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, killWithin)
 	defer cancel()
-	list := s.jobs.all()
+	list := s.jobs.startedJobs()
 	errs := make([]error, len(list))
 	var wg sync.WaitGroup
 	for i, j := range list {
-		wg.Go(func() { errs[i] = j.end(ctx) })
+		wg.Go(func() { errs[i] = j.endJob(ctx) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)
 }
 
-// end kills the job and returns when nothing follows it any more.
-func (j *Job) end(ctx context.Context) error {
+// endJob kills the job and returns when nothing follows it any more.
+func (j *Job) endJob(ctx context.Context) error {
 	err := j.Kill(ctx)
 	if err == nil {
 		select {
@@ -87,8 +87,8 @@ func (j *Job) end(ctx context.Context) error {
 
 // idleFor is how long no command and no job has run.
 func (s *Session) idleFor() time.Duration {
-	if s.jobs.running() > 0 {
-		s.use()() // it counts as work until it ends
+	if s.jobs.countRunning() > 0 {
+		s.beginUse()() // it counts as work until it ends
 		return 0
 	}
 	s.mu.Lock()

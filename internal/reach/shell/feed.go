@@ -37,7 +37,7 @@ func (f *feed) Read(p []byte) (int, error) {
 		closed := f.closed
 		f.mu.Unlock()
 		if n > 0 {
-			tell(f.room)
+			notify(f.room)
 			return n, nil
 		}
 		if closed {
@@ -47,8 +47,8 @@ func (f *feed) Read(p []byte) (int, error) {
 	}
 }
 
-// write queues all of p, waiting for room until ctx ends. Gone: it is closed.
-func (f *feed) write(ctx context.Context, p []byte) error {
+// queueInput queues all of p, waiting for room until ctx ends. Gone: it is closed.
+func (f *feed) queueInput(ctx context.Context, p []byte) error {
 	select {
 	case f.turn <- struct{}{}:
 		defer func() { <-f.turn }()
@@ -65,7 +65,7 @@ func (f *feed) write(ctx context.Context, p []byte) error {
 		f.queue = append(f.queue, p[:n]...)
 		p = p[n:]
 		f.mu.Unlock()
-		tell(f.more)
+		notify(f.more)
 		if len(p) == 0 {
 			return nil
 		}
@@ -77,25 +77,25 @@ func (f *feed) write(ctx context.Context, p []byte) error {
 	}
 }
 
-// close ends the input after what is queued.
-func (f *feed) close() { f.end(false) }
+// closeInput ends the input after what is queued.
+func (f *feed) closeInput() { f.endInput(false) }
 
-// abandon ends the input at once, since nobody wants it any more.
-func (f *feed) abandon() { f.end(true) }
+// abandonInput ends the input at once, since nobody wants it any more.
+func (f *feed) abandonInput() { f.endInput(true) }
 
-func (f *feed) end(drop bool) {
+func (f *feed) endInput(drop bool) {
 	f.mu.Lock()
 	f.closed = true
 	if drop {
 		f.queue = nil
 	}
 	f.mu.Unlock()
-	tell(f.more)
-	tell(f.room)
+	notify(f.more)
+	notify(f.room)
 }
 
-// tell wakes the one who waits at c, now or later.
-func tell(c chan struct{}) {
+// notify wakes the one who waits at c, now or later.
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -41,7 +41,7 @@ type JobRequest struct {
 	MaxOutput int `json:"max_output,omitempty"`
 }
 
-func (r JobRequest) validate() error {
+func (r JobRequest) validateRequest() error {
 	switch {
 	case strings.TrimSpace(r.Command) == "" && r.Terminal == nil:
 		return sandpit.Errorf(sandpit.Invalid, "start a job: no command")
@@ -103,14 +103,14 @@ type JobInfo struct {
 // session is busy, if it refuses then. Gone: the session is closed, or the sandbox
 // has ended. Errors as of sandpit.Processes.Start.
 func (s *Session) Start(ctx context.Context, r JobRequest) (*Job, error) {
-	if err := r.validate(); err != nil {
+	if err := r.validateRequest(); err != nil {
 		return nil, err
 	}
 	if r.MaxOutput == 0 {
 		r.MaxOutput = s.o.MaxOutput
 	}
-	defer s.use()()
-	release, err := s.take(ctx)
+	defer s.beginUse()()
+	release, err := s.lockShell(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -118,12 +118,12 @@ func (s *Session) Start(ctx context.Context, r JobRequest) (*Job, error) {
 	if err := errors.Join(s.closedError(), ctx.Err()); err != nil {
 		return nil, err
 	}
-	env, dir, err := s.exported(ctx)
+	env, dir, err := s.exportedEnv(ctx)
 	if err != nil {
 		return nil, err
 	}
-	job, err := s.launch(ctx, r, env, dir)
-	return job, s.noticed(err)
+	job, err := s.launchJob(ctx, r, env, dir)
+	return job, s.noteGone(err)
 }
 
 // Attach starts an interactive shell at a terminal of its own, in the directory of
@@ -133,12 +133,12 @@ func (s *Session) Attach(ctx context.Context, size sandpit.TerminalSize) (*Job, 
 	return s.Start(ctx, JobRequest{Terminal: &size})
 }
 
-// exported asks the shell for its environment and directory.
-func (s *Session) exported(ctx context.Context) (env map[string]string, dir string, err error) {
+// exportedEnv asks the shell for its environment and directory.
+func (s *Session) exportedEnv(ctx context.Context) (env map[string]string, dir string, err error) {
 	const most = 1 << 20
 	r := RunRequest{Timeout: s.o.Timeout, MaxOutput: most}
 	earlier := s.status
-	result, err := s.run(ctx, r, call{text: `\command cat /proc/self/environ`})
+	result, err := s.runLocked(ctx, r, call{text: `\command cat /proc/self/environ`})
 	s.mu.Lock()
 	s.runs-- // it was not the caller's
 	dir = s.cwd
@@ -166,8 +166,8 @@ func limitText(b []byte) string {
 	return strings.ToValidUTF8(string(b[:min(len(b), most)]), "\uFFFD")
 }
 
-// launch starts a job for the one whose turn it is.
-func (s *Session) launch(ctx context.Context, r JobRequest, env map[string]string, dir string) (*Job, error) {
+// launchJob starts a job for the one whose turn it is.
+func (s *Session) launchJob(ctx context.Context, r JobRequest, env map[string]string, dir string) (*Job, error) {
 	if err := s.memory.Reserve(jobCost); err != nil {
 		return nil, err
 	}
@@ -190,51 +190,51 @@ func (s *Session) launch(ctx context.Context, r JobRequest, env map[string]strin
 		j.input = newFeed(inputLimit)
 		cmd.Stdin = j.input
 	}
-	if err := s.jobs.add(j); err != nil {
+	if err := s.jobs.addJob(j); err != nil {
 		cancel()
-		j.forget()
+		j.freeOutput()
 		return nil, err
 	}
 	unlink := context.AfterFunc(ctx, cancel)
 	process, err := s.guest.Start(following, cmd)
 	if !unlink() && err == nil {
-		err = errors.Join(ctx.Err(), discard(ctx, process))
+		err = errors.Join(ctx.Err(), discardProcess(ctx, process))
 	}
 	if err != nil {
 		cancel()
 		j.abandonInput()
-		s.jobs.remove(j)
-		j.forget()
+		s.jobs.removeJob(j)
+		j.freeOutput()
 		return nil, err
 	}
 	j.process = process
-	go j.follow(following) // ends with the process; Session.Close waits for it
-	s.jobs.started(j)
+	go j.followOutput(following) // ends with the process; Session.Close waits for it
+	s.jobs.publishJob(j)
 	return j, nil
 }
 
-// forget gives back the memory of a job that is no longer kept.
-func (j *Job) forget() {
-	j.output.release()
+// freeOutput gives back the memory of a job that is no longer kept.
+func (j *Job) freeOutput() {
+	j.output.releaseMemory()
 	j.session.memory.Return(jobCost)
 }
 
 func (j *Job) abandonInput() {
 	if j.input != nil {
-		j.input.abandon()
+		j.input.abandonInput()
 	}
 }
 
-func (j *Job) follow(ctx context.Context) {
+func (j *Job) followOutput(ctx context.Context) {
 	defer close(j.ended)
 	defer j.cancel()
 	j.status, j.err = j.process.Wait(ctx)
 	if j.err != nil && ctx.Err() == nil {
-		j.err = j.session.noticed(whyGone(ctx, j.session.guest, j.err))
+		j.err = j.session.noteGone(whyGone(ctx, j.session.guest, j.err))
 	}
 	j.at = time.Now()
 	j.abandonInput()
-	j.output.end()
+	j.output.endWriting()
 }
 
 // ID is the name of the job in its session.
@@ -244,7 +244,7 @@ func (j *Job) ID() string { return j.id }
 func (j *Job) Info() JobInfo {
 	info := JobInfo{
 		ID: j.id, Command: j.request.Command, PID: j.process.PID(), Dir: j.dir,
-		Terminal: j.request.Terminal != nil, StartedAt: j.began, Output: j.output.written(), Running: true,
+		Terminal: j.request.Terminal != nil, StartedAt: j.began, Output: j.output.writtenBytes(), Running: true,
 	}
 	select {
 	case <-j.ended:
@@ -268,7 +268,7 @@ func (j *Job) Output(ctx context.Context, offset int64, most int) (Chunk, error)
 		most = 64 << 10
 	}
 	for {
-		chunk, changed := j.output.read(offset, most)
+		chunk, changed := j.output.readAt(offset, most)
 		if len(chunk.Data) > 0 || chunk.Ended {
 			return chunk, nil
 		}
@@ -285,7 +285,7 @@ func (j *Job) Peek(offset int64, most int) Chunk {
 	if most < 1 {
 		most = 64 << 10
 	}
-	chunk, _ := j.output.read(offset, most)
+	chunk, _ := j.output.readAt(offset, most)
 	return chunk
 }
 
@@ -315,7 +315,7 @@ func (j *Job) Write(ctx context.Context, p []byte) error {
 	if j.input == nil {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "job %s has no input", j.id), "start it with an open input")
 	}
-	return j.input.write(ctx, p)
+	return j.input.queueInput(ctx, p)
 }
 
 // CloseInput ends the input; at a terminal it is as if Ctrl-D were pressed. It is
@@ -324,13 +324,13 @@ func (j *Job) CloseInput() error {
 	if j.input == nil {
 		return sandpit.Errorf(sandpit.Conflict, "job %s has no input", j.id)
 	}
-	j.input.close()
+	j.input.closeInput()
 	return nil
 }
 
 // Resize tells the terminal's new size. Conflict: the job has none.
 func (j *Job) Resize(ctx context.Context, size sandpit.TerminalSize) error {
-	return j.session.noticed(j.process.Resize(ctx, size))
+	return j.session.noteGone(j.process.Resize(ctx, size))
 }
 
 // mostSignal is the highest number of a signal.
@@ -384,14 +384,14 @@ type jobs struct {
 	up   map[*Job]bool // those that others may see
 }
 
-// add makes room for j and names it.
-func (js *jobs) add(j *Job) error {
+// addJob makes room for j and names it.
+func (js *jobs) addJob(j *Job) error {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	for i := 0; len(js.list) >= js.max && i < len(js.list); {
 		select {
 		case <-js.list[i].ended:
-			js.list[i].forget()
+			js.list[i].freeOutput()
 			delete(js.up, js.list[i])
 			js.list = append(js.list[:i:i], js.list[i+1:]...)
 		default:
@@ -407,8 +407,8 @@ func (js *jobs) add(j *Job) error {
 	return nil
 }
 
-// started lets others see j.
-func (js *jobs) started(j *Job) {
+// publishJob lets others see j.
+func (js *jobs) publishJob(j *Job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	if js.up == nil {
@@ -417,7 +417,7 @@ func (js *jobs) started(j *Job) {
 	js.up[j] = true
 }
 
-func (js *jobs) remove(j *Job) {
+func (js *jobs) removeJob(j *Job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	for i, other := range js.list {
@@ -428,8 +428,8 @@ func (js *jobs) remove(j *Job) {
 	}
 }
 
-// all returns the jobs that have been started.
-func (js *jobs) all() []*Job {
+// startedJobs returns the jobs that have been started.
+func (js *jobs) startedJobs() []*Job {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	list := make([]*Job, 0, len(js.list))
@@ -441,9 +441,9 @@ func (js *jobs) all() []*Job {
 	return list
 }
 
-// running counts those that have not ended.
-func (js *jobs) running() (n int) {
-	for _, j := range js.all() {
+// countRunning counts those that have not ended.
+func (js *jobs) countRunning() (n int) {
+	for _, j := range js.startedJobs() {
 		select {
 		case <-j.ended:
 		default:
@@ -455,11 +455,11 @@ func (js *jobs) running() (n int) {
 
 // Jobs returns the jobs of the session, oldest first; ended ones too, as far as they
 // are kept.
-func (s *Session) Jobs() []*Job { return s.jobs.all() }
+func (s *Session) Jobs() []*Job { return s.jobs.startedJobs() }
 
 // Job returns a job by its name. NotFound: there is none, or it ended long ago.
 func (s *Session) Job(id string) (*Job, error) {
-	for _, j := range s.jobs.all() {
+	for _, j := range s.jobs.startedJobs() {
 		if j.id == id {
 			return j, nil
 		}

@@ -79,10 +79,10 @@ func startLive(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Comm
 		guest: g, dialect: d, user: cmd.User, script: newFeed(scriptLimit), cancel: cancel,
 		between: memory.NewWindow(nil, maxLate, 1), gone: gone, ended: make(chan struct{}),
 	}
-	l.stdout = marks{text: l.text(false), mark: l.marked(false), bad: l.garbled}
-	l.stderr = marks{text: l.text(true), mark: l.marked(true), bad: l.garbled}
+	l.stdout = marks{text: l.textHandler(false), mark: l.markHandler(false), bad: l.failGarbled}
+	l.stderr = marks{text: l.textHandler(true), mark: l.markHandler(true), bad: l.failGarbled}
 	cmd.Args, cmd.Stdin = d.args, l.script
-	cmd.Stdout, cmd.Stderr = l.writer(&l.stdout), l.writer(&l.stderr)
+	cmd.Stdout, cmd.Stderr = l.outputWriter(&l.stdout), l.outputWriter(&l.stderr)
 	unlink := context.AfterFunc(ctx, cancel)
 	process, err := g.Start(following, cmd)
 	if !unlink() && err == nil {
@@ -90,23 +90,23 @@ func startLive(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Comm
 	}
 	if err != nil {
 		cancel()
-		l.script.abandon()
+		l.script.abandonInput()
 		if process != nil {
-			err = errors.Join(err, discard(ctx, process))
+			err = errors.Join(err, discardProcess(ctx, process))
 		}
 		return nil, err
 	}
 	l.process = process
-	go l.follow(following) // ends with the process; close waits for it
-	if err := l.ready(ctx); err != nil {
-		return nil, errors.Join(err, l.kill(ctx))
+	go l.followProcess(following) // ends with the process; close waits for it
+	if err := l.awaitReady(ctx); err != nil {
+		return nil, errors.Join(err, l.killShell(ctx))
 	}
 	l.takeLate() // what the files that a shell reads at its start say
 	return l, nil
 }
 
-// discard kills a process that was started for somebody who had gone.
-func discard(ctx context.Context, p sandpit.Process) error {
+// discardProcess kills a process that was started for somebody who had gone.
+func discardProcess(ctx context.Context, p sandpit.Process) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
 	defer cancel()
 	if err := p.Signal(ctx, sandpit.SIGKILL); sandpit.CodeOf(err) != sandpit.Gone {
@@ -115,20 +115,20 @@ func discard(ctx context.Context, p sandpit.Process) error {
 	return nil
 }
 
-// ready waits for the first answer.
-func (l *live) ready(ctx context.Context) error {
+// awaitReady waits for the first answer.
+func (l *live) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
-	if err := l.script.write(ctx, []byte(l.dialect.prologue)); err != nil {
+	if err := l.script.queueInput(ctx, []byte(l.dialect.prologue)); err != nil {
 		return err
 	}
-	return l.settle(ctx, "")
+	return l.awaitSettled(ctx, "")
 }
 
-// settle returns once the shell has answered a call that does nothing, so that
+// awaitSettled returns once the shell has answered a call that does nothing, so that
 // nothing of an earlier one is on its way. It has the token of that one.
-func (l *live) settle(ctx context.Context, token string) error {
-	a, err := l.begin(ctx, call{token: token, text: ":"}, 0, nil)
+func (l *live) awaitSettled(ctx context.Context, token string) error {
+	a, err := l.beginCall(ctx, call{token: token, text: ":"}, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (l *live) settle(ctx context.Context, token string) error {
 	case <-ctx.Done():
 		return sandpit.Errorf(sandpit.Timeout, "%s does not answer: %w", l.dialect.name, ctx.Err())
 	}
-	l.finish(a)
+	l.finishCall(a)
 	l.dir = a.dir
 	if a.garbled != "" || a.bad {
 		return sandpit.Errorf(sandpit.Unsupported, "%s does not answer as a shell does", l.dialect.name)
@@ -161,9 +161,9 @@ func newToken() string {
 	return hex.EncodeToString(raw)
 }
 
-// begin sends a command. Its outputs are kept within limit bytes each, and told to tell,
+// beginCall sends a command. Its outputs are kept within limit bytes each, and told to tell,
 // which may be nil.
-func (l *live) begin(ctx context.Context, c call, limit int, tell func([]byte)) (*answer, error) {
+func (l *live) beginCall(ctx context.Context, c call, limit int, tell func([]byte)) (*answer, error) {
 	if c.token == "" {
 		c.token = newToken()
 	}
@@ -171,22 +171,22 @@ func (l *live) begin(ctx context.Context, c call, limit int, tell func([]byte)) 
 	account := memory.AccountOf(ctx)
 	a.stdout.kept, a.stderr.kept = memory.NewWindow(account, limit, outputCost), memory.NewWindow(account, limit, outputCost)
 	l.mu.Lock()
-	l.stdout.expect(c.token)
-	l.stderr.expect(c.token)
+	l.stdout.expectToken(c.token)
+	l.stderr.expectToken(c.token)
 	l.call = a
 	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, killWithin)
 	defer cancel()
-	return a, l.script.write(ctx, []byte(l.dialect.script(c)))
+	return a, l.script.queueInput(ctx, []byte(l.dialect.scriptFor(c)))
 }
 
-// finish ends a call: what comes from now on is not its output.
-func (l *live) finish(a *answer) {
+// finishCall ends a call: what comes from now on is not its output.
+func (l *live) finishCall(a *answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.call == a {
-		l.stdout.flush()
-		l.stderr.flush()
+		l.stdout.flushHeld()
+		l.stderr.flushHeld()
 		l.call = nil
 	}
 }
@@ -200,12 +200,12 @@ func (l *live) takeLate() []byte {
 	return late
 }
 
-// writer passes an output of the process on to its marks.
-func (l *live) writer(m *marks) writerFunc {
+// outputWriter passes an output of the process on to its marks.
+func (l *live) outputWriter(m *marks) writerFunc {
 	return func(p []byte) (int, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		m.write(p)
+		m.writeOutput(p)
 		return len(p), nil
 	}
 }
@@ -215,10 +215,10 @@ type writerFunc func([]byte) (int, error)
 // Write implements io.Writer.
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// text returns what takes an output between the marks.
-func (l *live) text(stderr bool) func([]byte) {
+// textHandler returns what takes an output between the marks.
+func (l *live) textHandler(stderr bool) func([]byte) {
 	return func(p []byte) {
-		s := l.section(stderr)
+		s := l.sectionOf(stderr)
 		switch {
 		case s == nil || s.stage == 0 || s.isOver():
 			_, _ = l.between.Write(p) // never fails
@@ -233,7 +233,7 @@ func (l *live) text(stderr bool) func([]byte) {
 	}
 }
 
-func (l *live) section(stderr bool) *section {
+func (l *live) sectionOf(stderr bool) *section {
 	switch {
 	case l.call == nil:
 		return nil
@@ -243,10 +243,10 @@ func (l *live) section(stderr bool) *section {
 	return &l.call.stdout
 }
 
-// marked returns what takes the marks of an output.
-func (l *live) marked(stderr bool) func(byte, string) {
+// markHandler returns what takes the marks of an output.
+func (l *live) markHandler(stderr bool) func(byte, string) {
 	return func(kind byte, payload string) {
-		a, s := l.call, l.section(stderr)
+		a, s := l.call, l.sectionOf(stderr)
 		if s == nil || s.isOver() || kind == markSkip && !a.skipping {
 			return
 		}
@@ -254,38 +254,38 @@ func (l *live) marked(stderr bool) func(byte, string) {
 		if kind == markEnd && !stderr {
 			var ok bool
 			if a.status, a.dir, ok = parseEnd(payload); !ok {
-				l.garbled("an end without a status")
+				l.failGarbled("an end without a status")
 				return
 			}
 		}
 		a.bad = a.bad || kind == markBad
 		if a.stdout.isOver() && a.stderr.isOver() {
-			a.close()
+			a.closeAnswer()
 		}
 	}
 }
 
-// garbled ends a call whose answer makes no sense.
-func (l *live) garbled(reason string) {
+// failGarbled ends a call whose answer makes no sense.
+func (l *live) failGarbled(reason string) {
 	if l.call != nil {
 		l.call.garbled = reason
-		l.call.close()
+		l.call.closeAnswer()
 	}
 }
 
-func (a *answer) close() {
+func (a *answer) closeAnswer() {
 	if !a.over {
 		a.over = true
 		close(a.done)
 	}
 }
 
-// follow waits for the end of the process.
-func (l *live) follow(ctx context.Context) {
+// followProcess waits for the end of the process.
+func (l *live) followProcess(ctx context.Context) {
 	defer close(l.ended)
 	defer l.cancel()
 	l.status, l.err = l.process.Wait(ctx)
-	l.script.abandon()
+	l.script.abandonInput()
 	if l.err != nil && ctx.Err() == nil {
 		l.err = whyGone(ctx, l.guest, l.err)
 		if sandpit.CodeOf(l.err) == sandpit.Gone {
@@ -305,9 +305,9 @@ func whyGone(ctx context.Context, g sandpit.Guest, err error) error {
 	return err
 }
 
-// kill ends the shell and all that it started and did not detach itself, and waits
+// killShell ends the shell and all that it started and did not detach itself, and waits
 // for that within a bound.
-func (l *live) kill(ctx context.Context) error {
+func (l *live) killShell(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
 	defer cancel()
 	defer func() {

@@ -20,14 +20,14 @@ type marks struct {
 	held []byte                          // may be, or is, the beginning of a mark
 }
 
-// expect looks for another token from now on.
-func (m *marks) expect(token string) {
-	m.flush()
+// expectToken looks for another token from now on.
+func (m *marks) expectToken(token string) {
+	m.flushHeld()
 	m.edge = []byte(separator + token)
 }
 
-// write takes what the shell put out.
-func (m *marks) write(p []byte) {
+// writeOutput takes what the shell put out.
+func (m *marks) writeOutput(p []byte) {
 	data := p
 	if len(m.held) > 0 {
 		data = slices.Concat(m.held, p)
@@ -36,12 +36,12 @@ func (m *marks) write(p []byte) {
 	for len(data) > 0 {
 		i := bytes.Index(data, m.edge)
 		if i < 0 || len(m.edge) == 0 {
-			keep := m.partial(data)
-			m.emit(data[:len(data)-keep])
+			keep := m.partialMark(data)
+			m.emitText(data[:len(data)-keep])
 			m.held = bytes.Clone(data[len(data)-keep:])
 			return
 		}
-		m.emit(data[:i])
+		m.emitText(data[:i])
 		data = data[i:]
 		rest := data[len(m.edge):]
 		end := bytes.Index(rest, m.edge)
@@ -59,21 +59,21 @@ func (m *marks) write(p []byte) {
 	}
 }
 
-// flush gives back what was held since it might have become a mark.
-func (m *marks) flush() {
+// flushHeld gives back what was held since it might have become a mark.
+func (m *marks) flushHeld() {
 	held := m.held
 	m.held = nil
-	m.emit(held)
+	m.emitText(held)
 }
 
-func (m *marks) emit(b []byte) {
+func (m *marks) emitText(b []byte) {
 	if len(b) > 0 {
 		m.text(b)
 	}
 }
 
-// partial returns how many bytes at the end of data may begin a mark.
-func (m *marks) partial(data []byte) int {
+// partialMark returns how many bytes at the end of data may begin a mark.
+func (m *marks) partialMark(data []byte) int {
 	for n := min(len(data), len(m.edge)-1); n > 0; n-- {
 		if bytes.HasSuffix(data, m.edge[:n]) {
 			return n

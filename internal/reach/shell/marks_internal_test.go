@@ -21,7 +21,7 @@ func (h *heard) marks(token string) *marks {
 		mark: func(kind byte, payload string) { fmt.Fprintf(h, "{%c%s}", kind, payload) },
 		bad:  func(string) { h.WriteString("{bad}") },
 	}
-	m.expect(token)
+	m.expectToken(token)
 	return m
 }
 
@@ -35,9 +35,9 @@ func TestMarksAreFoundWhereverTheyAreCut(t *testing.T) {
 		var h heard
 		m := h.marks(testToken)
 		for i := 0; i < len(in); i += size {
-			m.write([]byte(in[i:min(len(in), i+size)]))
+			m.writeOutput([]byte(in[i:min(len(in), i+size)]))
 		}
-		m.flush()
+		m.flushHeld()
 		if got := h.String(); got != want {
 			t.Fatalf("in pieces of %d: got %q, want %q", size, got, want)
 		}
@@ -53,8 +53,8 @@ func TestMarksThatCannotBe(t *testing.T) {
 	} {
 		var h heard
 		m := h.marks(testToken)
-		m.write([]byte(in))
-		m.flush()
+		m.writeOutput([]byte(in))
+		m.flushHeld()
 		got := h.String()
 		if !strings.HasPrefix(got, strings.TrimSuffix(want, "{bad}")) || strings.Contains(want, "bad") != strings.Contains(got, "bad") {
 			t.Errorf("%.80q: got %.80q, want %q", in, got, want)
@@ -86,13 +86,13 @@ func FuzzMarks(f *testing.F) {
 		m := h.marks(testToken)
 		for rest, r := []byte(in), rand.New(rand.NewPCG(seed, 0)); len(rest) > 0; {
 			n := 1 + r.IntN(len(rest))
-			m.write(rest[:n])
+			m.writeOutput(rest[:n])
 			rest = rest[n:]
 			if len(m.held) > maxPayload+2*len(m.edge) {
 				t.Fatalf("holds %d bytes", len(m.held))
 			}
 		}
-		m.flush()
+		m.flushHeld()
 		if got := h.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -106,18 +106,18 @@ func FuzzHostileMarks(f *testing.F) {
 	f.Add([]byte(separator+testToken), []byte(wrap("B")+wrap("E999 /")))
 	f.Fuzz(func(t *testing.T, stdout, stderr []byte) {
 		l := &live{between: memory.NewWindow(nil, 100, 1)}
-		l.stdout = marks{text: l.text(false), mark: l.marked(false), bad: l.garbled}
-		l.stderr = marks{text: l.text(true), mark: l.marked(true), bad: l.garbled}
+		l.stdout = marks{text: l.textHandler(false), mark: l.markHandler(false), bad: l.failGarbled}
+		l.stderr = marks{text: l.textHandler(true), mark: l.markHandler(true), bad: l.failGarbled}
 		a := &answer{complaint: memory.NewWindow(nil, 100, 1), done: make(chan struct{})}
 		a.stdout.kept, a.stderr.kept = memory.NewWindow(nil, 100, 1), memory.NewWindow(nil, 100, 1)
 		l.call = a
-		l.stdout.expect(testToken)
-		l.stderr.expect(testToken)
+		l.stdout.expectToken(testToken)
+		l.stderr.expectToken(testToken)
 		for _, p := range [][]byte{stdout, stdout} {
-			_, _ = l.writer(&l.stdout).Write(p)
-			_, _ = l.writer(&l.stderr).Write(stderr)
+			_, _ = l.outputWriter(&l.stdout).Write(p)
+			_, _ = l.outputWriter(&l.stderr).Write(stderr)
 		}
-		l.finish(a)
+		l.finishCall(a)
 		if a.status < 0 || a.status > 255 || len(a.stdout.kept.Bytes()) > 200 || len(l.takeLate()) > 200 {
 			t.Errorf("%+v", a)
 		}
@@ -133,7 +133,7 @@ func TestRingKeepsTheEnd(t *testing.T) {
 		_, _ = r.Write(piece)
 		all = append(all, piece...)
 		for _, offset := range []int64{-1, 0, int64(len(all)) - 3, int64(len(all)), 1 << 40} {
-			chunk, _ := r.read(offset, 5)
+			chunk, _ := r.readAt(offset, 5)
 			first := int64(max(0, len(all)-10))
 			at := min(max(offset, first), int64(len(all)))
 			if chunk.Offset != at || chunk.Next != at+int64(len(chunk.Data)) || len(chunk.Data) != int(min(5, int64(len(all))-at)) ||
@@ -142,11 +142,11 @@ func TestRingKeepsTheEnd(t *testing.T) {
 			}
 		}
 	}
-	r.end()
-	if chunk, _ := r.read(int64(len(all))-1, 5); !chunk.Ended || len(chunk.Data) != 1 {
+	r.endWriting()
+	if chunk, _ := r.readAt(int64(len(all))-1, 5); !chunk.Ended || len(chunk.Data) != 1 {
 		t.Errorf("at the end: %+v", chunk)
 	}
-	if chunk, _ := r.read(int64(len(all))-3, 2); chunk.Ended {
+	if chunk, _ := r.readAt(int64(len(all))-3, 2); chunk.Ended {
 		t.Errorf("before the end: %+v", chunk)
 	}
 }
@@ -163,21 +163,21 @@ func TestRingStaysWithinItsAccount(t *testing.T) {
 	for at := 0; at < len(all); at += 5000 {
 		_, _ = r.Write(all[at:min(len(all), at+5000)])
 	}
-	chunk, _ := r.read(0, 10<<20)
+	chunk, _ := r.readAt(0, 10<<20)
 	if n := len(chunk.Data); n < 128<<10 || n > 256<<10 || chunk.Next != int64(len(all)) || !bytes.Equal(chunk.Data, all[chunk.Offset:]) {
 		t.Errorf("%d bytes are kept, from %d to %d; want the last ones, about 256 KiB", n, chunk.Offset, chunk.Next)
 	}
 	if own, _ := budget.Used("alice"); own > 256<<10 {
 		t.Errorf("%d bytes are reserved", own)
 	}
-	r.release()
+	r.releaseMemory()
 	if account.Used() != 0 {
 		t.Errorf("%d bytes are reserved at the end", account.Used())
 	}
 	other := newRing(10<<20, account)
 	account.Close()
 	_, _ = other.Write(all)
-	if chunk, _ := other.read(0, 10<<20); len(chunk.Data) == 0 || len(chunk.Data) > firstRingPage || !bytes.Equal(chunk.Data, all[chunk.Offset:]) {
+	if chunk, _ := other.readAt(0, 10<<20); len(chunk.Data) == 0 || len(chunk.Data) > firstRingPage || !bytes.Equal(chunk.Data, all[chunk.Offset:]) {
 		t.Errorf("without an account %d bytes are kept, want a few", len(chunk.Data))
 	}
 }

@@ -44,7 +44,7 @@ func (r *ring) Write(p []byte) (int, error) {
 		}
 	}
 	for len(p) > 0 {
-		page := r.page(len(p))
+		page := r.writablePage(len(p))
 		m := min(len(p), cap(*page)-len(*page))
 		*page = append(*page, p[:m]...)
 		r.kept, p = r.kept+m, p[m:]
@@ -52,18 +52,18 @@ func (r *ring) Write(p []byte) (int, error) {
 			r.dropPage()
 		}
 	}
-	r.wake()
+	r.wakeReaders()
 	return n, nil
 }
 
-// page returns the page to write to, which has room for a byte or more. The lock is held.
-func (r *ring) page(more int) *[]byte {
+// writablePage returns the page to write to, which has room for a byte or more. The lock is held.
+func (r *ring) writablePage(more int) *[]byte {
 	if n := len(r.pages); n > 0 {
 		last := &r.pages[n-1]
 		switch {
 		case len(*last) < cap(*last):
 			return last
-		case cap(*last) < ringPage && r.reserve(cap(*last)):
+		case cap(*last) < ringPage && r.reserveMemory(cap(*last)):
 			grown := make([]byte, len(*last), 2*cap(*last))
 			copy(grown, *last)
 			*last = grown
@@ -74,7 +74,7 @@ func (r *ring) page(more int) *[]byte {
 	if len(r.pages) > 0 || more > ringPage/2 {
 		size = ringPage
 	}
-	if r.reserve(size) {
+	if r.reserveMemory(size) {
 		r.pages = append(r.pages, make([]byte, 0, size))
 		return &r.pages[len(r.pages)-1]
 	}
@@ -88,7 +88,7 @@ func (r *ring) page(more int) *[]byte {
 	return &r.pages[len(r.pages)-1]
 }
 
-func (r *ring) reserve(size int) bool {
+func (r *ring) reserveMemory(size int) bool {
 	if r.account.Reserve(int64(size)) != nil {
 		return false
 	}
@@ -105,8 +105,8 @@ func (r *ring) dropPage() {
 	r.account.Return(size)
 }
 
-// release forgets everything.
-func (r *ring) release() {
+// releaseMemory forgets everything.
+func (r *ring) releaseMemory() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.pages) > 0 {
@@ -114,15 +114,15 @@ func (r *ring) release() {
 	}
 }
 
-// end says that nothing more will be written.
-func (r *ring) end() {
+// endWriting says that nothing more will be written.
+func (r *ring) endWriting() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended = true
-	r.wake()
+	r.wakeReaders()
 }
 
-func (r *ring) wake() {
+func (r *ring) wakeReaders() {
 	close(r.changed)
 	r.changed = make(chan struct{})
 }
@@ -139,9 +139,9 @@ type Chunk struct {
 	Ended bool `json:"ended,omitempty"`
 }
 
-// read returns up to most bytes from offset on, and what to wait for if there are
+// readAt returns up to most bytes from offset on, and what to wait for if there are
 // none yet.
-func (r *ring) read(offset int64, most int) (Chunk, <-chan struct{}) {
+func (r *ring) readAt(offset int64, most int) (Chunk, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	first := r.size - int64(min(r.kept, r.limit))
@@ -168,7 +168,7 @@ func (r *ring) copyFrom(skipped, most int) (data []byte) {
 	return data
 }
 
-func (r *ring) written() int64 {
+func (r *ring) writtenBytes() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.size

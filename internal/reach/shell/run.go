@@ -20,7 +20,7 @@ import (
 // Conflict: the session is busy, if it refuses then. Gone: the session is closed, or
 // the sandbox has ended.
 func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
-	if err := r.validate(); err != nil {
+	if err := r.validateRequest(); err != nil {
 		return Result{}, err
 	}
 	if r.Timeout == 0 {
@@ -29,8 +29,8 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 	if r.MaxOutput == 0 {
 		r.MaxOutput = s.o.MaxOutput
 	}
-	defer s.use()()
-	release, err := s.take(ctx)
+	defer s.beginUse()()
+	release, err := s.lockShell(ctx)
 	if release != nil {
 		defer release()
 	}
@@ -42,16 +42,16 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 	}
 	c := call{text: r.Command, merged: !r.SeparateStderr, status: s.status}
 	if len(r.Command) > s.dialect.inline {
-		if c.file, err = s.put(ctx, []byte(r.Command)); err != nil {
-			return Result{}, s.noticed(err)
+		if c.file, err = s.putFile(ctx, []byte(r.Command)); err != nil {
+			return Result{}, s.noteGone(err)
 		}
-		defer s.remove(ctx, c.file)
+		defer s.removeFile(ctx, c.file)
 	}
 	if len(r.Stdin) > 0 {
-		if c.stdin, err = s.put(ctx, r.Stdin); err != nil {
-			return Result{}, s.noticed(err)
+		if c.stdin, err = s.putFile(ctx, r.Stdin); err != nil {
+			return Result{}, s.noteGone(err)
 		}
-		defer s.remove(ctx, c.stdin)
+		defer s.removeFile(ctx, c.stdin)
 	}
 	// The guest sees the shell, and not what the shell reads.
 	to, began := sandpit.ObserverOf(s.guest), time.Now()
@@ -65,14 +65,14 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 		}
 	}
 	to.Called(ctx, seen)
-	result, err := s.run(ctx, r, c)
+	result, err := s.runLocked(ctx, r, c)
 	to.Ended(ctx, time.Since(began), sandpit.ExitStatus{Code: result.ExitCode}, err)
 	return result, err
 }
 
-// run runs a command for the one whose turn it is.
-func (s *Session) run(ctx context.Context, r RunRequest, c call) (Result, error) {
-	fresh, err := s.ensure(ctx)
+// runLocked runs a command for the one whose turn it is.
+func (s *Session) runLocked(ctx context.Context, r RunRequest, c call) (Result, error) {
+	fresh, err := s.ensureShell(ctx)
 	if err != nil {
 		return Result{Fresh: fresh}, err
 	}
@@ -81,28 +81,28 @@ func (s *Session) run(ctx context.Context, r RunRequest, c call) (Result, error)
 	}
 	fresh = fresh || s.unsaid.fresh
 	began := time.Now()
-	a, err := s.shell.begin(ctx, c, r.MaxOutput, r.Output)
+	a, err := s.shell.beginCall(ctx, c, r.MaxOutput, r.Output)
 	if err != nil && sandpit.CodeOf(err) != sandpit.Gone { // Gone is told below, with its reason
-		err = errors.Join(err, s.shell.kill(ctx))
+		err = errors.Join(err, s.shell.killShell(ctx))
 		s.shell = nil
 		return Result{Outcome: Lost, StateLost: true}, err
 	}
-	outcome, cause := s.await(ctx, a, r.Timeout, began)
+	outcome, cause := s.awaitAnswer(ctx, a, r.Timeout, began)
 	result := Result{Outcome: outcome, Fresh: fresh, Duration: time.Since(began)}
 	result.TimedOut = sandpit.CodeOf(cause) == sandpit.Timeout && ctx.Err() == nil
-	s.shell.finish(a)
+	s.shell.finishCall(a)
 	result.Late = slices.Concat(s.unsaid.late, s.shell.takeLate())
 	s.unsaid = unsaid{}
-	s.collect(a, &result)
+	s.collectResult(a, &result)
 	if cause == nil && a.bad {
 		text := strings.TrimSpace(strings.ToValidUTF8(string(a.complaint.Bytes()), "\uFFFD"))
 		cause = sandpit.Errorf(sandpit.Invalid, "the shell cannot parse the command: %s", text)
 	}
-	return result, s.noticed(cause)
+	return result, s.noteGone(cause)
 }
 
-// ensure makes sure that there is a shell.
-func (s *Session) ensure(ctx context.Context) (fresh bool, err error) {
+// ensureShell makes sure that there is a shell.
+func (s *Session) ensureShell(ctx context.Context) (fresh bool, err error) {
 	if s.shell != nil {
 		select {
 		case <-s.shell.ended: // between two commands
@@ -112,21 +112,21 @@ func (s *Session) ensure(ctx context.Context) (fresh bool, err error) {
 			return false, nil
 		}
 	}
-	return true, s.start(ctx)
+	return true, s.startShell(ctx)
 }
 
-// await waits for the end of a call, and stops it if it must.
-func (s *Session) await(ctx context.Context, a *answer, limit time.Duration, began time.Time) (Outcome, error) {
+// awaitAnswer waits for the end of a call, and stops it if it must.
+func (s *Session) awaitAnswer(ctx context.Context, a *answer, limit time.Duration, began time.Time) (Outcome, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var cause error
 	select {
 	case <-a.done:
-		return s.completed(ctx, a)
+		return s.completeCall(ctx, a)
 	case <-s.shell.ended:
 		return s.shellEnded(a)
 	case <-s.closing:
-		return Lost, errors.Join(s.closedError(), s.shell.kill(ctx))
+		return Lost, errors.Join(s.closedError(), s.shell.killShell(ctx))
 	case <-ctx.Done():
 		cause = ctx.Err()
 	case <-timer.C:
@@ -135,24 +135,24 @@ func (s *Session) await(ctx context.Context, a *answer, limit time.Duration, beg
 	if s.shell.isOver(a) { // just in time
 		select {
 		case <-a.done:
-			return s.completed(ctx, a)
+			return s.completeCall(ctx, a)
 		default:
 			return s.shellEnded(a)
 		}
 	}
-	outcome, err := s.shell.stop(ctx, a, began, s.o.Grace)
+	outcome, err := s.shell.stopCall(ctx, a, began, s.o.Grace)
 	if sandpit.CodeOf(err) == sandpit.Gone {
 		return outcome, err
 	}
 	if sandpit.CodeOf(cause) == sandpit.Timeout && ctx.Err() == nil {
-		cause = sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "%w and was stopped: %s", cause, outcome.sentence()),
+		cause = sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "%w and was stopped: %s", cause, outcome.describeState()),
 			"give it more time, or start it as a job")
 	}
 	return outcome, errors.Join(cause, err)
 }
 
-// sentence says what an outcome means for the state of the shell.
-func (o Outcome) sentence() string {
+// describeState says what an outcome means for the state of the shell.
+func (o Outcome) describeState() string {
 	switch o {
 	case Interrupted:
 		return "an interrupt ended it, the shell goes on"
@@ -165,13 +165,13 @@ func (o Outcome) sentence() string {
 	}
 }
 
-// completed is a call that ended by itself.
-func (s *Session) completed(ctx context.Context, a *answer) (Outcome, error) {
+// completeCall is a call that ended by itself.
+func (s *Session) completeCall(ctx context.Context, a *answer) (Outcome, error) {
 	if a.garbled == "" {
 		return Completed, nil
 	}
 	err := sandpit.Errorf(sandpit.Internal, "the shell answers what makes no sense (%s) and was killed", a.garbled)
-	return Lost, errors.Join(err, s.shell.kill(ctx))
+	return Lost, errors.Join(err, s.shell.killShell(ctx))
 }
 
 // shellEnded is a call that ended the shell, or during which the sandbox ended.
@@ -186,8 +186,8 @@ func (s *Session) shellEnded(a *answer) (Outcome, error) {
 	return Ended, nil
 }
 
-// collect puts what a call said into its result, and keeps what the next one needs.
-func (s *Session) collect(a *answer, r *Result) {
+// collectResult puts what a call said into its result, and keeps what the next one needs.
+func (s *Session) collectResult(a *answer, r *Result) {
 	l := s.shell
 	l.mu.Lock()
 	r.Stdout, r.StdoutSize = a.stdout.kept.Bytes(), a.stdout.kept.Size()

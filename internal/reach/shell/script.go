@@ -57,7 +57,7 @@ const driverRead = `while ((${#__sandpit[1]} < __sandpit)); do ` +
 	`__sandpit[2]=; builtin read -r -N "$((__sandpit - ${#__sandpit[1]}))" -u 249 "__sandpit[2]" || (($? > 128)) || exit; ` +
 	`__sandpit[1]+=${__sandpit[2]}; done; `
 
-func bash() dialect {
+func bashDialect() dialect {
 	return dialect{
 		name: "bash", args: []string{"bash", "--noprofile", "--norc", "-c", driver, "bash"},
 		interactive: []string{"bash", "-i"},
@@ -74,15 +74,15 @@ func bash() dialect {
 	}
 }
 
-// posix reads its script from the standard input, byte by byte. It takes descriptors of
+// posixDialect reads its script from the standard input, byte by byte. It takes descriptors of
 // one digit only, and has nothing that leaves all functions.
-func posix() dialect {
+func posixDialect() dialect {
 	return dialect{
 		name: "sh", args: []string{"sh"}, interactive: []string{"sh", "-i"},
 		stdout: "7", stderr: "8", closed: "7>&- 8>&-",
 		prologue: "exec 7>&1 8>&2; trap 'break 9999 2>/dev/null' INT\n",
 		frame:    func(script string) string { return script + "\n" },
-		quote:    quote, inline: 4 << 10, quick: func(string) string { return "" },
+		quote:    quoteWord, inline: 4 << 10, quick: func(string) string { return "" },
 		status: func(code int) string { return `(\exit ` + strconv.Itoa(code) + `)` },
 	}
 }
@@ -115,10 +115,12 @@ type call struct {
 	status int  // of the command before, for $?
 }
 
-// script is what a shell must read to run c. It is one compound command.
-func (d dialect) script(c call) string {
+// scriptFor is what a shell must read to run c. It is one compound command.
+func (d dialect) scriptFor(c call) string {
 	toOut, toErr := " >&"+d.stdout, " >&"+d.stderr
-	both := func(kind rune) string { return mark(c.token, kind) + toOut + "; " + mark(c.token, kind) + toErr + "; " }
+	both := func(kind rune) string {
+		return markCommand(c.token, kind) + toOut + "; " + markCommand(c.token, kind) + toErr + "; "
+	}
 	text, check, stdin, stderr := `"$(\command cat `+c.file+`)"`+d.quote(end), "", "/dev/null", d.stderr
 	if c.file == "" {
 		text = d.quote(c.text + end)
@@ -137,32 +139,32 @@ func (d dialect) script(c call) string {
 		earlier = d.status(c.status) + ` || `
 	}
 	var b strings.Builder
-	b.WriteString(`{ if ` + check + `{ ` + both(markCheck) + d.check(text) + ` 2>&` + d.stderr + `; }; `)
+	b.WriteString(`{ if ` + check + `{ ` + both(markCheck) + d.checkCommand(text) + ` 2>&` + d.stderr + `; }; `)
 	// The loop is what an interrupt, or a stray break, leaves.
 	b.WriteString(`then for _ in 1; do ` + both(markBegin) + earlier + `\eval ` + text +
 		` <` + stdin + toOut + ` 2>&` + stderr + " " + d.closed + `; done; `)
 	b.WriteString(`\command \printf '\036` + c.token + string(markEnd) + `%s %s\036` + c.token + `' "$?" "${PWD-}"` + toOut + `; ` +
-		mark(c.token, markEnd) + toErr + `; `)
+		markCommand(c.token, markEnd) + toErr + `; `)
 	b.WriteString(`else ` + both(markBad) + `fi; } >/dev/null 2>&1`)
 	return d.frame(b.String())
 }
 
-// check is a command that succeeds if a quoted text can be parsed. It has a process of its
+// checkCommand is a command that succeeds if a quoted text can be parsed. It has a process of its
 // own: some shells end at what they cannot parse. The first line of what is evaluated makes
 // the others be parsed only. Patterns that a command may switch on itself are let through.
-func (d dialect) check(text string) string {
+func (d dialect) checkCommand(text string) string {
 	return `({ \set +x; } 2>/dev/null; ` + d.parser + `\eval ` + d.quote("\\set -n\n") + text + `) </dev/null >/dev/null`
 }
 
-// skipped is what a shell must read after an interrupt.
-func (d dialect) skipped(token string) string {
-	return d.frame(mark(token, markSkip) + ` >&` + d.stdout + "; " + mark(token, markSkip) + ` >&` + d.stderr)
+// skipScript is what a shell must read after an interrupt.
+func (d dialect) skipScript(token string) string {
+	return d.frame(markCommand(token, markSkip) + ` >&` + d.stdout + "; " + markCommand(token, markSkip) + ` >&` + d.stderr)
 }
 
-// mark is a command that writes a mark.
-func mark(token string, kind rune) string {
+// markCommand is a command that writes a mark.
+func markCommand(token string, kind rune) string {
 	return `\command \printf '\036` + token + string(kind) + `\036` + token + `'`
 }
 
-// quote makes one word of s for a shell.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// quoteWord makes one word of s for a shell.
+func quoteWord(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

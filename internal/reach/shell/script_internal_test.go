@@ -21,7 +21,7 @@ func TestBashReadsMessagesThroughInterrupts(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	d := bash()
+	d := bashDialect()
 	shell := exec.CommandContext(ctx, d.args[0], d.args[1:]...)
 	stdin, err := shell.StdinPipe()
 	if err != nil {
@@ -127,7 +127,7 @@ func TestQuickCheckIsSound(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))
 	ran := filepath.Join(t.TempDir(), "ran")
-	d := bash()
+	d := bashDialect()
 	var messages strings.Builder
 	var texts []string
 	for range 2000 {
@@ -137,7 +137,7 @@ func TestQuickCheckIsSound(t *testing.T) {
 		}
 		if quick := quickCheck(text.String()); quick != "" && len(texts) < 400 {
 			texts = append(texts, text.String())
-			full := d.check(d.quote(text.String() + end))
+			full := d.checkCommand(d.quote(text.String() + end))
 			messages.WriteString(d.frame("{ if " + quick + " ; then if " + full + "; then echo right; else printf 'took %s\\n' " + d.quote(text.String()) + "; fi; else echo right; fi; } >&250"))
 			messages.WriteString(d.frame("for i in next; do echo $i; done >&250"))
 		}

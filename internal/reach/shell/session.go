@@ -102,7 +102,7 @@ type RunRequest struct {
 	Output func([]byte) `json:"-"`
 }
 
-func (r RunRequest) validate() error {
+func (r RunRequest) validateRequest() error {
 	switch {
 	case len(r.Command) > maxCommand:
 		return sandpit.Errorf(sandpit.Invalid, "the command has %d bytes, at most %d are allowed", len(r.Command), maxCommand)
@@ -190,7 +190,7 @@ type unsaid struct {
 // Invalid: the options can never work. NotFound: the sandbox has no shell. Errors as
 // of sandpit.Processes.Start.
 func Open(ctx context.Context, g sandpit.Guest, o Options) (*Session, error) {
-	return open(ctx, g, newID(), o, surroundings{})
+	return openSession(ctx, g, newID(), o, surroundings{})
 }
 
 func newID() string {
@@ -205,8 +205,8 @@ type surroundings struct {
 	memory *memory.Account
 }
 
-// open is Open for a session with an ID. The account is closed also after an error.
-func open(ctx context.Context, g sandpit.Guest, id string, o Options, around surroundings) (*Session, error) {
+// openSession is Open for a session with an ID. The account is closed also after an error.
+func openSession(ctx context.Context, g sandpit.Guest, id string, o Options, around surroundings) (*Session, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		around.memory.Close()
@@ -220,7 +220,7 @@ func open(ctx context.Context, g sandpit.Guest, id string, o Options, around sur
 	s.jobs.max = o.MaxJobs
 	err = s.memory.Reserve(sessionCost)
 	if err == nil {
-		err = s.start(ctx)
+		err = s.startShell(ctx)
 	}
 	if err != nil {
 		s.memory.Close()
@@ -256,7 +256,7 @@ func (s *Session) Info() Info {
 	defer s.mu.Unlock()
 	info := Info{
 		ID: s.id, Shell: s.name, Cwd: s.cwd, CreatedAt: s.created, LastUsed: s.lastUsed,
-		Runs: s.runs, Waiting: s.waiting, Jobs: s.jobs.running(), Closed: s.reason != nil,
+		Runs: s.runs, Waiting: s.waiting, Jobs: s.jobs.countRunning(), Closed: s.reason != nil,
 	}
 	if s.reason != nil {
 		info.Reason = s.reason.Error()
@@ -264,16 +264,16 @@ func (s *Session) Info() Info {
 	return info
 }
 
-// start starts a shell for the one whose turn it is.
-func (s *Session) start(ctx context.Context) error {
+// startShell starts a shell for the one whose turn it is.
+func (s *Session) startShell(ctx context.Context) error {
 	var choice []dialect
-	for _, d := range []dialect{bash(), posix()} {
+	for _, d := range []dialect{bashDialect(), posixDialect()} {
 		known := s.dialect == nil || s.dialect.name == d.name
 		if known && (s.o.Shell == "" || s.o.Shell == d.name) {
 			choice = append(choice, d)
 		}
 	}
-	cmd := sandpit.Command{Dir: s.o.Dir, User: s.o.User, Env: s.environment()}
+	cmd := sandpit.Command{Dir: s.o.Dir, User: s.o.User, Env: s.startEnv()}
 	var err error
 	for _, d := range choice {
 		s.shell, err = startLive(ctx, s.guest, d, cmd, s.sandboxGone)
@@ -295,7 +295,7 @@ func (s *Session) start(ctx context.Context) error {
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		err = sandpit.WithHint(err, "a session needs a shell in the image; programs can be started without one")
 	}
-	return s.noticed(err)
+	return s.noteGone(err)
 }
 
 // makeDir makes the directory of the session if it is missing.
@@ -307,9 +307,9 @@ func (s *Session) makeDir(ctx context.Context) error {
 	return err
 }
 
-// environment is what the shell is started with. PWD makes it call a directory by
+// startEnv is what the shell is started with. PWD makes it call a directory by
 // the name that the caller gave it.
-func (s *Session) environment() map[string]string {
+func (s *Session) startEnv() map[string]string {
 	env := map[string]string{"TERM": "dumb"}
 	if s.o.Dir != "" {
 		env["PWD"] = s.o.Dir
@@ -318,18 +318,18 @@ func (s *Session) environment() map[string]string {
 	return env
 }
 
-func (s *Session) sandboxGone(err error) { _ = s.noticed(err) }
+func (s *Session) sandboxGone(err error) { _ = s.noteGone(err) }
 
-// noticed passes err on and tells the owner when the sandbox has ended.
-func (s *Session) noticed(err error) error {
+// noteGone passes err on and tells the owner when the sandbox has ended.
+func (s *Session) noteGone(err error) error {
 	if sandpit.CodeOf(err) == sandpit.Gone && s.onGone != nil {
 		s.onGone(err)
 	}
 	return err
 }
 
-// take waits for the shell. The caller gives the turn back by calling release.
-func (s *Session) take(ctx context.Context) (release func(), err error) {
+// lockShell waits for the shell. The caller gives the turn back by calling release.
+func (s *Session) lockShell(ctx context.Context) (release func(), err error) {
 	if s.o.RefuseBusy {
 		select {
 		case s.turn <- struct{}{}:
@@ -356,8 +356,8 @@ func (s *Session) closedError() error {
 	return s.reason
 }
 
-// use counts the callers, so that a session at work does not look idle.
-func (s *Session) use() (done func()) {
+// beginUse counts the callers, so that a session at work does not look idle.
+func (s *Session) beginUse() (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting++
@@ -369,14 +369,14 @@ func (s *Session) use() (done func()) {
 	}
 }
 
-// put writes content to a new file that only the session's user may read.
-func (s *Session) put(ctx context.Context, content []byte) (name string, err error) {
+// putFile writes content to a new file that only the session's user may read.
+func (s *Session) putFile(ctx context.Context, content []byte) (name string, err error) {
 	name = "/tmp/.sandpit-" + newToken()
 	err = s.guest.WriteFile(ctx, s.o.User, name, bytes.NewReader(content), sandpit.WriteOptions{Mode: 0o600})
 	return name, err
 }
 
-func (s *Session) remove(ctx context.Context, name string) {
+func (s *Session) removeFile(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanWithin)
 	defer cancel()
 	// The file does no harm, and what is wrong with the sandbox shows elsewhere.

@@ -65,7 +65,7 @@ func NewSessions(g sandpit.Guest, o SetOptions) *Sessions {
 	}
 	set := &Sessions{guest: g, o: o, stop: make(chan struct{}), open: make(map[string]*Session)}
 	if o.IdleTimeout > 0 {
-		set.wg.Go(set.sweep)
+		set.wg.Go(set.closeIdle)
 	}
 	return set
 }
@@ -84,14 +84,14 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	if !namePattern.MatchString(name) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "session %q: want a name of up to 64 letters, digits, _ . and -", name)
 	}
-	if err := set.reserve(name); err != nil {
+	if err := set.reserveName(name); err != nil {
 		return nil, err
 	}
 	var account *memory.Account
 	if set.o.Memory != nil {
 		account = set.o.Memory()
 	}
-	s, err := open(ctx, set.guest, name, o, surroundings{onGone: set.Ended, memory: account})
+	s, err := openSession(ctx, set.guest, name, o, surroundings{onGone: set.Ended, memory: account})
 	set.mu.Lock()
 	if err == nil && set.reason == nil {
 		set.open[name] = s
@@ -102,13 +102,13 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	reason := set.reason
 	set.mu.Unlock()
 	if err == nil { // the set was closed meanwhile
-		err = errors.Join(reason, s.close(reason))
+		err = errors.Join(reason, s.closeSession(reason))
 	}
 	return nil, err
 }
 
-// reserve keeps a place for a session.
-func (set *Sessions) reserve(name string) error {
+// reserveName keeps a place for a session.
+func (set *Sessions) reserveName(name string) error {
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	if set.reason != nil {
@@ -146,7 +146,7 @@ func (set *Sessions) Get(name string) (*Session, error) {
 // List describes the open sessions, oldest first.
 func (set *Sessions) List() []Info {
 	var list []Info
-	for _, s := range set.all() {
+	for _, s := range set.allSessions() {
 		list = append(list, s.Info())
 	}
 	slices.SortFunc(list, func(a, b Info) int {
@@ -155,7 +155,7 @@ func (set *Sessions) List() []Info {
 	return list
 }
 
-func (set *Sessions) all() []*Session {
+func (set *Sessions) allSessions() []*Session {
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	list := make([]*Session, 0, len(set.open))
@@ -174,11 +174,11 @@ func (set *Sessions) CloseSession(name string) error {
 	if err != nil {
 		return err
 	}
-	return set.bury(s, errClosed())
+	return set.closeAndRemember(s, errClosed())
 }
 
-// bury closes a session and remembers why.
-func (set *Sessions) bury(s *Session, reason error) error {
+// closeAndRemember closes a session and remembers why.
+func (set *Sessions) closeAndRemember(s *Session, reason error) error {
 	set.mu.Lock()
 	if set.open[s.id] == s {
 		delete(set.open, s.id)
@@ -186,12 +186,12 @@ func (set *Sessions) bury(s *Session, reason error) error {
 		set.closed = set.closed[max(0, len(set.closed)-mostTombs):]
 	}
 	set.mu.Unlock()
-	return s.close(reason)
+	return s.closeSession(reason)
 }
 
 // Close closes all sessions and waits for them. It is idempotent.
 func (set *Sessions) Close() error {
-	return set.shut(sandpit.Errorf(sandpit.Gone, "the sessions of the sandbox are closed"), true)
+	return set.closeAll(sandpit.Errorf(sandpit.Gone, "the sessions of the sandbox are closed"), true)
 }
 
 // Reason says why the set is closed, or is about to be; nil if it is not.
@@ -201,9 +201,9 @@ func (set *Sessions) Reason() error {
 	return set.reason
 }
 
-// shut closes the set; one that ends with the sandbox is closed from inside, by
+// closeAll closes the set; one that ends with the sandbox is closed from inside, by
 // one of its own goroutines, which is not waited for.
-func (set *Sessions) shut(reason error, wait bool) error {
+func (set *Sessions) closeAll(reason error, wait bool) error {
 	set.mu.Lock()
 	if set.reason == nil {
 		set.reason = reason
@@ -212,10 +212,10 @@ func (set *Sessions) shut(reason error, wait bool) error {
 	set.mu.Unlock()
 	set.stopOnce.Do(func() { close(set.stop) })
 	var wg sync.WaitGroup
-	list := set.all()
+	list := set.allSessions()
 	errs := make([]error, len(list))
 	for i, s := range list {
-		wg.Go(func() { errs[i] = set.bury(s, reason) })
+		wg.Go(func() { errs[i] = set.closeAndRemember(s, reason) })
 	}
 	wg.Wait()
 	if wait {
@@ -235,12 +235,12 @@ func (set *Sessions) Ended(reason error) {
 	}
 	set.reason = reason
 	set.wg.Go(func() {
-		_ = set.shut(reason, false) // there is nothing left to close but our own side
+		_ = set.closeAll(reason, false) // there is nothing left to close but our own side
 	})
 }
 
-// sweep closes idle sessions.
-func (set *Sessions) sweep() {
+// closeIdle closes idle sessions.
+func (set *Sessions) closeIdle() {
 	ticker := time.NewTicker(min(max(set.o.IdleTimeout/4, 10*time.Millisecond), 30*time.Second))
 	defer ticker.Stop()
 	for {
@@ -249,9 +249,9 @@ func (set *Sessions) sweep() {
 			return
 		case <-ticker.C:
 		}
-		for _, s := range set.all() {
+		for _, s := range set.allSessions() {
 			if s.idleFor() >= set.o.IdleTimeout {
-				_ = set.bury(s, sandpit.Errorf(sandpit.Gone, "the session was closed after %s without a command", set.o.IdleTimeout))
+				_ = set.closeAndRemember(s, sandpit.Errorf(sandpit.Gone, "the session was closed after %s without a command", set.o.IdleTimeout))
 			}
 		}
 	}

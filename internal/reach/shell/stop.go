@@ -116,19 +116,19 @@ func (l *limited) Write(p []byte) (int, error) {
 
 func (l *limited) String() string { return strings.ToValidUTF8(l.buf.String(), "\uFFFD") }
 
-// stop ends a call that takes too long or that nobody waits for any more, as
+// stopCall ends a call that takes too long or that nobody waits for any more, as
 // gently as possible, and tells what it took. It returns within about half a minute.
-func (l *live) stop(ctx context.Context, a *answer, began time.Time, grace time.Duration) (Outcome, error) {
+func (l *live) stopCall(ctx context.Context, a *answer, began time.Time, grace time.Duration) (Outcome, error) {
 	ctx = context.WithoutCancel(ctx)
 	how := Interrupted
 	if since, err := l.sandboxTime(ctx, began); err == nil { // else it has no process to spare, or no /proc
 		how = l.stopGently(ctx, a, since, grace)
 	}
 	if l.isOver(a) {
-		return l.stopped(ctx, a, how)
+		return l.confirmStopped(ctx, a, how)
 	}
-	err := l.kill(ctx)
-	l.finish(a)
+	err := l.killShell(ctx)
+	l.finishCall(a)
 	return Lost, err
 }
 
@@ -139,7 +139,7 @@ func (l *live) stopGently(ctx context.Context, a *answer, since int64, grace tim
 		if l.isOver(a) {
 			return Interrupted
 		}
-		if l.signalSince(ctx, "INT", since) == nil && l.skip(ctx, a) == nil && l.waitFor(a, grace/2) {
+		if l.signalSince(ctx, "INT", since) == nil && l.skipCall(ctx, a) == nil && l.waitFor(a, grace/2) {
 			return Interrupted
 		}
 	}
@@ -152,8 +152,8 @@ func (l *live) stopGently(ctx context.Context, a *answer, since int64, grace tim
 	return Killed
 }
 
-// skip asks for a mark that comes even if an interrupt skips the end of a call.
-func (l *live) skip(ctx context.Context, a *answer) error {
+// skipCall asks for a mark that comes even if an interrupt skips the end of a call.
+func (l *live) skipCall(ctx context.Context, a *answer) error {
 	l.mu.Lock()
 	already := a.skipping
 	a.skipping = true
@@ -163,7 +163,7 @@ func (l *live) skip(ctx context.Context, a *answer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, signalWithin)
 	defer cancel()
-	return l.script.write(ctx, []byte(l.dialect.skipped(a.token)))
+	return l.script.queueInput(ctx, []byte(l.dialect.skipScript(a.token)))
 }
 
 // isOver reports whether a call has ended, or the shell.
@@ -187,9 +187,9 @@ func (l *live) waitFor(a *answer, d time.Duration) bool {
 	}
 }
 
-// stopped makes sure that the shell of a call that was stopped can be used again.
-func (l *live) stopped(ctx context.Context, a *answer, how Outcome) (Outcome, error) {
-	l.finish(a)
+// confirmStopped makes sure that the shell of a call that was stopped can be used again.
+func (l *live) confirmStopped(ctx context.Context, a *answer, how Outcome) (Outcome, error) {
+	l.finishCall(a)
 	select {
 	case <-l.ended:
 		return Lost, l.err
@@ -198,9 +198,9 @@ func (l *live) stopped(ctx context.Context, a *answer, how Outcome) (Outcome, er
 	if a.garbled == "" {
 		ctx, cancel := context.WithTimeout(ctx, killWithin)
 		defer cancel()
-		if l.settle(ctx, a.token) == nil {
+		if l.awaitSettled(ctx, a.token) == nil {
 			return how, nil
 		}
 	}
-	return Lost, l.kill(ctx)
+	return Lost, l.killShell(ctx)
 }

@@ -9,24 +9,23 @@ import (
 )
 
 const (
-	// room is how many bytes each side keeps that were not read yet, and how many
-	// that the other has not confirmed.
-	room = 1 << 20
-	// leastWindow and firstWindow are how many bytes are sent ahead of their
-	// confirmation, after losses and at first.
-	leastWindow = 4 << 10
+	// maxBuffered is how many bytes each side buffers that were not read yet, and how many that the other side has
+	// not confirmed.
+	maxBuffered = 1 << 20
+	// minWindow and firstWindow are how many bytes are sent ahead of their confirmation, after losses and at first.
+	minWindow   = 4 << 10
 	firstWindow = 256 << 10
-	// ackDelay is how long a confirmation waits for something to go along with,
-	// ackBytes how much must have come for it not to wait.
+	// ackDelay is how long a confirmation waits for data to travel with; after ackBytes received bytes it does not
+	// wait.
 	ackDelay = 50 * time.Millisecond
 	ackBytes = 128 << 10
-	// firstProbe and longestProbe are after how long without a confirmation the
-	// other side is asked for one.
-	firstProbe   = 500 * time.Millisecond
-	longestProbe = 8 * time.Second
-	// keepAlive is after how long of silence a client says that it is there.
+	// firstProbe and maxProbe are the first and the longest time without a confirmation after which the other side is
+	// asked for one.
+	firstProbe = 500 * time.Millisecond
+	maxProbe   = 8 * time.Second
+	// keepAlive is after how long without a frame a client sends one.
 	keepAlive = 10 * time.Second
-	// nakPause is how long the same loss is not complained of again.
+	// nakPause is how long the same loss is not reported again.
 	nakPause = 100 * time.Millisecond
 )
 
@@ -34,56 +33,56 @@ const (
 type conn struct {
 	id     uint64
 	client bool
-	write  func([]byte) error // one frame; may block
+	write  func([]byte) error // writes one frame; may block
 	forget func(*conn)        // called once, when it has ended
 
-	wake     chan struct{} // something is to be sent
-	readable chan struct{} // something came, or the end
-	writable chan struct{} // there is room, or the end
-	ended    chan struct{} // closed with err set
+	wake     chan struct{} // signals that a frame is to be sent
+	readable chan struct{} // signals data or the end
+	writable chan struct{} // signals free space or the end
+	ended    chan struct{} // closed after err is set
 	opened   chan struct{} // closed when the other side has answered
 	readBy   deadline
 	writeBy  deadline
 
 	mu  sync.Mutex
-	err error // why it has ended
+	err error // the reason for the end
 
-	out       []byte // not confirmed yet, from outBase on
+	out       []byte // unconfirmed bytes, from outBase on
 	outBase   uint64
-	outNext   uint64 // what is sent next
+	outNext   uint64 // next offset to send
 	window    uint64
 	peerLimit uint64
 	probeAfter,
 	probeAt time.Duration // since start; 0 is not
 	probeNow kind
 
-	in        []byte // not read yet; its end is at inEnd
+	in        []byte // unread bytes; they end at inEnd
 	inEnd     uint64
-	toldEnd   uint64 // what was confirmed last
-	toldLimit uint64
+	ackedEnd  uint64 // the last confirmed offset
+	sentLimit uint64
 	ackAt     time.Duration // since start; 0 is not
 	answers   []frame       // to be sent
 	nakAt     time.Duration
 	nakFor    uint64
 
-	start time.Time
-	spoke time.Duration
+	start    time.Time
+	lastSent time.Duration
 }
 
-// newConn returns a connection whose pump the caller runs, and waits for.
+// newConn returns a connection. The caller runs sendFrames and waits for it.
 func newConn(id uint64, client bool, write func([]byte) error, forget func(*conn)) *conn {
 	return &conn{
 		id: id, client: client, write: write, forget: forget, start: time.Now(),
 		wake: make(chan struct{}, 1), readable: make(chan struct{}, 1),
 		writable: make(chan struct{}, 1), ended: make(chan struct{}), opened: make(chan struct{}),
-		readBy: newDeadline(), writeBy: newDeadline(), window: firstWindow, peerLimit: room, toldLimit: room,
+		readBy: newDeadline(), writeBy: newDeadline(), window: firstWindow, peerLimit: maxBuffered, sentLimit: maxBuffered,
 		probeAfter: firstProbe,
 	}
 }
 
-func (c *conn) now() time.Duration { return time.Since(c.start) + 1 }
+func (c *conn) elapsed() time.Duration { return time.Since(c.start) + 1 }
 
-func signal(ch chan struct{}) {
+func notify(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:
 	default:
@@ -93,7 +92,7 @@ func signal(ch chan struct{}) {
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
 	for {
-		if c.readBy.over() {
+		if c.readBy.isOver() {
 			return 0, os.ErrDeadlineExceeded
 		}
 		c.mu.Lock()
@@ -101,11 +100,11 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.in = c.in[n:]
 		err := c.err
 		if left := len(c.in); n > 0 && left > 0 {
-			signal(c.readable)
+			notify(c.readable)
 		}
-		if c.limit()-c.toldLimit >= room/4 {
+		if c.receiveLimit()-c.sentLimit >= maxBuffered/4 {
 			c.ackAt = 1
-			signal(c.wake)
+			notify(c.wake)
 		}
 		c.mu.Unlock()
 		if n > 0 || len(p) == 0 {
@@ -117,31 +116,31 @@ func (c *conn) Read(p []byte) (int, error) {
 		select {
 		case <-c.readable:
 		case <-c.ended:
-		case <-c.readBy.wait():
+		case <-c.readBy.done():
 		}
 	}
 }
 
-// limit is up to where there is room for what comes.
-func (c *conn) limit() uint64 { return c.inEnd - uint64(len(c.in)) + room }
+// receiveLimit returns the offset up to which received bytes fit into the buffer.
+func (c *conn) receiveLimit() uint64 { return c.inEnd - uint64(len(c.in)) + maxBuffered }
 
 // Write implements net.Conn.
 func (c *conn) Write(p []byte) (written int, err error) {
 	for {
-		if c.writeBy.over() {
+		if c.writeBy.isOver() {
 			return written, os.ErrDeadlineExceeded
 		}
 		c.mu.Lock()
 		err := c.err
 		if err == nil {
-			n := min(len(p), room-len(c.out))
+			n := min(len(p), maxBuffered-len(c.out))
 			c.out = append(c.out, p[:n]...)
 			p = p[n:]
 			written += n
-			if len(c.out) < room {
-				signal(c.writable)
+			if len(c.out) < maxBuffered {
+				notify(c.writable)
 			}
-			signal(c.wake)
+			notify(c.wake)
 		}
 		c.mu.Unlock()
 		if err != nil || len(p) == 0 {
@@ -150,12 +149,12 @@ func (c *conn) Write(p []byte) (written int, err error) {
 		select {
 		case <-c.writable:
 		case <-c.ended:
-		case <-c.writeBy.wait():
+		case <-c.writeBy.done():
 		}
 	}
 }
 
-// writeError is for who writes to what the other side has closed.
+// writeError returns the error of a write: io.ErrClosedPipe if the other side has closed the connection.
 func writeError(err error) error {
 	if err == io.EOF { //nolint:errorlint // it is our own, not wrapped
 		return io.ErrClosedPipe
@@ -163,15 +162,14 @@ func writeError(err error) error {
 	return err
 }
 
-// Close implements net.Conn. It tells the other side and does not wait for what
-// was written before to be confirmed.
+// Close implements net.Conn. It tells the other side, and does not wait for the confirmation of written data.
 func (c *conn) Close() error {
-	c.end(net.ErrClosed)
+	c.endWith(net.ErrClosed)
 	return nil
 }
 
-// end ends the connection for that reason, unless it has ended.
-func (c *conn) end(err error) {
+// endWith ends the connection with a reason, unless it has ended.
+func (c *conn) endWith(err error) {
 	c.mu.Lock()
 	first := c.err == nil
 	if first {
@@ -184,29 +182,29 @@ func (c *conn) end(err error) {
 	}
 }
 
-// resume asks for what was lost while nothing could be heard.
-func (c *conn) resume() {
+// requestResume asks the other side for data that may have been lost while no stream was attached.
+func (c *conn) requestResume() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.probeNow = kindResume
-	signal(c.wake)
+	notify(c.wake)
 }
 
-// pump sends what is to be sent, and alone, until the connection has ended and the
-// other side was told.
-func (c *conn) pump() {
+// sendFrames sends all frames of the connection until it has ended and the other side has been told. Only one
+// goroutine runs it.
+func (c *conn) sendFrames() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	buf := make([]byte, 0, maxFrame)
 	for {
 		c.mu.Lock()
-		f, ready, wait := c.next()
+		f, ready, wait := c.nextFrame()
 		if ready {
 			buf = appendFrame(buf[:0], f)
 		}
 		c.mu.Unlock()
 		if ready {
-			_ = c.write(buf) // what is lost is asked for again
+			_ = c.write(buf) // lost frames are sent again
 			if f.kind == kindClose {
 				return
 			}
@@ -230,13 +228,12 @@ func (c *conn) isOver() bool {
 	return c.err != nil && c.err != net.ErrClosed //nolint:errorlint // it is set as it is
 }
 
-// next returns the next frame to be sent, else how long there is none. It is
-// called with the lock.
-func (c *conn) next() (f frame, ready bool, wait time.Duration) {
-	now := c.now()
-	f = frame{kind: kindData, conn: c.id, seq: c.outNext, ack: c.inEnd, limit: c.limit()}
+// nextFrame returns the next frame to send, or how long to wait for one. The lock must be held.
+func (c *conn) nextFrame() (f frame, ready bool, wait time.Duration) {
+	now := c.elapsed()
+	f = frame{kind: kindData, conn: c.id, seq: c.outNext, ack: c.inEnd, limit: c.receiveLimit()}
 	sent := func(f frame) (frame, bool, time.Duration) {
-		c.toldEnd, c.toldLimit, c.ackAt, c.spoke = f.ack, f.limit, 0, now
+		c.ackedEnd, c.sentLimit, c.ackAt, c.lastSent = f.ack, f.limit, 0, now
 		return f, true, 0
 	}
 	switch end := min(c.outBase+uint64(len(c.out)), c.outBase+c.window, c.peerLimit); {
@@ -274,12 +271,12 @@ func (c *conn) next() (f frame, ready bool, wait time.Duration) {
 		c.armProbe(now)
 		f.kind = kindProbe
 		return sent(f)
-	case c.client && now-c.spoke >= keepAlive:
+	case c.client && now-c.lastSent >= keepAlive:
 		return sent(f)
 	}
 	wait = time.Hour
 	if c.client {
-		wait = keepAlive - (now - c.spoke)
+		wait = keepAlive - (now - c.lastSent)
 	}
 	for _, at := range []time.Duration{c.ackAt, c.probeAt} {
 		if at != 0 {
@@ -300,30 +297,30 @@ func (c *conn) isOpened() bool {
 
 func (c *conn) armProbe(now time.Duration) {
 	c.probeAt = now + c.probeAfter
-	c.probeAfter = min(2*c.probeAfter, longestProbe)
+	c.probeAfter = min(2*c.probeAfter, maxProbe)
 }
 
-// take handles a frame for this connection.
-func (c *conn) take(f frame) {
+// handleFrame handles a received frame of this connection.
+func (c *conn) handleFrame(f frame) {
 	if f.kind == kindClose || f.kind == kindGone {
 		err := io.EOF
 		if f.kind == kindGone {
 			err = io.ErrUnexpectedEOF
 		}
-		c.end(err)
+		c.endWith(err)
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	defer signal(c.wake)
+	defer notify(c.wake)
 	if !c.isOpened() {
 		close(c.opened)
 		c.probeAt, c.probeAfter = 0, firstProbe
 	}
-	c.confirmed(f)
+	c.handleAck(f)
 	switch f.kind {
 	case kindData:
-		c.came(f)
+		c.receiveData(f)
 	case kindOpen, kindProbe, kindResume:
 		if len(c.answers) < maxAnswers {
 			c.answers = append(c.answers, frame{kind: kindAnswer, seq: f.seq})
@@ -332,41 +329,41 @@ func (c *conn) take(f frame) {
 			c.probeNow = kindProbe
 		}
 	case kindAnswer:
-		if f.ack < f.seq && f.seq <= c.outNext { // it has not got what was sent before the question
+		if f.ack < f.seq && f.seq <= c.outNext { // the bytes sent before the probe were lost
 			c.outNext = max(f.ack, c.outBase)
-			c.window = max(c.window/2, leastWindow)
+			c.window = max(c.window/2, minWindow)
 		}
 	case kindClose, kindGone: // above
 	}
 }
 
-// maxAnswers bounds what waits for a slow output.
+// maxAnswers bounds the answers that wait for a slow output.
 const maxAnswers = 8
 
-// confirmed makes use of what the other side says it has got.
-func (c *conn) confirmed(f frame) {
-	c.peerLimit = max(c.peerLimit, min(f.limit, f.ack+room))
+// handleAck handles the confirmation in a frame.
+func (c *conn) handleAck(f frame) {
+	c.peerLimit = max(c.peerLimit, min(f.limit, f.ack+maxBuffered))
 	if f.ack > c.outBase && f.ack <= c.outBase+uint64(len(c.out)) {
 		n := f.ack - c.outBase
 		c.out = c.out[n:]
 		c.outBase = f.ack
 		c.outNext = max(c.outNext, c.outBase)
-		c.window = min(c.window+n, room)
+		c.window = min(c.window+n, maxBuffered)
 		c.probeAt, c.probeAfter = 0, firstProbe
 		if len(c.out) > 0 {
-			c.armProbe(c.now())
+			c.armProbe(c.elapsed())
 		} else {
 			c.out = nil
 		}
-		signal(c.writable)
+		notify(c.writable)
 	} else if len(c.out) == 0 {
 		c.probeAt = 0
 	}
 }
 
-// came takes bytes, as far as there is room for them.
-func (c *conn) came(f frame) {
-	now := c.now()
+// receiveData buffers received bytes, as far as they fit.
+func (c *conn) receiveData(f frame) {
+	now := c.elapsed()
 	end := f.seq + uint64(len(f.payload))
 	switch {
 	case f.seq > c.inEnd: // some are missing
@@ -384,18 +381,18 @@ func (c *conn) came(f frame) {
 		return
 	}
 	fresh := f.payload[c.inEnd-f.seq:]
-	fresh = fresh[:min(uint64(len(fresh)), c.limit()-c.inEnd)]
+	fresh = fresh[:min(uint64(len(fresh)), c.receiveLimit()-c.inEnd)]
 	c.in = append(c.in, fresh...)
 	c.inEnd += uint64(len(fresh))
-	if c.inEnd-c.toldEnd >= ackBytes {
+	if c.inEnd-c.ackedEnd >= ackBytes {
 		c.ackAt = 1
 	} else if c.ackAt == 0 {
 		c.ackAt = now + ackDelay
 	}
-	signal(c.readable)
+	notify(c.readable)
 }
 
-// addr is both ends.
+// addr is the address of both ends.
 type addr struct{}
 
 func (addr) Network() string { return "tether" }
@@ -409,19 +406,19 @@ func (c *conn) RemoteAddr() net.Addr { return addr{} }
 
 // SetDeadline implements net.Conn.
 func (c *conn) SetDeadline(t time.Time) error {
-	c.readBy.set(t)
-	c.writeBy.set(t)
+	c.readBy.setTime(t)
+	c.writeBy.setTime(t)
 	return nil
 }
 
 // SetReadDeadline implements net.Conn.
 func (c *conn) SetReadDeadline(t time.Time) error {
-	c.readBy.set(t)
+	c.readBy.setTime(t)
 	return nil
 }
 
 // SetWriteDeadline implements net.Conn.
 func (c *conn) SetWriteDeadline(t time.Time) error {
-	c.writeBy.set(t)
+	c.writeBy.setTime(t)
 	return nil
 }

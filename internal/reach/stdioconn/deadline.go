@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// deadline is a moment that may be moved while somebody waits for it.
+// deadline is a time that can be changed while a goroutine waits for it.
 type deadline struct{ *deadlineState }
 
 type deadlineState struct {
 	mu    sync.Mutex
 	timer *time.Timer
-	past  chan struct{} // closed when it is over
+	past  chan struct{} // closed when the time has passed
 }
 
 func newDeadline() deadline { return deadline{&deadlineState{past: make(chan struct{})}} }
 
-// set moves it. The zero time means never.
-func (d deadline) set(t time.Time) {
+// setTime changes the time. The zero time means never.
+func (d deadline) setTime(t time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.timer != nil && !d.timer.Stop() {
-		<-d.past // it is being closed
+		<-d.past // the timer is closing it
 	}
 	d.timer = nil
 	isPast := false
@@ -46,16 +46,16 @@ func (d deadline) set(t time.Time) {
 	}
 }
 
-// wait returns what is closed when it is over.
-func (d deadline) wait() <-chan struct{} {
+// done returns a channel that is closed when the time has passed.
+func (d deadline) done() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.past
 }
 
-func (d deadline) over() bool {
+func (d deadline) isOver() bool {
 	select {
-	case <-d.wait():
+	case <-d.done():
 		return true
 	default:
 		return false

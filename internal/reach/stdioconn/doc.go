@@ -1,16 +1,11 @@
-// Package stdioconn makes reliable connections out of the standard input and output
-// of a container's first process, which is all that every Docker engine, near or
-// far, gives without a network.
+// Package stdioconn carries reliable connections over the standard input and output of a container's first process.
+// Every Docker engine, local or remote, offers these without a network.
 //
-// What makes them special is how an engine joins those who attach: it merges what
-// all of them write into one input, in pieces that may begin and end anywhere, and
-// tells all of them everything that is put out, as long as they are attached. So
-// pieces can be torn and lost. A connection has a random number, by which both
-// sides find their own frames among those of others, and every frame has a
-// checksum. What was lost is sent again, also over another attachment, so that a
-// connection survives one that breaks. The more is lost, the less is sent at once.
+// An engine merges the input of all attached clients into one stream, in pieces that may begin and end anywhere, and
+// sends all output to all of them while they are attached. So pieces can be torn and lost. A connection has a random
+// number, by which both sides recognize its frames, and every frame has checksums. Lost data is sent again, also over
+// another attachment, so a connection survives the loss of an attachment. After losses less is sent at once.
 //
-// The client's side is a Link, the container's a Listener. A connection ends when
-// one side closes it, and the container's side also when nothing was heard of the
-// other for a while.
+// The client's side is a Link, the container's side a Listener. A connection ends when one side closes it. The
+// container's side also ends it when it has received nothing from the client for a while.
 package stdioconn

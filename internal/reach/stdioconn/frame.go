@@ -6,27 +6,27 @@ import (
 	"hash/crc32"
 )
 
-// kind says what a frame is for.
+// kind is the purpose of a frame.
 type kind byte
 
 const (
-	kindOpen   kind = 1 + iota // client: begin a connection
-	kindData                   // bytes, or none: then only what both have got
-	kindProbe                  // tell me what you have got
-	kindResume                 // the same, and ask me too: some of yours may be lost
-	kindAnswer                 // this is what I have got of those before seq
+	kindOpen   kind = 1 + iota // from the client: open a connection
+	kindData                   // bytes, or only a confirmation
+	kindProbe                  // request for a confirmation
+	kindResume                 // the same, after which the receiver must probe too: its data may have been lost
+	kindAnswer                 // confirmation of the bytes before seq
 	kindClose                  // the connection has ended
-	kindGone                   // there is no such connection
+	kindGone                   // no such connection
 )
 
 // frame is one message. Offsets count the bytes of a connection in one direction.
 type frame struct {
 	kind  kind
 	conn  uint64
-	seq   uint64 // offset of the payload; of kindProbe and its answer, how much was sent before
-	ack   uint64 // offset up to which the sender of the frame has got everything
-	limit uint64 // offset up to which it has room
-	// payload is at most maxPayload bytes.
+	seq   uint64 // offset of the payload; in kindProbe and its answer, the number of bytes sent before
+	ack   uint64 // offset up to which the sender of the frame has received everything
+	limit uint64 // offset up to which the sender has buffer space
+	// payload has at most maxPayload bytes.
 	payload []byte
 }
 
@@ -36,15 +36,15 @@ const (
 	maxFrame   = headerSize + maxPayload
 )
 
-// magic begins every frame.
-func magic() []byte { return []byte{0x53, 0xd7, 0x1e, 0x9b} }
+// frameMagic begins every frame.
+func frameMagic() []byte { return []byte{0x53, 0xd7, 0x1e, 0x9b} }
 
 var table = crc32.MakeTable(crc32.Castagnoli)
 
 // appendFrame appends the encoded frame.
 func appendFrame(b []byte, f frame) []byte {
 	start := len(b)
-	b = append(b, magic()...)
+	b = append(b, frameMagic()...)
 	b = append(b, byte(f.kind))
 	for _, n := range []uint64{f.conn, f.seq, f.ack, f.limit} {
 		b = binary.BigEndian.AppendUint64(b, n)
@@ -55,18 +55,17 @@ func appendFrame(b []byte, f frame) []byte {
 	return append(b, f.payload...)
 }
 
-// parser finds frames in what comes. Everything that is none is skipped.
+// parser finds frames in received data and skips everything else.
 type parser struct {
 	buf []byte
 }
 
-// feed takes more bytes and calls found with each whole frame. A payload is valid
-// until the next call.
-func (p *parser) feed(data []byte, found func(frame)) {
+// parseFrames adds bytes and calls found with each complete frame. A payload is valid until the next call.
+func (p *parser) parseFrames(data []byte, found func(frame)) {
 	p.buf = append(p.buf, data...)
 	rest := p.buf
 	for {
-		f, size, whole := next(rest)
+		f, size, whole := parseFrame(rest)
 		if whole {
 			found(f)
 		}
@@ -78,26 +77,26 @@ func (p *parser) feed(data []byte, found func(frame)) {
 	p.buf = append(p.buf[:0], rest...)
 }
 
-// waiting reports whether the beginning of a frame waits for its end.
-func (p *parser) waiting() bool { return len(p.buf) > 0 }
+// isWaiting reports whether an incomplete frame waits for more data.
+func (p *parser) isWaiting() bool { return len(p.buf) > 0 }
 
-// giveUp skips the beginning of a frame whose end does not come: whoever sent it
-// may be no more. What is behind it may hold whole frames.
-func (p *parser) giveUp(found func(frame)) {
+// skipTorn skips the beginning of a frame whose end did not arrive: its sender may be gone. Complete frames may
+// follow it.
+func (p *parser) skipTorn(found func(frame)) {
 	if len(p.buf) == 0 {
 		return
 	}
 	rest := p.buf[1:]
 	p.buf = nil
-	p.feed(rest, found)
+	p.parseFrames(rest, found)
 }
 
-// next returns how many bytes at the beginning of b are done with, and the frame
-// that they are, if they are one. 0 means that more must come.
-func next(b []byte) (f frame, size int, whole bool) {
-	start := magic()
+// parseFrame returns how many bytes at the beginning of b were used, and the frame in them if whole. Size 0 means
+// that more data is needed.
+func parseFrame(b []byte) (f frame, size int, whole bool) {
+	start := frameMagic()
 	i := bytes.Index(b, start)
-	if i < 0 { // the last bytes may be the beginning of one
+	if i < 0 { // the last bytes may begin a frame
 		keep := min(len(b), len(start)-1)
 		for keep > 0 && !bytes.HasPrefix(start, b[len(b)-keep:]) {
 			keep--

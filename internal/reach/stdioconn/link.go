@@ -11,53 +11,51 @@ import (
 	"time"
 )
 
-// AttachFunc attaches to the container's input and output. Link calls it again
-// whenever what it returned has broken. An error ends the Link and all of its
-// connections; one that may go away the function itself must wait for. What it
-// returns is closed by the Link; Close must end a Read and a Write.
+// AttachFunc attaches to the container's input and output. Link calls it again whenever the returned stream has
+// broken. An error ends the Link and all of its connections, so the function itself must wait for temporary problems.
+// The Link closes the stream; Close must end a pending Read and Write.
 type AttachFunc func(ctx context.Context) (io.ReadWriteCloser, error)
 
-// Link is the client's side: one attachment at a time, and any number of
-// connections over it. All methods may be called concurrently.
+// Link is the client's side: one attachment at a time, with any number of connections. All methods may be called
+// concurrently.
 type Link struct {
 	attach AttachFunc
 	cancel context.CancelFunc
 	done   chan struct{}
-	wg     sync.WaitGroup // of the connections' pumps
+	wg     sync.WaitGroup // goroutines of the connections
 
 	mu     sync.Mutex
 	stream io.ReadWriteCloser
 	conns  map[uint64]*conn
-	err    error // why it has ended
+	err    error // the reason for the end
 
 	writing sync.Mutex
 }
 
 var errDown = errors.New("not attached")
 
-// NewLink attaches over first, and when that has broken over what attach returns.
-// The caller must Close it.
+// NewLink returns a Link over first. When a stream has broken, it calls attach for the next one. The caller must
+// Close it.
 func NewLink(first io.ReadWriteCloser, attach AttachFunc) *Link {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Link{attach: attach, cancel: cancel, done: make(chan struct{}), conns: make(map[uint64]*conn), stream: first}
 	go func() {
 		defer close(l.done)
-		l.run(ctx, first)
+		l.runAttachments(ctx, first)
 	}()
 	return l
 }
 
-// reattachPause keeps an engine that breaks every attachment at once from being
-// asked all the time.
+// reattachPause limits how often an engine that breaks every attachment at once is called.
 const reattachPause = 50 * time.Millisecond
 
-func (l *Link) run(ctx context.Context, stream io.ReadWriteCloser) {
+func (l *Link) runAttachments(ctx context.Context, stream io.ReadWriteCloser) {
 	for {
-		stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // a reader sees why
-		l.listen(stream)
+		stop := context.AfterFunc(ctx, func() { _ = stream.Close() }) // ends a pending read
+		l.readStream(stream)
 		stop()
 		_ = stream.Close() // it has broken already
-		l.set(nil)
+		l.setStream(nil)
 		var err error
 		select {
 		case <-ctx.Done():
@@ -66,45 +64,45 @@ func (l *Link) run(ctx context.Context, stream io.ReadWriteCloser) {
 			stream, err = l.attach(ctx)
 		}
 		if err != nil {
-			l.end(err)
+			l.endAll(err)
 			return
 		}
-		l.set(stream)
-		for _, c := range l.all() {
-			c.resume()
+		l.setStream(stream)
+		for _, c := range l.listConns() {
+			c.requestResume()
 		}
 	}
 }
 
-// listen reads until the stream breaks.
-func (l *Link) listen(stream io.Reader) {
+// readStream handles frames until the stream breaks.
+func (l *Link) readStream(stream io.Reader) {
 	var p parser
 	buf := make([]byte, 2*maxFrame)
 	for {
 		n, err := stream.Read(buf)
-		p.feed(buf[:n], l.take)
+		p.parseFrames(buf[:n], l.dispatchFrame)
 		if err != nil {
 			return
 		}
 	}
 }
 
-func (l *Link) take(f frame) {
+func (l *Link) dispatchFrame(f frame) {
 	l.mu.Lock()
 	c := l.conns[f.conn]
 	l.mu.Unlock()
-	if c != nil { // else it is another client's
-		c.take(f)
+	if c != nil { // otherwise it belongs to another client
+		c.handleFrame(f)
 	}
 }
 
-func (l *Link) set(stream io.ReadWriteCloser) {
+func (l *Link) setStream(stream io.ReadWriteCloser) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stream = stream
 }
 
-func (l *Link) all() []*conn {
+func (l *Link) listConns() []*conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := make([]*conn, 0, len(l.conns))
@@ -114,7 +112,7 @@ func (l *Link) all() []*conn {
 	return list
 }
 
-func (l *Link) write(frame []byte) error {
+func (l *Link) writeFrame(frame []byte) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	l.mu.Lock()
@@ -127,8 +125,8 @@ func (l *Link) write(frame []byte) error {
 	return err
 }
 
-// Dial opens a connection and returns when the container has answered. Its error
-// is why the Link has ended, or the context's.
+// Dial opens a connection and returns when the container has answered. Its error is the reason why the Link has
+// ended, or that of ctx.
 func (l *Link) Dial(ctx context.Context) (net.Conn, error) {
 	var raw [8]byte
 	_, _ = rand.Read(raw[:]) // never fails: crypto/rand ends the program instead
@@ -138,9 +136,9 @@ func (l *Link) Dial(ctx context.Context) (net.Conn, error) {
 		defer l.mu.Unlock()
 		return nil, l.err
 	}
-	c := newConn(id, true, l.write, l.forget)
+	c := newConn(id, true, l.writeFrame, l.forgetConn)
 	l.conns[id] = c
-	l.wg.Go(c.pump)
+	l.wg.Go(c.sendFrames)
 	l.mu.Unlock()
 	select {
 	case <-c.opened:
@@ -155,58 +153,58 @@ func (l *Link) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-func (l *Link) forget(c *conn) {
+func (l *Link) forgetConn(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, c.id)
 }
 
-// end ends all connections for that reason.
-func (l *Link) end(err error) {
+// endAll ends all connections with a reason.
+func (l *Link) endAll(err error) {
 	l.mu.Lock()
 	if l.err == nil {
 		l.err = err
 	}
 	l.mu.Unlock()
-	for _, c := range l.all() {
-		c.end(err)
+	for _, c := range l.listConns() {
+		c.endWith(err)
 	}
 }
 
-// Fail ends the Link and its connections for that reason, without waiting for them or
-// telling the container. The caller still Closes it.
+// Fail ends the Link and its connections with a reason, without waiting for them or telling the container. The caller
+// must still Close it.
 func (l *Link) Fail(err error) {
-	l.end(err)
+	l.endAll(err)
 	l.cancel()
 }
 
-// Done returns what is closed when the Link has ended.
+// Done returns a channel that is closed when the Link has ended.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// partingTime is how long Close tries to tell the container.
-const partingTime = time.Second
+// closeTime bounds how long Close tries to tell the other side.
+const closeTime = time.Second
 
 // Close ends the Link and its connections and waits for them. It is idempotent.
 func (l *Link) Close() error {
 	l.mu.Lock()
 	if l.err == nil {
-		l.err = net.ErrClosed // no more of them
+		l.err = net.ErrClosed // no new connections
 	}
 	l.mu.Unlock()
-	for _, c := range l.all() {
-		c.end(net.ErrClosed)
+	for _, c := range l.listConns() {
+		c.endWith(net.ErrClosed)
 	}
-	told := make(chan struct{})
+	closed := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(closed)
 		l.wg.Wait()
 	}()
 	select {
-	case <-told:
-	case <-time.After(partingTime):
+	case <-closed:
+	case <-time.After(closeTime):
 	}
 	l.cancel()
-	<-told
+	<-closed
 	<-l.done
 	return nil
 }

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxConns bounds how many connections there are at once.
+	// maxConns bounds the connections at a time.
 	maxConns = 64
-	// tick is how time is counted: a process that was held still has no ticks.
+	// tick is the unit of silence: a paused process counts no ticks.
 	tick = time.Second
-	// silence is after how many ticks without a word a connection ends, and
-	// doubt the same once another client has come.
-	silence = 60
-	doubt   = 15
-	// tornAfter is when the beginning of a frame is given up.
-	tornAfter = 250 * time.Millisecond
+	// maxSilentTicks is after how many ticks without a frame a connection ends, maxDoubtTicks the same once another
+	// client has connected.
+	maxSilentTicks = 60
+	maxDoubtTicks  = 15
+	// tornTimeout is how long an incomplete frame waits for its end.
+	tornTimeout = 250 * time.Millisecond
 )
 
 // Listener is the container's side. It is a net.Listener.
@@ -29,30 +29,30 @@ type Listener struct {
 	wg       sync.WaitGroup
 	pumps    sync.WaitGroup
 
-	writing sync.Mutex // of out
+	writing sync.Mutex // guards out
 
 	mu    sync.Mutex
 	conns map[uint64]*peer
 }
 
-// peer is a connection and for how many ticks nothing was heard of it.
+// peer is a connection, and for how many ticks it has been silent.
 type peer struct {
 	*conn
-	silent, patience int
+	silent, maxSilent int
 }
 
-// Listen serves connections over in and out until in ends or the Listener is
-// closed. It does not close them; a read of in may be outstanding afterwards.
+// Listen accepts connections over in and out until in ends or the Listener is closed. It closes neither; a read of in
+// may be pending afterwards.
 func Listen(in io.Reader, out io.Writer) *Listener {
 	l := &Listener{out: out, accepted: make(chan *conn), closed: make(chan struct{}), conns: make(map[uint64]*peer)}
 	pieces := make(chan []byte)
-	go read(in, pieces, l.closed) // ends with in
-	l.wg.Go(func() { l.serve(pieces) })
+	go readPieces(in, pieces, l.closed) // ends when in ends
+	l.wg.Go(func() { l.serveFrames(pieces) })
 	return l
 }
 
-// read passes on what comes.
-func read(in io.Reader, pieces chan<- []byte, closed <-chan struct{}) {
+// readPieces passes on the input in pieces.
+func readPieces(in io.Reader, pieces chan<- []byte, closed <-chan struct{}) {
 	defer close(pieces)
 	for {
 		buf := make([]byte, 2*maxFrame)
@@ -70,7 +70,7 @@ func read(in io.Reader, pieces chan<- []byte, closed <-chan struct{}) {
 	}
 }
 
-func (l *Listener) serve(pieces <-chan []byte) {
+func (l *Listener) serveFrames(pieces <-chan []byte) {
 	var p parser
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
@@ -78,89 +78,89 @@ func (l *Listener) serve(pieces <-chan []byte) {
 	defer torn.Stop()
 	for {
 		torn.Stop()
-		if p.waiting() {
-			torn.Reset(tornAfter)
+		if p.isWaiting() {
+			torn.Reset(tornTimeout)
 		}
 		select {
 		case piece, ok := <-pieces:
 			if !ok {
-				l.shut()
+				l.closeAll()
 				return
 			}
-			p.feed(piece, l.take)
+			p.parseFrames(piece, l.dispatchFrame)
 		case <-torn.C:
-			p.giveUp(l.take)
+			p.skipTorn(l.dispatchFrame)
 		case <-ticks.C:
-			l.tick()
+			l.countTick()
 		case <-l.closed:
 			return
 		}
 	}
 }
 
-func (l *Listener) take(f frame) {
+func (l *Listener) dispatchFrame(f frame) {
 	l.mu.Lock()
 	p := l.conns[f.conn]
 	if p != nil {
-		p.silent, p.patience = 0, silence
+		p.silent, p.maxSilent = 0, maxSilentTicks
 	}
 	l.mu.Unlock()
 	switch {
 	case p != nil:
-		p.take(f)
+		p.handleFrame(f)
 	case f.kind == kindOpen:
-		l.open(f)
+		l.openConn(f)
 	case f.kind != kindClose && f.kind != kindGone:
-		_ = l.write(appendFrame(nil, frame{kind: kindGone, conn: f.conn})) // a client that went away hears nothing
+		_ = l.writeFrame(appendFrame(nil, frame{kind: kindGone, conn: f.conn})) // the client may be gone
 	}
 }
 
-func (l *Listener) open(f frame) {
+func (l *Listener) openConn(f frame) {
 	l.mu.Lock()
 	var oldest *peer
 	for _, p := range l.conns {
-		p.patience = min(p.patience, doubt)
-		p.silent = min(p.silent, p.patience)
+		p.maxSilent = min(p.maxSilent, maxDoubtTicks)
+		p.silent = min(p.silent, p.maxSilent)
 		if oldest == nil || p.silent > oldest.silent {
 			oldest = p
 		}
 	}
 	full := len(l.conns) >= maxConns
-	c := newConn(f.conn, false, l.write, l.forget)
-	l.pumps.Go(c.pump)
-	l.conns[f.conn] = &peer{conn: c, patience: silence}
+	c := newConn(f.conn, false, l.writeFrame, l.forgetConn)
+	l.pumps.Go(c.sendFrames)
+	l.conns[f.conn] = &peer{conn: c, maxSilent: maxSilentTicks}
 	l.mu.Unlock()
 	if full {
-		oldest.end(errSilent)
+		oldest.endWith(errSilent)
 	}
-	c.take(f)
+	c.handleFrame(f)
 	l.wg.Go(func() {
 		select {
 		case l.accepted <- c:
 		case <-c.ended:
 		case <-l.closed:
-			c.end(net.ErrClosed)
+			c.endWith(net.ErrClosed)
 		}
 	})
 }
 
-var errSilent = errors.New("nothing was heard of the other side")
+var errSilent = errors.New("no frame from the other side within the time limit")
 
-func (l *Listener) tick() {
+func (l *Listener) countTick() {
 	var over []*peer
 	l.mu.Lock()
 	for _, p := range l.conns {
-		if p.silent++; p.silent > p.patience {
+		if p.silent++; p.silent > p.maxSilent {
 			over = append(over, p)
 		}
 	}
 	l.mu.Unlock()
 	for _, p := range over {
-		p.end(errSilent)
+		p.endWith(errSilent)
 	}
 }
 
-func (l *Listener) forget(c *conn) {
+func (l *Listener) forgetConn(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if p := l.conns[c.id]; p != nil && p.conn == c {
@@ -168,7 +168,7 @@ func (l *Listener) forget(c *conn) {
 	}
 }
 
-func (l *Listener) write(frame []byte) error {
+func (l *Listener) writeFrame(frame []byte) error {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	_, err := l.out.Write(frame)
@@ -185,8 +185,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// shut ends everything but waits for nothing.
-func (l *Listener) shut() {
+// closeAll closes the Listener and all connections without waiting.
+func (l *Listener) closeAll() {
 	l.mu.Lock()
 	var all []*peer
 	select {
@@ -199,24 +199,23 @@ func (l *Listener) shut() {
 	}
 	l.mu.Unlock()
 	for _, p := range all {
-		p.end(net.ErrClosed)
+		p.endWith(net.ErrClosed)
 	}
 }
 
-// Close implements net.Listener. It ends all connections and waits for the
-// Listener's own goroutines, but not for a read of the input, which nobody can end,
-// nor for longer than partingTime for a write of the output.
+// Close implements net.Listener. It ends all connections and waits for the Listener's goroutines. It does not wait
+// for a read of the input, which cannot be interrupted, and at most closeTime for a write of the output.
 func (l *Listener) Close() error {
-	l.shut()
-	l.wg.Wait() // so that there are no more pumps
-	told := make(chan struct{})
+	l.closeAll()
+	l.wg.Wait() // afterwards no new sendFrames starts
+	closed := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(closed)
 		l.pumps.Wait()
 	}()
 	select {
-	case <-told:
-	case <-time.After(partingTime):
+	case <-closed:
+	case <-time.After(closeTime):
 	}
 	return nil
 }

@@ -179,7 +179,7 @@ func TestEcho(t *testing.T) {
 	e := newEngine(t, 1<<20)
 	l := e.link(t)
 	c := dial(t, l)
-	for _, size := range []int{1, 100, maxPayload, maxPayload + 1, 3 * room} {
+	for _, size := range []int{1, 100, maxPayload, maxPayload + 1, 3 * maxBuffered} {
 		echo(t, c, size)
 	}
 	if err := c.Close(); err != nil {
@@ -247,11 +247,11 @@ func TestNoReader(t *testing.T) {
 	e := newEngine(t, 1<<20)
 	c := dial(t, e.link(t))
 	_ = c.SetWriteDeadline(time.Now().Add(3 * time.Second))
-	sent, err := c.Write(make([]byte, 64*room))
+	sent, err := c.Write(make([]byte, 64*maxBuffered))
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("write: %v after %d bytes, want it to wait", err, sent)
 	}
-	if sent > 8*room {
+	if sent > 8*maxBuffered {
 		t.Errorf("%d bytes were taken that nobody reads", sent)
 	}
 	n, err := io.CopyN(io.Discard, c, int64(sent))
@@ -269,7 +269,7 @@ func TestGone(t *testing.T) {
 	if !ok {
 		t.Fatalf("a connection of another kind: %T", c)
 	}
-	own.take(frame{kind: kindGone, conn: own.id})
+	own.handleFrame(frame{kind: kindGone, conn: own.id})
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("read: %v", err)
 	}
@@ -323,15 +323,15 @@ func FuzzParser(f *testing.F) {
 				found++
 			}
 		}
-		p.feed(before, count)
-		p.feed(torn, count)
-		for p.waiting() {
-			p.giveUp(count)
+		p.parseFrames(before, count)
+		p.parseFrames(torn, count)
+		for p.isWaiting() {
+			p.skipTorn(count)
 		}
 		marked := appendFrame(nil, frame{kind: kindData, conn: 4711, payload: []byte("found again")})
 		piece = 1 + int(uint(piece)%uint(len(marked)))
-		p.feed(marked[:piece], count)
-		p.feed(marked[piece:], count)
+		p.parseFrames(marked[:piece], count)
+		p.parseFrames(marked[piece:], count)
 		if found < 1 {
 			t.Error("a whole frame was not found")
 		}

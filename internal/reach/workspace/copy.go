@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 	"github.com/sandpit-dev/sandpit/internal/files/tree"
 )
@@ -47,7 +48,7 @@ func (w *Workspace) CopyTo(ctx context.Context, source, target string) error {
 // targetInside returns the path inside that a copy of source gets.
 func (w *Workspace) targetInside(ctx context.Context, source, target string) (string, error) {
 	into := target != "" && target[len(target)-1] == '/'
-	target = w.path(target)
+	target = w.resolvePath(target)
 	f, err := w.files.Stat(ctx, w.o.User, target)
 	switch {
 	case err == nil:
@@ -100,10 +101,10 @@ var errStopped = errors.New("the sandbox stopped reading")
 // source. Exhausted: more than Options.MaxTree, or a million files; what came
 // until then stays. Conflict: a directory cannot replace a file, nor a file a directory.
 func (w *Workspace) CopyFrom(ctx context.Context, source, target string) (skipped []string, err error) {
-	source = w.path(source)
+	source = w.resolvePath(source)
 	f, err := w.files.Stat(ctx, w.o.User, source)
 	if err != nil {
-		return nil, told(err, source)
+		return nil, toFileError(err, source)
 	}
 	isDir := f.Mode.IsDir()
 	if f.Mode&fs.ModeSymlink != 0 {
@@ -150,10 +151,10 @@ func (w *Workspace) fileFrom(ctx context.Context, source, target string, mode fs
 	}
 	r, err := w.files.ReadFile(ctx, w.o.User, source)
 	if err != nil {
-		return told(err, source)
+		return toFileError(err, source)
 	}
 	defer r.Close()
-	f, err := os.CreateTemp(filepath.Dir(target), ".sandpit-*")
+	f, err := atomicfile.New(target, mode, atomicfile.Pattern(".sandpit-*"), atomicfile.NoSync("the sandbox still has the file"))
 	if err != nil {
 		return copyError(target, err)
 	}
@@ -163,13 +164,10 @@ func (w *Workspace) fileFrom(ctx context.Context, source, target string, mode fs
 	case n > w.o.MaxTree:
 		err = sandpit.Errorf(sandpit.Exhausted, "the file is larger than %d bytes", w.o.MaxTree)
 	default:
-		err = f.Chmod(mode)
+		err = f.Rename()
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), target)
-	}
-	if err != nil {
-		return fmt.Errorf("copy %s: %w", source, errors.Join(err, os.Remove(f.Name())))
+	if err = errors.Join(err, f.Discard()); err != nil {
+		return fmt.Errorf("copy %s: %w", source, err)
 	}
 	return nil
 }
@@ -195,7 +193,7 @@ func (w *Workspace) unpackFrom(ctx context.Context, source, target string) ([]st
 	defer root.Close()
 	r, err := w.files.ReadTree(ctx, w.o.User, source)
 	if err != nil {
-		return nil, told(err, source)
+		return nil, toFileError(err, source)
 	}
 	defer r.Close()
 	report, err := tree.Unpack(ctx, r, root, tree.Options{MaxBytes: w.o.MaxTree, MaxEntries: maxEntries, KeepTop: existed})

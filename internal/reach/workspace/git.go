@@ -43,7 +43,7 @@ var commitPattern = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 // Unauthenticated: the remote refuses the credentials. Conflict: git has failed in
 // another way, which the error tells. Errors as of Run.
 func (w *Workspace) Clone(ctx context.Context, r Repository) (dir string, err error) {
-	r, err = r.checked()
+	r, err = r.withDefaults()
 	if err != nil {
 		return "", err
 	}
@@ -56,7 +56,7 @@ func (w *Workspace) Clone(ctx context.Context, r Repository) (dir string, err er
 		env = map[string]string{}
 	}
 	maps.Copy(env, credentials)
-	dir = w.path(r.Dir)
+	dir = w.resolvePath(r.Dir)
 	args := []string{"clone", "--quiet"}
 	commit := commitPattern.MatchString(r.Ref)
 	if r.Ref != "" && !commit {
@@ -71,8 +71,8 @@ func (w *Workspace) Clone(ctx context.Context, r Repository) (dir string, err er
 	return dir, w.gitDone(ctx, "checkout", dir, env, "checkout", "--quiet", "--detach", r.Ref)
 }
 
-// checked is the repository with its defaults.
-func (r Repository) checked() (Repository, error) {
+// withDefaults is the repository with its defaults.
+func (r Repository) withDefaults() (Repository, error) {
 	if r.URL == "" || strings.HasPrefix(r.URL, "-") || strings.HasPrefix(r.Ref, "-") {
 		return r, sandpit.Errorf(sandpit.Invalid, "git: the URL is missing, or it or the ref begins with a dash")
 	}
@@ -113,8 +113,8 @@ func (w *Workspace) Git(ctx context.Context, dir string, env map[string]string, 
 	return result, err
 }
 
-// refusals are what git says when credentials are missing or wrong.
-func refusals() []string {
+// refusalTexts are what git says when credentials are missing or wrong.
+func refusalTexts() []string {
 	return []string{
 		"Authentication failed", "could not read Username", "could not read Password", "Permission denied (publickey", "error: 401", "error: 403",
 	}
@@ -124,7 +124,7 @@ func refusals() []string {
 func GitError(what string, r Result) error {
 	said := strings.TrimSpace(r.Stderr + "\n" + r.Stdout)
 	said = strings.ToValidUTF8(said[:min(len(said), 2000)], "?")
-	for _, mark := range refusals() {
+	for _, mark := range refusalTexts() {
 		if strings.Contains(said, mark) {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "git %s: the remote refuses the credentials: %s", what, said), "give credentials that may do this")
 		}

@@ -59,8 +59,8 @@ func (e *ExitError) Error() string {
 // error. The errors of sandpit.Processes.Start.
 func (w *Workspace) Run(ctx context.Context, cmd sandpit.Command) (Result, error) {
 	stdout, stderr := NewWindowOf(ctx, w.o.MaxOutput, resultCost), NewWindowOf(ctx, w.o.MaxOutput, resultCost)
-	cmd.Stdout, cmd.Stderr = tee(stdout, cmd.Stdout), tee(stderr, cmd.Stderr)
-	result, err := w.run(ctx, cmd)
+	cmd.Stdout, cmd.Stderr = teeWriter(stdout, cmd.Stdout), teeWriter(stderr, cmd.Stderr)
+	result, err := w.runCommand(ctx, cmd)
 	result.Stdout, result.Stderr = stdout.String(), stderr.String()
 	result.Truncated = stdout.Truncated() || stderr.Truncated()
 	return result, err
@@ -68,10 +68,10 @@ func (w *Workspace) Run(ctx context.Context, cmd sandpit.Command) (Result, error
 
 // Shell runs a script with /bin/sh, as Run does a command.
 func (w *Workspace) Shell(ctx context.Context, script string) (Result, error) {
-	return w.Run(ctx, shell(script))
+	return w.Run(ctx, shellCommand(script))
 }
 
-func shell(script string) sandpit.Command {
+func shellCommand(script string) sandpit.Command {
 	return sandpit.Command{Args: []string{"/bin/sh", "-c", script}}
 }
 
@@ -79,9 +79,9 @@ func shell(script string) sandpit.Command {
 // came. An exit code other than 0 is an *ExitError; other errors as Run.
 func (w *Workspace) Output(ctx context.Context, script string) (string, error) {
 	both := NewWindowOf(ctx, w.o.MaxOutput, resultCost)
-	cmd := shell(script)
+	cmd := shellCommand(script)
 	cmd.Stdout, cmd.Stderr = both, both
-	result, err := w.run(ctx, cmd)
+	result, err := w.runCommand(ctx, cmd)
 	output := both.String()
 	if err == nil && result.ExitCode != 0 {
 		result.Truncated = both.Truncated()
@@ -90,14 +90,14 @@ func (w *Workspace) Output(ctx context.Context, script string) (string, error) {
 	return output, err
 }
 
-func (w *Workspace) run(ctx context.Context, cmd sandpit.Command) (Result, error) {
+func (w *Workspace) runCommand(ctx context.Context, cmd sandpit.Command) (Result, error) {
 	if cmd.Timeout == 0 {
 		cmd.Timeout = w.o.Timeout
 	}
 	if cmd.User == "" {
 		cmd.User = w.o.User
 	}
-	cmd.Dir = w.path(cmd.Dir)
+	cmd.Dir = w.resolvePath(cmd.Dir)
 	return Execute(ctx, w.guest, cmd, nil)
 }
 
@@ -116,7 +116,7 @@ func Execute(ctx context.Context, g sandpit.Processes, cmd sandpit.Command, star
 	waiting, cancel := waitFor(ctx, cmd.Timeout)
 	defer cancel()
 	// A start that is given up half way might leave a process that nobody knows.
-	starting, cancel := outlive(waiting, grace)
+	starting, cancel := outliveContext(waiting, grace)
 	defer cancel()
 	process, err := g.Start(starting, cmd)
 	if err != nil {
@@ -143,7 +143,7 @@ func Execute(ctx context.Context, g sandpit.Processes, cmd sandpit.Command, star
 			"give it more time, or start it in the background")
 	}
 	if gone := sandpit.CodeOf(err) == sandpit.Gone; !gone {
-		err = errors.Join(err, kill(ctx, process))
+		err = errors.Join(err, killProcess(ctx, process))
 	}
 	return result, err
 }
@@ -159,8 +159,8 @@ func waitFor(ctx context.Context, timeout time.Duration) (context.Context, conte
 		"try again; if it never answers: sandpit stop, then sandpit start, which ends its processes and keeps its files"))
 }
 
-// outlive returns a context that ends a while after ctx.
-func outlive(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+// outliveContext returns a context that ends a while after ctx.
+func outliveContext(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
 	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(by, cancel) })
 	return later, func() {
@@ -169,8 +169,8 @@ func outlive(ctx context.Context, by time.Duration) (context.Context, context.Ca
 	}
 }
 
-// kill ends a process that nobody waits for any more.
-func kill(ctx context.Context, p sandpit.Process) error {
+// killProcess ends a process that nobody waits for any more.
+func killProcess(ctx context.Context, p sandpit.Process) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	err := p.Signal(ctx, sandpit.SIGKILL)

@@ -65,8 +65,8 @@ func (w *Window) String() string {
 	return string(w.kept.Bytes())
 }
 
-// tee returns a writer to both; to may be nil.
-func tee(w *Window, to io.Writer) io.Writer {
+// teeWriter returns a writer to both; to may be nil.
+func teeWriter(w *Window, to io.Writer) io.Writer {
 	if to == nil {
 		return w
 	}

@@ -101,16 +101,16 @@ func New(g sandpit.Guest, o Options) (*Workspace, error) {
 	return w, nil
 }
 
-// path returns p as the guest is to understand it.
-func (w *Workspace) path(p string) string {
+// resolvePath returns p as the guest is to understand it.
+func (w *Workspace) resolvePath(p string) string {
 	if path.IsAbs(p) || p == "~" || strings.HasPrefix(p, "~/") {
 		return p
 	}
 	return path.Join(w.o.Dir, p)
 }
 
-// told gives the error of a file call the words of a file.
-func told(err error, p string) error {
+// toFileError gives the error of a file call the words of a file.
+func toFileError(err error, p string) error {
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return sandpit.Errorf(sandpit.NotFound, "file not found: %s: %w", p, err)
 	}
@@ -122,9 +122,9 @@ func told(err error, p string) error {
 // NotFound: no such file. Invalid: not a regular file. Exhausted: larger than
 // Options.MaxFile; read a part of it.
 func (w *Workspace) ReadFile(ctx context.Context, p string) ([]byte, error) {
-	r, err := w.files.ReadFile(ctx, w.o.User, w.path(p))
+	r, err := w.files.ReadFile(ctx, w.o.User, w.resolvePath(p))
 	if err != nil {
-		return nil, told(err, p)
+		return nil, toFileError(err, p)
 	}
 	return readAll(ctx, r, p, w.o.MaxFile)
 }
@@ -135,9 +135,9 @@ func (w *Workspace) ReadRange(ctx context.Context, p string, offset, length int6
 	if length > w.o.MaxFile {
 		return nil, sandpit.Errorf(sandpit.Exhausted, "read %s: %d bytes are more than the limit of %d", p, length, w.o.MaxFile)
 	}
-	r, err := w.files.ReadRange(ctx, w.o.User, w.path(p), offset, length)
+	r, err := w.files.ReadRange(ctx, w.o.User, w.resolvePath(p), offset, length)
 	if err != nil {
-		return nil, told(err, p)
+		return nil, toFileError(err, p)
 	}
 	return readAll(ctx, r, p, length)
 }
@@ -177,13 +177,13 @@ func (w *Workspace) WriteFile(ctx context.Context, p string, content io.Reader) 
 
 // Write is WriteFile with options.
 func (w *Workspace) Write(ctx context.Context, p string, content io.Reader, o sandpit.WriteOptions) error {
-	return w.files.WriteFile(ctx, w.o.User, w.path(p), content, o)
+	return w.files.WriteFile(ctx, w.o.User, w.resolvePath(p), content, o)
 }
 
 // Stat describes a file. NotFound.
 func (w *Workspace) Stat(ctx context.Context, p string) (sandpit.File, error) {
-	f, err := w.files.Stat(ctx, w.o.User, w.path(p))
-	return f, told(err, p)
+	f, err := w.files.Stat(ctx, w.o.User, w.resolvePath(p))
+	return f, toFileError(err, p)
 }
 
 // Exists reports whether there is a file, a directory or a link.
@@ -207,11 +207,11 @@ func (w *Workspace) IsDir(ctx context.Context, p string) (bool, error) {
 // ListDir lists a directory down to depth levels, parents before children. NotFound, or
 // Invalid for a file.
 func (w *Workspace) ListDir(ctx context.Context, p string, depth int) ([]sandpit.File, error) {
-	files, err := w.files.ListDir(ctx, w.o.User, w.path(p), depth)
-	return files, told(err, p)
+	files, err := w.files.ListDir(ctx, w.o.User, w.resolvePath(p), depth)
+	return files, toFileError(err, p)
 }
 
 // Remove deletes a file, or a directory with all that is in it; absent is fine.
 func (w *Workspace) Remove(ctx context.Context, p string) error {
-	return w.files.Remove(ctx, w.o.User, w.path(p))
+	return w.files.Remove(ctx, w.o.User, w.resolvePath(p))
 }

@@ -95,7 +95,7 @@ func testLateAnswer(b bench) {
 	older := message()
 	older.Due = start().Add(-time.Hour)
 	b.schedule(older)
-	// Somebody looks when the claim has run out, and takes something older.
+	// Another worker looks when the claim has expired, and takes an older message.
 	claims, err := b.q.Claim(b.ctx(), c.Until.Add(time.Hour), []string{topic}, 1, stay)
 	if len(claims) != 1 || err != nil {
 		b.Fatalf("claimed %+v, error %v; want the older one", claims, err)

@@ -50,8 +50,8 @@ func testEachOnce(b bench) {
 	b.same("stats", queue.Stats{}, b.stats())
 }
 
-// testStorm does everything to a few sandboxes at once. Of one sandbox and kind
-// nothing may ever be held by two, and at the end nothing may be left over.
+// testStorm performs all operations on a few sandboxes concurrently. Two workers never hold
+// messages of the same sandbox and kind, and at the end no message remains.
 func testStorm(b bench) {
 	boxes := make([]sandpit.ID, 4)
 	for i := range boxes {

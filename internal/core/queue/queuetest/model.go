@@ -62,7 +62,7 @@ func (w *walk) do(what string, call func(i int, q queue.Queue) (any, error)) {
 	}
 }
 
-// plain returns a message as both queues must tell it.
+// plain returns a message as both queues must return it.
 func (w *walk) plain(i int, m queue.Message) string {
 	return fmt.Sprint(w.names[i][m.ID], m.Topic, m.Sandbox, m.Kind, m.Metadata, m.Due, m.Attempts, m.LastError)
 }
@@ -132,7 +132,7 @@ func (w *walk) answer(rt *rapid.T) {
 	if len(w.claims[0]) == 0 {
 		rt.Skip("nothing was claimed")
 	}
-	// Old claims are answered too, mostly in vain.
+	// Old claims are answered too, mostly without effect.
 	which := rapid.IntRange(max(0, len(w.claims[0])-4), len(w.claims[0])-1).Draw(rt, "claim")
 	verb := rapid.SampledFrom([]string{"complete", "retry", "bury", "extend"}).Draw(rt, "verb")
 	at := w.now.Add(duration(rt, -20))

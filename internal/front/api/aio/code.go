@@ -46,7 +46,7 @@ type cell struct {
 	} `json:"error"`
 }
 
-func (c cell) status() string {
+func (c cell) toStatus() string {
 	switch {
 	case c.TimedOut:
 		return "timeout"
@@ -56,8 +56,8 @@ func (c cell) status() string {
 	return "ok"
 }
 
-// outputs are what the cell has shown, pictures last.
-func (c cell) outputs(images []tool.Image) []output {
+// toOutputs are what the cell has shown, pictures last.
+func (c cell) toOutputs(images []tool.Image) []output {
 	list := []output{}
 	if c.Stdout != "" {
 		list = append(list, output{Type: "stream", Name: "stdout", Text: c.Stdout})
@@ -104,32 +104,32 @@ type codeRequest struct {
 	Cwd      string            `json:"cwd"`
 }
 
-func (c *call) code() (in codeRequest, err error) {
-	if err = c.read(&in); err == nil && in.Cwd != "" {
+func (c *call) readCode() (in codeRequest, err error) {
+	if err = c.readBody(&in); err == nil && in.Cwd != "" {
 		err = sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "cwd cannot be chosen here"), "change it in the code")
 	}
 	return in, err
 }
 
 func jupyterExecute(c *call) (any, string, error) {
-	in, err := c.code()
+	in, err := c.readCode()
 	if err != nil {
 		return nil, "", err
 	}
 	in.Kernel, in.Session = cmp.Or(in.Kernel, "python3"), cmp.Or(in.Session, "jupyter-"+rand.Text()[:8])
-	var told cell
-	r, err := c.use("jupyter_execute", fields{"code": &in.Code, "timeout": in.Timeout, "kernel_name": in.Kernel, "session_id": in.Session}, &told)
+	var result cell
+	r, err := c.callTool("jupyter_execute", fields{"code": &in.Code, "timeout": in.Timeout, "kernel_name": in.Kernel, "session_id": in.Session}, &result)
 	if err != nil {
 		return nil, "", err
 	}
 	return map[string]any{
-		"kernel_name": in.Kernel, "session_id": in.Session, "status": told.status(), "execution_count": told.Count, "outputs": told.outputs(r.Images), "code": in.Code,
+		"kernel_name": in.Kernel, "session_id": in.Session, "status": result.toStatus(), "execution_count": result.Count, "outputs": result.toOutputs(r.Images), "code": in.Code,
 	}, "Code executed", nil
 }
 
 // jupyterCreate names a session, which begins with its first code.
 func jupyterCreate(c *call) (any, string, error) {
-	in, err := c.code()
+	in, err := c.readCode()
 	if err != nil {
 		return nil, "", err
 	}
@@ -139,7 +139,7 @@ func jupyterCreate(c *call) (any, string, error) {
 }
 
 func nodeExecute(c *call) (any, string, error) {
-	in, err := c.code()
+	in, err := c.readCode()
 	if err != nil {
 		return nil, "", err
 	}
@@ -147,7 +147,7 @@ func nodeExecute(c *call) (any, string, error) {
 	if in.Stateful {
 		return c.runCell(in, "javascript_execute", fields{"code": &in.Code, "timeout": in.Timeout})
 	}
-	var told struct {
+	var result struct {
 		Stdout   string `json:"stdout"`
 		Stderr   string `json:"stderr"`
 		ExitCode int    `json:"exit_code"`
@@ -157,22 +157,22 @@ func nodeExecute(c *call) (any, string, error) {
 	if len(in.Files) > 0 {
 		run["files"] = in.Files
 	}
-	if _, err := c.use("nodejs_execute", run, &told); err != nil {
+	if _, err := c.callTool("nodejs_execute", run, &result); err != nil {
 		return nil, "", err
 	}
 	status := "ok"
 	switch {
-	case told.TimedOut:
+	case result.TimedOut:
 		status = "timeout"
-	case told.ExitCode != 0:
+	case result.ExitCode != 0:
 		status = "error"
 	}
-	shown := cell{Stdout: told.Stdout, Stderr: told.Stderr}
-	return execution{in.Language, status, in.Code, told.Stdout, told.Stderr, told.ExitCode, shown.outputs(nil)}, "Code executed", nil
+	outputs := cell{Stdout: result.Stdout, Stderr: result.Stderr}
+	return execution{in.Language, status, in.Code, result.Stdout, result.Stderr, result.ExitCode, outputs.toOutputs(nil)}, "Code executed", nil
 }
 
 func codeExecute(c *call) (any, string, error) {
-	in, err := c.code()
+	in, err := c.readCode()
 	if err != nil {
 		return nil, "", err
 	}
@@ -180,16 +180,16 @@ func codeExecute(c *call) (any, string, error) {
 }
 
 func (c *call) runCell(in codeRequest, name string, run fields) (any, string, error) {
-	var told cell
-	r, err := c.use(name, run, &told)
+	var result cell
+	r, err := c.callTool(name, run, &result)
 	if err != nil {
 		return nil, "", err
 	}
 	exit := 0
-	if told.status() != "ok" {
+	if result.toStatus() != "ok" {
 		exit = 1
 	}
-	return execution{in.Language, told.status(), in.Code, told.Stdout, told.Stderr, exit, told.outputs(r.Images)}, "Code executed", nil
+	return execution{in.Language, result.toStatus(), in.Code, result.Stdout, result.Stderr, exit, result.toOutputs(r.Images)}, "Code executed", nil
 }
 
 // execution is what AIO tells of code that has run.
@@ -213,13 +213,13 @@ func codeInfo(*call) (any, string, error) {
 
 func browserInfo(c *call) (any, string, error) {
 	var about map[string]any
-	_, err := c.use("browser_info", nil, &about)
+	_, err := c.callTool("browser_info", nil, &about)
 	// Nothing inside listens for who would drive it past the tools.
 	return map[string]any{"user_agent": about["user_agent"], "viewport": about["viewport"], "cdp_url": "", "vnc_url": ""}, "", err
 }
 
 func browserScreenshot(c *call) (any, string, error) {
-	r, err := c.use("browser_screenshot", nil, nil)
+	r, err := c.callTool("browser_screenshot", nil, nil)
 	if err != nil {
 		return nil, "", err
 	}
@@ -227,12 +227,12 @@ func browserScreenshot(c *call) (any, string, error) {
 		return nil, "", sandpit.Errorf(sandpit.Internal, "the browser gives %d pictures", len(r.Images))
 	}
 	c.w.Header().Set("Content-Type", r.Images[0].MIME)
-	c.write(http.StatusOK, r.Images[0].Data)
+	c.writeRaw(http.StatusOK, r.Images[0].Data)
 	return nil, "", nil
 }
 
-// actions are those of the browser by the names that AIO has for them.
-func actions() map[string]string {
+// browserActions are those of the browser by the names that AIO has for them.
+func browserActions() map[string]string {
 	return map[string]string{
 		"MOVE_TO": "move_to", "MOVE_REL": "move_rel", "CLICK": "click", "RIGHT_CLICK": "right_click", "DOUBLE_CLICK": "double_click", "DRAG_TO": "drag_to",
 		"DRAG_REL": "drag_rel", "SCROLL": "scroll", "TYPING": "typing", "PRESS": "press", "KEY_DOWN": "key_down", "KEY_UP": "key_up", "HOTKEY": "hotkey", "WAIT": "wait",
@@ -253,10 +253,10 @@ func browserAction(c *call) (any, string, error) {
 		Keys     []string `json:"keys"`
 		Duration *float64 `json:"duration"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
-	name, known := actions()[in.Action]
+	name, known := browserActions()[in.Action]
 	if !known {
 		return nil, "", sandpit.Errorf(sandpit.Invalid, "there is no action %.40q here", in.Action)
 	}
@@ -267,13 +267,13 @@ func browserAction(c *call) (any, string, error) {
 	if len(in.Keys) > 0 {
 		act["keys"] = in.Keys
 	}
-	if _, err := c.use("browser_action", act, nil); err != nil {
+	if _, err := c.callTool("browser_action", act, nil); err != nil {
 		return nil, "", err
 	}
 	text, err := json.Marshal(map[string]string{"status": "success", "action_performed": in.Action})
 	if err == nil {
 		c.w.Header().Set("Content-Type", "application/json")
-		c.write(http.StatusOK, text)
+		c.writeRaw(http.StatusOK, text)
 	}
 	return nil, "", err
 }
@@ -284,7 +284,7 @@ func mcpServers(c *call) (any, string, error) {
 			Name string `json:"name"`
 		} `json:"servers"`
 	}
-	_, err := c.use("mcp_list_servers", nil, &found)
+	_, err := c.callTool("mcp_list_servers", nil, &found)
 	names := []string{}
 	for _, s := range found.Servers {
 		names = append(names, s.Name)
@@ -300,7 +300,7 @@ func mcpTools(c *call) (any, string, error) {
 			Schema      json.RawMessage `json:"input_schema"`
 		} `json:"tools"`
 	}
-	_, err := c.use("mcp_list_tools", fields{"server_name": c.r.PathValue("server")}, &found)
+	_, err := c.callTool("mcp_list_tools", fields{"server_name": c.r.PathValue("server")}, &found)
 	list := []map[string]any{}
 	for _, t := range found.Tools {
 		list = append(list, map[string]any{"name": t.Tool, "description": t.Description, "inputSchema": t.Schema})
@@ -311,11 +311,11 @@ func mcpTools(c *call) (any, string, error) {
 func mcpExecute(c *call) (any, string, error) {
 	arguments := map[string]any{}
 	if c.r.ContentLength != 0 {
-		if err := c.read(&arguments); err != nil {
+		if err := c.readBody(&arguments); err != nil {
 			return nil, "", err
 		}
 	}
-	r, err := c.use("mcp_execute", fields{"server_name": c.r.PathValue("server"), "tool_name": c.r.PathValue("tool"), "arguments": arguments}, nil)
+	r, err := c.callTool("mcp_execute", fields{"server_name": c.r.PathValue("server"), "tool_name": c.r.PathValue("tool"), "arguments": arguments}, nil)
 	if err != nil {
 		return nil, "", err
 	}

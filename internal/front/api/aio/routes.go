@@ -14,12 +14,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// routes are all requests that are understood.
-func routes() map[string]handler {
+// newRoutes are all requests that are understood.
+func newRoutes() map[string]handler {
 	return map[string]handler{
 		"GET /v1/sandbox":                    getContext,
-		"GET /v1/sandbox/packages/python":    packages("python"),
-		"GET /v1/sandbox/packages/nodejs":    packages("nodejs"),
+		"GET /v1/sandbox/packages/python":    listPackages("python"),
+		"GET /v1/sandbox/packages/nodejs":    listPackages("nodejs"),
 		"POST /v1/shell/exec":                shellExec,
 		"POST /v1/shell/view":                shellView,
 		"POST /v1/shell/wait":                shellWait,
@@ -62,7 +62,7 @@ type contextData struct {
 	Detail    contextDetail `json:"detail"`
 }
 
-func (d contextData) whole() any { return d }
+func (d contextData) toEnvelope() any { return d }
 
 type contextDetail struct {
 	System  map[string]any        `json:"system"`
@@ -84,10 +84,10 @@ func getContext(c *call) (any, string, error) {
 		UID       int               `json:"uid"`
 		Languages map[string]string `json:"languages"`
 	}
-	if _, err := c.use("sandbox_context", nil, &about); err != nil {
+	if _, err := c.callTool("sandbox_context", nil, &about); err != nil {
 		return nil, "", err
 	}
-	d := contextData{envelope: envelope{Success: true, Message: "Sandbox context"}, Home: about.Home, Workspace: c.box.session.Dir(), Version: c.server.o.Version}
+	d := contextData{envelope: envelope{Success: true, Message: "Sandbox context"}, Home: about.Home, Workspace: c.session.session.Dir(), Version: c.server.o.Version}
 	d.Detail = contextDetail{
 		System:  map[string]any{"os": about.System, "os_version": about.Kernel, "arch": about.Arch, "user": strconv.Itoa(about.UID), "home_dir": about.Home},
 		Runtime: map[string][]toolSpec{"python": {}, "nodejs": {}}, Utils: []string{},
@@ -101,7 +101,7 @@ func getContext(c *call) (any, string, error) {
 	return d, "", nil
 }
 
-func packages(language string) handler {
+func listPackages(language string) handler {
 	return func(c *call) (any, string, error) {
 		var found struct {
 			Packages []struct {
@@ -109,7 +109,7 @@ func packages(language string) handler {
 				Version string `json:"version"`
 			} `json:"packages"`
 		}
-		_, err := c.use("sandbox_packages", fields{"language": language, "limit": 2000}, &found)
+		_, err := c.callTool("sandbox_packages", fields{"language": language, "limit": 2000}, &found)
 		return found.Packages, "", err
 	}
 }
@@ -121,26 +121,26 @@ func fileRead(c *call) (any, string, error) {
 		End   *int   `json:"end_line"`
 		Sudo  bool   `json:"sudo"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
 	if in.Sudo || in.Start != nil || in.End != nil {
-		r, err := c.use("file_read", fields{"file": in.File, "start_line": in.Start, "end_line": in.End, "sudo": in.Sudo}, nil)
+		r, err := c.callTool("file_read", fields{"file": in.File, "start_line": in.Start, "end_line": in.End, "sudo": in.Sudo}, nil)
 		return map[string]any{"file": in.File, "content": r.Text}, "File read", err
 	}
-	data, err := c.file(in.File)
+	data, err := c.readFile(in.File)
 	return map[string]any{"file": in.File, "content": strings.ToValidUTF8(string(data), "?")}, "File read", err
 }
 
 // maxFile is the largest file that is handed out as a whole, in bytes.
 const maxFile = 16 << 20
 
-// file reads a file as a whole, which no model is given.
-func (c *call) file(name string) ([]byte, error) {
+// readFile reads a file as a whole, which no model is given.
+func (c *call) readFile(name string) ([]byte, error) {
 	if name == "" {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the name of the file is missing")
 	}
-	return c.box.session.ReadFile(c.r.Context(), name, maxFile)
+	return c.session.session.ReadFile(c.r.Context(), name, maxFile)
 }
 
 func fileWrite(c *call) (any, string, error) {
@@ -153,7 +153,7 @@ func fileWrite(c *call) (any, string, error) {
 		Trailing bool    `json:"trailing_newline"`
 		Sudo     bool    `json:"sudo"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
 	if in.Encoding != "base64" && in.Content != nil {
@@ -168,7 +168,7 @@ func fileWrite(c *call) (any, string, error) {
 		File  string `json:"file"`
 		Bytes int    `json:"bytes"`
 	}
-	_, err := c.use("file_write", fields{"file": in.File, "content": in.Content, "encoding": in.Encoding, "append": in.Append, "sudo": in.Sudo}, &done)
+	_, err := c.callTool("file_write", fields{"file": in.File, "content": in.Content, "encoding": in.Encoding, "append": in.Append, "sudo": in.Sudo}, &done)
 	return map[string]any{"file": done.File, "bytes_written": done.Bytes}, "File written", err
 }
 
@@ -179,14 +179,14 @@ func fileReplace(c *call) (any, string, error) {
 		New  *string `json:"new_str"`
 		Sudo bool    `json:"sudo"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
 	var done struct {
 		File  string `json:"file"`
 		Count int    `json:"replaced_count"`
 	}
-	_, err := c.use("file_edit", fields{"file": in.File, "old_str": in.Old, "new_str": in.New, "replace_all": true, "sudo": in.Sudo}, &done)
+	_, err := c.callTool("file_edit", fields{"file": in.File, "old_str": in.Old, "new_str": in.New, "replace_all": true, "sudo": in.Sudo}, &done)
 	return map[string]any{"file": done.File, "replaced_count": done.Count}, "Replacement completed", err
 }
 
@@ -195,7 +195,7 @@ func fileSearch(c *call) (any, string, error) {
 		File  string `json:"file"`
 		Regex string `json:"regex"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
 	var found struct {
@@ -204,7 +204,7 @@ func fileSearch(c *call) (any, string, error) {
 			Text string `json:"text"`
 		} `json:"matches"`
 	}
-	_, err := c.use("file_search", fields{"file": in.File, "regex": in.Regex}, &found)
+	_, err := c.callTool("file_search", fields{"file": in.File, "regex": in.Regex}, &found)
 	lines, texts := []int{}, []string{}
 	for _, m := range found.Matches {
 		lines, texts = append(lines, m.Line), append(texts, m.Text)
@@ -217,7 +217,7 @@ func fileFind(c *call) (any, string, error) {
 		Path string `json:"path"`
 		Glob string `json:"glob"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
 	var found struct {
@@ -225,7 +225,7 @@ func fileFind(c *call) (any, string, error) {
 			Path string `json:"path"`
 		} `json:"files"`
 	}
-	_, err := c.use("file_find", fields{"path": in.Path, "glob": in.Glob}, &found)
+	_, err := c.callTool("file_find", fields{"path": in.Path, "glob": in.Glob}, &found)
 	files := []string{}
 	for _, f := range found.Files {
 		files = append(files, path.Join(in.Path, f.Path))
@@ -253,7 +253,7 @@ func fileList(c *call) (any, string, error) {
 		Sort      string   `json:"sort_by"`
 		Desc      bool     `json:"sort_desc"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
 	if in.Hidden == nil {
@@ -269,7 +269,7 @@ func fileList(c *call) (any, string, error) {
 		} `json:"files"`
 	}
 	list := fields{"path": in.Path, "recursive": in.Recursive, "show_hidden": in.Hidden, "max_depth": in.Depth, "sort_by": in.Sort}
-	if _, err := c.use("file_list", list, &found); err != nil {
+	if _, err := c.callTool("file_list", list, &found); err != nil {
 		return nil, "", err
 	}
 	files, dirs := []fileInfo{}, 0
@@ -318,26 +318,26 @@ func fileUpload(c *call) (any, string, error) {
 	var done struct {
 		File string `json:"file"`
 	}
-	_, err = c.use("file_upload", fields{"path": name, "content": &content}, &done)
+	_, err = c.callTool("file_upload", fields{"path": name, "content": &content}, &done)
 	return map[string]any{"file_path": done.File, "file_size": len(data), "success": err == nil}, "File uploaded", err
 }
 
 func fileDownload(c *call) (any, string, error) {
 	name := c.r.URL.Query().Get("path")
-	data, err := c.file(name)
+	data, err := c.readFile(name)
 	if err != nil {
 		return nil, "", err
 	}
 	c.w.Header().Set("Content-Type", "application/octet-stream")
 	c.w.Header().Set("Content-Disposition", "attachment")
-	c.write(http.StatusOK, data)
+	c.writeRaw(http.StatusOK, data)
 	return nil, "", nil
 }
 
-// write writes the answer, which the client must read in a limited time.
-func (c *call) write(status int, data []byte) {
-	c.answered = true
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
+// writeRaw writes the answer, which the client must read in a limited time.
+func (c *call) writeRaw(status int, data []byte) {
+	c.responded = true
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // what cannot have one needs none
 	c.w.WriteHeader(status)
 	_, _ = c.w.Write(data) // a client that has gone is nobody's business
 }
@@ -352,13 +352,13 @@ func fileEditor(c *call) (any, string, error) {
 		Line    *int    `json:"insert_line"`
 		Range   []int   `json:"view_range"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
 	edit := fields{"command": in.Command, "path": in.Path, "file_text": in.Text, "old_str": in.Old, "new_str": in.New, "insert_line": in.Line}
 	if in.Range != nil {
 		edit["view_range"] = in.Range
 	}
-	r, err := c.use("str_replace_editor", edit, nil)
+	r, err := c.callTool("str_replace_editor", edit, nil)
 	return map[string]any{"output": r.Text, "path": in.Path}, "", err
 }

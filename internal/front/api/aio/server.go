@@ -31,13 +31,13 @@ import (
 const Path = "/aio/"
 
 const (
-	// rest is how long a session lasts without a request, sweep how often that is looked at.
-	rest  = 30 * time.Minute
-	sweep = time.Minute
-	// maxBody bounds the body of a request, in bytes, and answerLimit the time of reading
+	// idleTimeout is how long a session lasts without a request, sweep how often that is looked at.
+	idleTimeout   = 30 * time.Minute
+	sweepInterval = time.Minute
+	// maxBody bounds the body of a request, in bytes, and writeTimeout the time of reading
 	// an answer.
-	maxBody     = 16 << 20
-	answerLimit = 60 * time.Second
+	maxBody      = 16 << 20
+	writeTimeout = 60 * time.Second
 	// callCost is how much memory a request takes besides what it keeps, in bytes.
 	callCost = 256 << 10
 	// bodyCost is how many bytes of memory each byte of a body takes: as it comes, as a
@@ -67,13 +67,13 @@ type Server struct {
 	stop  context.CancelFunc
 	group sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	boxes  map[sandpit.ID]*box
+	mu       sync.Mutex
+	closed   bool
+	sessions map[sandpit.ID]*sandboxSession
 }
 
-// box is the session of a sandbox, as long as its guest is the same.
-type box struct {
+// sandboxSession is the session of a sandbox, as long as its guest is the same.
+type sandboxSession struct {
 	guest sandpit.Guest
 	used  time.Time // guarded by Server.mu, as is calls
 	calls int
@@ -87,8 +87,8 @@ type box struct {
 	memory *memory.Account          // of last
 }
 
-// close ends the session, once it has begun.
-func (b *box) close() error {
+// closeSession ends the session, once it has begun.
+func (b *sandboxSession) closeSession() error {
 	<-b.ready
 	b.memory.Close()
 	if b.session == nil {
@@ -106,9 +106,9 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, tools: tools, boxes: make(map[sandpit.ID]*box)}
+	s := &Server{o: o, tools: tools, sessions: make(map[sandpit.ID]*sandboxSession)}
 	s.life, s.stop = context.WithCancel(context.Background())
-	s.group.Go(s.sweep)
+	s.group.Go(s.sweepIdle)
 	return s, nil
 }
 
@@ -120,21 +120,21 @@ func (s *Server) Close() error {
 		return nil
 	}
 	s.closed = true
-	boxes := s.boxes
-	s.boxes = nil
+	boxes := s.sessions
+	s.sessions = nil
 	s.mu.Unlock()
 	s.stop()
 	s.group.Wait()
 	var errs []error
 	for _, b := range boxes {
-		errs = append(errs, b.close())
+		errs = append(errs, b.closeSession())
 	}
 	return errors.Join(errs...)
 }
 
-// sweep ends the sessions that nobody uses.
-func (s *Server) sweep() {
-	ticker := time.NewTicker(sweep)
+// sweepIdle ends the sessions that nobody uses.
+func (s *Server) sweepIdle() {
+	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -142,33 +142,33 @@ func (s *Server) sweep() {
 			return
 		case <-ticker.C:
 		}
-		for id, b := range s.idle(time.Now()) {
-			if err := b.close(); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
+		for id, b := range s.takeIdle(time.Now()) {
+			if err := b.closeSession(); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
 				s.o.Log.Warn("an idle session cannot be closed", slog.String("sandbox", string(id)), slog.Any("error", err))
 			}
 		}
 	}
 }
 
-// idle takes out the sessions that nobody uses, or whose sandbox is no more.
-func (s *Server) idle(now time.Time) map[sandpit.ID]*box {
+// takeIdle takes out the sessions that nobody uses, or whose sandbox is no more.
+func (s *Server) takeIdle(now time.Time) map[sandpit.ID]*sandboxSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[sandpit.ID]*box)
-	for id, b := range s.boxes {
+	out := make(map[sandpit.ID]*sandboxSession)
+	for id, b := range s.sessions {
 		about, err := s.o.Manager.Get(id)
 		ended := err != nil || about.State == sandpit.StateDeleted || about.State == sandpit.StateDeleting
-		if b.calls == 0 && (ended || now.Sub(b.used) >= rest) {
+		if b.calls == 0 && (ended || now.Sub(b.used) >= idleTimeout) {
 			out[id] = b
-			delete(s.boxes, id)
+			delete(s.sessions, id)
 		}
 	}
 	return out
 }
 
-// enter returns the session of a sandbox. The caller must leave it.
-func (s *Server) enter(ctx context.Context, about sandpit.Sandbox, guest sandpit.Guest) (*box, error) {
-	b, err := s.reserve(about, guest)
+// acquireSession returns the session of a sandbox. The caller must leave it.
+func (s *Server) acquireSession(ctx context.Context, about sandpit.Sandbox, guest sandpit.Guest) (*sandboxSession, error) {
+	b, err := s.findSession(about, guest)
 	if err != nil {
 		return nil, err
 	}
@@ -179,51 +179,51 @@ func (s *Server) enter(ctx context.Context, about sandpit.Sandbox, guest sandpit
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		s.leave(b)
+		s.releaseSession(b)
 		return nil, err
 	}
 	return b, nil
 }
 
-// reserve returns the session of a sandbox, which may just begin. No lock is held while it
+// findSession returns the session of a sandbox, which may just begin. No lock is held while it
 // does: a guest may take its time.
-func (s *Server) reserve(about sandpit.Sandbox, guest sandpit.Guest) (*box, error) {
+func (s *Server) findSession(about sandpit.Sandbox, guest sandpit.Guest) (*sandboxSession, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, api.ErrDraining
 	}
-	b := s.boxes[about.ID]
+	b := s.sessions[about.ID]
 	if b == nil || b.guest != guest {
 		if b != nil {
-			s.group.Go(func() { _ = b.close() }) // what was in it has ended with the guest that it had
+			s.group.Go(func() { _ = b.closeSession() }) // what was in it has ended with the guest that it had
 		}
 		open := func() *memory.Account { return s.o.Memory.OpenSession(about.Lease.Owner) }
-		b = &box{guest: guest, ready: make(chan struct{}), last: make(map[string]commandResult), memory: open()}
-		s.boxes[about.ID] = b
+		b = &sandboxSession{guest: guest, ready: make(chan struct{}), last: make(map[string]commandResult), memory: open()}
+		s.sessions[about.ID] = b
 		s.group.Go(func() {
-			s.begin(b, about.ID, tool.SessionOptions{ID: string(about.ID), User: about.Spec.User, Memory: open})
+			s.openSession(b, about.ID, tool.SessionOptions{ID: string(about.ID), User: about.Spec.User, Memory: open})
 		})
 	}
 	b.calls++
 	return b, nil
 }
 
-// begin begins the session, for which every request of the sandbox waits. One that cannot
+// openSession begins the session, for which every request of the sandbox waits. One that cannot
 // begin is forgotten, so that the next request tries again.
-func (s *Server) begin(b *box, id sandpit.ID, o tool.SessionOptions) {
+func (s *Server) openSession(b *sandboxSession, id sandpit.ID, o tool.SessionOptions) {
 	session, err := tool.NewSession(s.life, b.guest, o)
 	s.mu.Lock()
 	b.session, b.err = session, err
-	if err != nil && s.boxes[id] == b {
-		delete(s.boxes, id)
+	if err != nil && s.sessions[id] == b {
+		delete(s.sessions, id)
 		b.memory.Close()
 	}
 	s.mu.Unlock()
 	close(b.ready)
 }
 
-func (s *Server) leave(b *box) {
+func (s *Server) releaseSession(b *sandboxSession) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b.calls--
@@ -233,27 +233,27 @@ func (s *Server) leave(b *box) {
 // Register adds the server to a mux, behind which requests have a principal. The mux must
 // not bound the time of requests.
 func (s *Server) Register(mux api.Router) {
-	for pattern, h := range routes() {
+	for pattern, h := range newRoutes() {
 		method, path, _ := cutPattern(pattern)
 		mux.HandleFunc(method+" "+Path+"{sandbox}"+path, func(w http.ResponseWriter, r *http.Request) {
-			if err := s.serve(w, r, h); err != nil {
+			if err := s.serveRequest(w, r, h); err != nil {
 				api.WriteError(w, r, err)
 			}
 		})
 	}
 }
 
-// serve answers a request. An error is about the sandbox or who asks, and not about what was to be done.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, h handler) error {
+// serveRequest answers a request. An error is about the sandbox or who asks, and not about what was to be done.
+func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request, h handler) error {
 	if err := memory.AccountOf(r.Context()).Reserve(callCost); err != nil {
 		return err
 	}
-	body, err := api.Whole(w, r, maxBody, bodyCost)
+	body, err := api.ReadBody(w, r, maxBody, bodyCost)
 	if err != nil {
 		return err
 	}
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	held, err := api.Wake(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
+	held, err := api.UseResumed(r.Context(), s.o.Manager, sandpit.ID(r.PathValue("sandbox")))
 	if err != nil {
 		return err
 	}
@@ -262,30 +262,30 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, h handler) error 
 	if err != nil {
 		return err
 	}
-	b, err := s.enter(held.Context(), about, held.Guest())
+	b, err := s.acquireSession(held.Context(), about, held.Guest())
 	if err != nil {
 		return err
 	}
-	defer s.leave(b)
-	c := &call{server: s, box: b, r: r.WithContext(held.Context()), w: w}
+	defer s.releaseSession(b)
+	c := &call{server: s, session: b, r: r.WithContext(held.Context()), w: w}
 	data, message, err := h(c)
 	if why := context.Cause(held.Context()); err != nil && sandpit.CodeOf(why) == sandpit.Gone {
 		return why
 	}
-	if c.answered {
+	if c.responded {
 		return nil
 	}
-	return c.answer(data, message, err)
+	return c.writeEnvelope(data, message, err)
 }
 
 // call is a request.
 type call struct {
-	server *Server
-	box    *box
-	r      *http.Request
-	w      http.ResponseWriter
-	// answered is true if the handler has written the answer.
-	answered bool
+	server  *Server
+	session *sandboxSession
+	r       *http.Request
+	w       http.ResponseWriter
+	// responded is true if the handler has written the answer.
+	responded bool
 }
 
 // handler does what a request asks for, and returns its data and a message.
@@ -299,39 +299,39 @@ type envelope struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-// unfit is the answer to a request that fits no schema.
-type unfit struct {
-	Detail []misfit `json:"detail"`
+// validationError is the answer to a request that fits no schema.
+type validationError struct {
+	Detail []validationDetail `json:"detail"`
 }
 
-type misfit struct {
+type validationDetail struct {
 	Where   []string `json:"loc"`
 	Message string   `json:"msg"`
 	Type    string   `json:"type"`
 }
 
-func (c *call) answer(data any, message string, err error) error {
+func (c *call) writeEnvelope(data any, message string, err error) error {
 	status := http.StatusOK
 	var body any = envelope{Success: true, Message: message, Data: data}
 	switch {
 	case sandpit.CodeOf(err) == sandpit.Invalid:
-		status, body = http.StatusUnprocessableEntity, unfit{[]misfit{{[]string{"body"}, err.Error(), "value_error"}}}
+		status, body = http.StatusUnprocessableEntity, validationError{[]validationDetail{{[]string{"body"}, err.Error(), "value_error"}}}
 	case err != nil:
 		body = envelope{Message: err.Error(), Hint: sandpit.HintOf(err)}
 	default:
 		if s, ok := data.(selfContained); ok {
-			body = s.whole()
+			body = s.toEnvelope()
 		}
 	}
-	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // what cannot have one needs none
 	return api.WriteJSON(c.w, c.r, status, body)
 }
 
 // selfContained is data that is an envelope itself.
-type selfContained interface{ whole() any }
+type selfContained interface{ toEnvelope() any }
 
-// read reads the body of a request.
-func (c *call) read(into any) error {
+// readBody reads the body of a request.
+func (c *call) readBody(into any) error {
 	if err := json.NewDecoder(c.r.Body).Decode(into); err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "the body does not fit: %w", err)
 	}
@@ -341,10 +341,10 @@ func (c *call) read(into any) error {
 // fields is the input of a tool. Those that are nil are left out.
 type fields map[string]any
 
-// use calls a tool, whose data goes to into unless that is nil.
-func (c *call) use(name string, in fields, into any) (tool.Result, error) {
+// callTool calls a tool, whose data goes to into unless that is nil.
+func (c *call) callTool(name string, in fields, into any) (tool.Result, error) {
 	for key, value := range in {
-		if isNil(value) {
+		if isUnset(value) {
 			delete(in, key)
 		}
 	}
@@ -352,12 +352,12 @@ func (c *call) use(name string, in fields, into any) (tool.Result, error) {
 	if err != nil {
 		return tool.Result{}, sandpit.Errorf(sandpit.Invalid, "%w", err)
 	}
-	who, err := api.PrincipalOf(c.r.Context())
+	client, err := api.PrincipalOf(c.r.Context())
 	if err != nil {
 		return tool.Result{}, err
 	}
-	tools := c.server.tools.Audited(c.server.auditor(who))
-	r := tools.Invoke(c.r.Context(), c.box.session, name, input)
+	tools := c.server.tools.Audited(c.server.newAuditor(client))
+	r := tools.Invoke(c.r.Context(), c.session.session, name, input)
 	if r.Problem != nil {
 		return r, sandpit.WithHint(sandpit.Errorf(r.Problem.Code, "%s", r.Problem.Message), r.Problem.Hint)
 	}
@@ -374,8 +374,8 @@ func (c *call) use(name string, in fields, into any) (tool.Result, error) {
 	return r, nil
 }
 
-// isNil reports whether a field was left out.
-func isNil(value any) bool {
+// isUnset reports whether a field was left out.
+func isUnset(value any) bool {
 	switch v := value.(type) {
 	case nil:
 		return true
@@ -393,11 +393,11 @@ func isNil(value any) bool {
 	return false
 }
 
-// auditor returns what writes calls down, without what was said.
-func (s *Server) auditor(who api.Principal) func(tool.Call) {
+// newAuditor returns what writes calls down, without what was said.
+func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 	return func(c tool.Call) {
 		r := manager.Report{
-			Actor: who.Owner, Action: "tool", Sandbox: sandpit.ID(c.Session), Took: c.Took, Args: map[string]string{"tool": fmt.Sprintf("%.100s", c.Tool)},
+			Actor: client.Owner, Action: "tool", Sandbox: sandpit.ID(c.Session), Took: c.Took, Args: map[string]string{"tool": fmt.Sprintf("%.100s", c.Tool)},
 		}
 		switch {
 		case c.Code != "":
@@ -405,6 +405,6 @@ func (s *Server) auditor(who api.Principal) func(tool.Call) {
 		case c.Failed:
 			r.Args["failed"] = "true"
 		}
-		s.o.Manager.Report(r)
+		s.o.Manager.Events().Record(r)
 	}
 }

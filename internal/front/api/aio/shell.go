@@ -34,11 +34,11 @@ type commandResult struct {
 	ExitCode *int            `json:"exit_code"`
 }
 
-// mostSessions is of how many shells the last result is remembered.
-const mostSessions = 100
+// maxResults is of how many shells the last result is remembered.
+const maxResults = 100
 
-// usualShell is whose commands name no session.
-const usualShell = "main"
+// defaultShell is whose commands name no session.
+const defaultShell = "main"
 
 // maxCommand is how long a command may run whose request names no time, in seconds.
 const maxCommand = 3600.0
@@ -54,10 +54,10 @@ func shellExec(c *call) (any, string, error) {
 		Timeout *float64 `json:"timeout"`
 		Hard    *float64 `json:"hard_timeout"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
-	id := cmp.Or(in.ID, usualShell)
+	id := cmp.Or(in.ID, defaultShell)
 	exec := fields{"command": in.Command, "session_id": id, "exec_dir": in.Dir, "background": in.Async}
 	if in.Hard != nil {
 		exec["timeout"] = *in.Hard
@@ -72,13 +72,13 @@ func shellExec(c *call) (any, string, error) {
 		Output   string `json:"output"`
 		TimedOut bool   `json:"timed_out"`
 	}
-	_, err := c.use("shell_exec", exec, &done)
+	_, err := c.callTool("shell_exec", exec, &done)
 	if err != nil {
 		return nil, "", err
 	}
 	r := commandResult{Session: id, Command: in.Command, Status: running, Console: []consoleRecord{}}
 	if in.Async {
-		c.box.remember(id, nil)
+		c.session.setLast(id, nil)
 		return r, "Command started", nil
 	}
 	r.Output, r.Console = done.Output, []consoleRecord{{"$ ", in.Command, done.Output}}
@@ -86,41 +86,41 @@ func shellExec(c *call) (any, string, error) {
 	if done.TimedOut {
 		r.Status, r.ExitCode = hardLimit, nil
 	}
-	c.box.remember(id, &r)
+	c.session.setLast(id, &r)
 	return r, "Command executed", nil
 }
 
-// remember keeps the result of the newest command of a shell; nil: it runs in the background.
-func (b *box) remember(id string, r *commandResult) {
+// setLast keeps the result of the newest command of a shell; nil: it runs in the background.
+func (b *sandboxSession) setLast(id string, r *commandResult) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.forget(id)
+	b.dropLast(id)
 	if r == nil {
 		return
 	}
-	if len(b.last) >= mostSessions || b.memory.Reserve(r.size()) != nil {
+	if len(b.last) >= maxResults || b.memory.Reserve(r.memorySize()) != nil {
 		for other := range b.last {
-			b.forget(other)
+			b.dropLast(other)
 		}
-		if b.memory.Reserve(r.size()) != nil {
+		if b.memory.Reserve(r.memorySize()) != nil {
 			return
 		}
 	}
 	b.last[id] = *r
 }
 
-// forget removes the result of a shell. The lock is held.
-func (b *box) forget(id string) {
+// dropLast removes the result of a shell. The lock is held.
+func (b *sandboxSession) dropLast(id string) {
 	if r, ok := b.last[id]; ok {
-		b.memory.Return(r.size())
+		b.memory.Return(r.memorySize())
 		delete(b.last, id)
 	}
 }
 
-// size is how many bytes of memory a result takes.
-func (r commandResult) size() int64 { return int64(len(r.Command)+len(r.Output)) + 1<<10 }
+// memorySize is how many bytes of memory a result takes.
+func (r commandResult) memorySize() int64 { return int64(len(r.Command)+len(r.Output)) + 1<<10 }
 
-func (b *box) lastOf(id string) (commandResult, bool) {
+func (b *sandboxSession) lastOf(id string) (commandResult, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r, ok := b.last[id]
@@ -134,15 +134,15 @@ type job struct {
 	Output   string `json:"output"`
 }
 
-func (j job) status() string {
+func (j job) toStatus() string {
 	if j.Running {
 		return running
 	}
 	return completed
 }
 
-// named is a request about a shell.
-type named struct {
+// shellRequest is a request about a shell.
+type shellRequest struct {
 	ID      string   `json:"id"`
 	Input   string   `json:"input"`
 	Enter   bool     `json:"press_enter"`
@@ -150,57 +150,57 @@ type named struct {
 	Most    *float64 `json:"max_wait_seconds"`
 }
 
-func (c *call) named() (in named, err error) {
-	if err = c.read(&in); err == nil && in.ID == "" {
+func (c *call) readShellRequest() (in shellRequest, err error) {
+	if err = c.readBody(&in); err == nil && in.ID == "" {
 		err = sandpit.Errorf(sandpit.Invalid, "id is missing")
 	}
 	return in, err
 }
 
 func shellView(c *call) (any, string, error) {
-	in, err := c.named()
+	in, err := c.readShellRequest()
 	if err != nil {
 		return nil, "", err
 	}
-	if last, ok := c.box.lastOf(in.ID); ok {
+	if last, ok := c.session.lastOf(in.ID); ok {
 		return last, "", nil
 	}
 	var now job
-	_, err = c.use("shell_view", fields{"session_id": in.ID}, &now)
-	return commandResult{Session: in.ID, Status: now.status(), Output: now.Output, Console: []consoleRecord{{"$ ", "", now.Output}}, ExitCode: now.ExitCode}, "", err
+	_, err = c.callTool("shell_view", fields{"session_id": in.ID}, &now)
+	return commandResult{Session: in.ID, Status: now.toStatus(), Output: now.Output, Console: []consoleRecord{{"$ ", "", now.Output}}, ExitCode: now.ExitCode}, "", err
 }
 
 func shellWait(c *call) (any, string, error) {
-	in, err := c.named()
+	in, err := c.readShellRequest()
 	if err != nil {
 		return nil, "", err
 	}
-	if last, ok := c.box.lastOf(in.ID); ok {
+	if last, ok := c.session.lastOf(in.ID); ok {
 		return map[string]string{"status": last.Status}, "", nil
 	}
 	if in.Seconds == nil {
 		in.Seconds = in.Most
 	}
 	var now job
-	_, err = c.use("shell_wait", fields{"session_id": in.ID, "seconds": in.Seconds}, &now)
-	return map[string]string{"status": now.status()}, "", err
+	_, err = c.callTool("shell_wait", fields{"session_id": in.ID, "seconds": in.Seconds}, &now)
+	return map[string]string{"status": now.toStatus()}, "", err
 }
 
 func shellWrite(c *call) (any, string, error) {
-	in, err := c.named()
+	in, err := c.readShellRequest()
 	if err != nil {
 		return nil, "", err
 	}
-	_, err = c.use("shell_write", fields{"session_id": in.ID, "input": &in.Input, "press_enter": in.Enter}, nil)
+	_, err = c.callTool("shell_write", fields{"session_id": in.ID, "input": &in.Input, "press_enter": in.Enter}, nil)
 	return map[string]string{"status": running}, "Input written", err
 }
 
 func shellKill(c *call) (any, string, error) {
-	in, err := c.named()
+	in, err := c.readShellRequest()
 	if err != nil {
 		return nil, "", err
 	}
-	_, err = c.use("shell_kill", fields{"session_id": in.ID}, nil)
+	_, err = c.callTool("shell_kill", fields{"session_id": in.ID}, nil)
 	return map[string]any{"status": terminated, "exit_code": nil, "returncode": nil}, "Process terminated", err
 }
 
@@ -209,7 +209,7 @@ func shellCreate(c *call) (any, string, error) {
 		ID  string `json:"id"`
 		Dir string `json:"exec_dir"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return nil, "", err
 	}
 	if in.ID == "" {
@@ -217,14 +217,14 @@ func shellCreate(c *call) (any, string, error) {
 	}
 	command := "pwd"
 	if in.Dir != "" {
-		command = "cd -- " + quote(in.Dir)
+		command = "cd -- " + quoteWord(in.Dir)
 	}
 	var done struct {
 		ExitCode int    `json:"exit_code"`
 		Output   string `json:"output"`
 		Cwd      string `json:"cwd"`
 	}
-	if _, err := c.use("shell_exec", fields{"command": command, "session_id": in.ID}, &done); err != nil {
+	if _, err := c.callTool("shell_exec", fields{"command": command, "session_id": in.ID}, &done); err != nil {
 		return nil, "", err
 	}
 	if done.ExitCode != 0 {
@@ -233,8 +233,8 @@ func shellCreate(c *call) (any, string, error) {
 	return map[string]string{"session_id": in.ID, "working_dir": done.Cwd}, "Session created", nil
 }
 
-// quote is a word of a shell.
-func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+// quoteWord is a word of a shell.
+func quoteWord(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 func shellSessions(c *call) (any, string, error) {
 	var found struct {
@@ -245,7 +245,7 @@ func shellSessions(c *call) (any, string, error) {
 			UsedAt    time.Time `json:"last_used"`
 		} `json:"shells"`
 	}
-	_, err := c.use("shell_sessions", nil, &found)
+	_, err := c.callTool("shell_sessions", nil, &found)
 	sessions := map[string]any{}
 	for _, s := range found.Shells {
 		sessions[s.ID] = map[string]any{

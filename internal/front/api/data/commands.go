@@ -13,40 +13,30 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-func (s *Server) commandRoutes() []route {
-	return []route{
-		{http.MethodGet, "/commands", s.listCommands},
-		{http.MethodGet, "/commands/{cid}", s.getCommand},
-		{http.MethodDelete, "/commands/{cid}", s.forgetCommand},
-		{http.MethodGet, "/commands/{cid}/output", s.followCommand},
-		{http.MethodPost, "/commands/{cid}/signal", s.signalCommand},
-	}
-}
-
-// journal is what a guest knows of its commands. Unsupported: it keeps nothing.
-func (c *call) journal() (sandpit.Journal, error) {
+// commandLog returns the guest's command log. Unsupported: the provider has none.
+func (c *call) commandLog() (sandpit.Journal, error) {
 	j, ok := c.guest.(sandpit.Journal)
 	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s does not keep what commands put out", c.id)
+		return nil, sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s does not record the output of commands", c.id)
 	}
 	return j, nil
 }
 
-// command is the command that a request names.
-func (c *call) command() (sandpit.Journal, string, error) {
+// parseCommandID returns the command log and the ID of the command in the path.
+func (c *call) parseCommandID() (sandpit.Journal, string, error) {
 	id := c.r.PathValue("cid")
 	if err := sandpit.ValidateCommandID(id); err != nil {
 		return nil, "", sandpit.Errorf(sandpit.NotFound, "no command %.80q", id)
 	}
-	j, err := c.journal()
+	j, err := c.commandLog()
 	return j, id, err
 }
 
 func (s *Server) listCommands(ctx context.Context, c *call) error {
-	if _, err := c.query(); err != nil {
+	if _, err := c.parseQuery(); err != nil {
 		return err
 	}
-	j, err := c.journal()
+	j, err := c.commandLog()
 	if err != nil {
 		return err
 	}
@@ -58,11 +48,11 @@ func (s *Server) listCommands(ctx context.Context, c *call) error {
 	for _, info := range list {
 		page.Items = append(page.Items, wire.CommandOf(info))
 	}
-	return c.json(http.StatusOK, page)
+	return c.writeJSON(http.StatusOK, page)
 }
 
 func (s *Server) getCommand(ctx context.Context, c *call) error {
-	j, id, err := c.command()
+	j, id, err := c.parseCommandID()
 	if err != nil {
 		return err
 	}
@@ -70,28 +60,28 @@ func (s *Server) getCommand(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, wire.CommandOf(info))
+	return c.writeJSON(http.StatusOK, wire.CommandOf(info))
 }
 
 func (s *Server) forgetCommand(ctx context.Context, c *call) error {
-	j, id, err := c.command()
+	j, id, err := c.parseCommandID()
 	if err != nil {
 		return err
 	}
 	if err := j.ForgetCommand(ctx, id); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
-// signalCommand sends a signal to a command that runs.
+// signalCommand sends a signal to a running command.
 func (s *Server) signalCommand(ctx context.Context, c *call) error {
-	j, id, err := c.command()
+	j, id, err := c.parseCommandID()
 	if err != nil {
 		return err
 	}
 	var req wire.Signal
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
 	signal := sandpit.Signal(req.Signal)
@@ -105,7 +95,7 @@ func (s *Server) signalCommand(ctx context.Context, c *call) error {
 	if info.Ended {
 		return sandpit.Errorf(sandpit.Gone, "command %s has ended", id)
 	}
-	// Only what it puts out from now on would come, and nobody reads it.
+	// The connection is only for the signal; its output is not needed.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	process, err := c.guest.Connect(ctx, info.PID, sandpit.Streams{})
@@ -118,12 +108,12 @@ func (s *Server) signalCommand(ctx context.Context, c *call) error {
 	if err := process.Signal(ctx, signal); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
-// followCommand replays the output of a command, and goes on until it has ended.
+// followCommand sends the recorded output of a command, and new output until it ends.
 func (s *Server) followCommand(ctx context.Context, c *call) error {
-	j, id, err := c.command()
+	j, id, err := c.parseCommandID()
 	if err != nil {
 		return err
 	}
@@ -136,43 +126,44 @@ func (s *Server) followCommand(ctx context.Context, c *call) error {
 		return err
 	}
 	if o.From.Stdout > info.Stdout.Size || o.From.Stderr > info.Stderr.Size {
-		return sandpit.Errorf(sandpit.Invalid, "command %s has put out %d and %d bytes: there is nothing at %d and %d",
+		return sandpit.Errorf(sandpit.Invalid, "command %s has written %d bytes to stdout and %d to stderr: invalid offsets %d and %d",
 			id, info.Stdout.Size, info.Stderr.Size, o.From.Stdout, o.From.Stderr)
 	}
 	stream, err := s.openEvents(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer stream.close()
+	defer stream.closeStream()
 	f := &follower{stream: stream, at: o.From}
-	o.Stdout, o.Stderr, o.Missing = followed{f, "stdout", &f.at.Stdout}, followed{f, "stderr", &f.at.Stderr}, f.missing
+	o.Stdout, o.Stderr, o.Missing = followed{f, "stdout", &f.at.Stdout}, followed{f, "stderr", &f.at.Stderr}, f.sendMissing
 	begin := time.Now()
 	end, err := j.Follow(ctx, id, o)
 	switch {
 	case err != nil:
-		return stream.fail(err)
+		return stream.sendFailure(err)
 	case !end.Command.Ended:
-		return stream.send("command", f.id(), wire.CommandOf(end.Command))
+		return stream.sendEvent("command", f.eventID(), wire.CommandOf(end.Command))
 	}
-	return stream.send("exit", f.id(), wire.Exit{
-		ID: id, ExitCode: end.Command.Status.Code, Duration: lasted(end.Command, begin).Seconds(),
+	return stream.sendEvent("exit", f.eventID(), wire.Exit{
+		ID: id, ExitCode: end.Command.Status.Code, Duration: commandDuration(end.Command, begin).Seconds(),
 		TimedOut: end.Command.TimedOut, OutOfMemory: end.Command.Status.OutOfMemory,
 	})
 }
 
-// lasted is how long a command took, as far as its times make sense.
-func lasted(info sandpit.CommandInfo, since time.Time) time.Duration {
+// commandDuration returns how long a command took, by the times of the sandbox if they are
+// plausible.
+func commandDuration(info sandpit.CommandInfo, since time.Time) time.Duration {
 	if d := info.EndedAt.Sub(info.StartedAt); d >= 0 && !info.StartedAt.IsZero() {
 		return d
 	}
 	return time.Since(since)
 }
 
-// followOptions reads from where on output is wanted. What a client that comes back
-// says of its last event goes before what its address says.
+// followOptions reads the offsets at which the output starts. The ID of the last event of a
+// client that reconnects takes precedence over the query.
 func (c *call) followOptions() (sandpit.FollowOptions, error) {
 	var o sandpit.FollowOptions
-	values, err := c.query("stdout", "stderr", "follow")
+	values, err := c.parseQuery("stdout", "stderr", "follow")
 	if err != nil {
 		return o, err
 	}
@@ -186,7 +177,7 @@ func (c *call) followOptions() (sandpit.FollowOptions, error) {
 	}{"stdout": {stdout, &o.From.Stdout}, "stderr": {stderr, &o.From.Stderr}} {
 		n, err := strconv.ParseInt(cmp.Or(at.text, "0"), 10, 64)
 		if err != nil || n < 0 {
-			return o, sandpit.Errorf(sandpit.Invalid, "%s: %.20q is not the offset of a byte", name, at.text)
+			return o, sandpit.Errorf(sandpit.Invalid, "%s: invalid offset %.20q", name, at.text)
 		}
 		*at.to = n
 	}
@@ -200,26 +191,26 @@ func (c *call) followOptions() (sandpit.FollowOptions, error) {
 	return o, nil
 }
 
-// follower tells what comes of a command, all from one goroutine.
+// follower sends the output of a command. It is for one goroutine.
 type follower struct {
 	stream *events
-	at     sandpit.Offsets // behind what was told
+	at     sandpit.Offsets // after what was sent
 }
 
-// id names an event by what has been told with it.
-func (f *follower) id() string { return fmt.Sprintf("%d-%d", f.at.Stdout, f.at.Stderr) }
+// eventID returns the ID of an event: the offsets after it.
+func (f *follower) eventID() string { return fmt.Sprintf("%d-%d", f.at.Stdout, f.at.Stderr) }
 
-func (f *follower) missing(stderr bool, offset, n int64) {
+func (f *follower) sendMissing(stderr bool, offset, n int64) {
 	name, at := "stdout", &f.at.Stdout
 	if stderr {
 		name, at = "stderr", &f.at.Stderr
 	}
 	*at = offset + n
-	// If nobody listens any more the next write says so.
-	_ = f.stream.send("missing", f.id(), wire.Missing{Stream: name, Offset: offset, Bytes: n})
+	// If the client has disconnected, the next write fails.
+	_ = f.stream.sendEvent("missing", f.eventID(), wire.Missing{Stream: name, Offset: offset, Bytes: n})
 }
 
-// followed is one stream of a command.
+// followed writes one stream of a command.
 type followed struct {
 	*follower
 	name   string
@@ -229,7 +220,7 @@ type followed struct {
 // Write implements io.Writer.
 func (f followed) Write(b []byte) (int, error) {
 	*f.offset += int64(len(b))
-	if err := f.stream.send(f.name, f.id(), wire.Output{Data: b}); err != nil {
+	if err := f.stream.sendEvent(f.name, f.eventID(), wire.Output{Data: b}); err != nil {
 		return 0, err
 	}
 	return len(b), nil

@@ -8,19 +8,19 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-var errSeek = errors.New("seek: before the beginning")
+var errSeek = errors.New("seek to a negative offset")
 
-// content reads a file of a sandbox from any place, as http.ServeContent wants to. It
-// opens the file anew for each place, and no more than is read.
+// content is an io.ReadSeeker of a file of a sandbox, as http.ServeContent needs it. It opens
+// the file again after a seek, and reads only what is needed.
 type content struct {
-	ctx    context.Context //nolint:containedctx // of the call whose answer this is
+	ctx    context.Context //nolint:containedctx // of the call that reads it
 	guest  sandpit.Files
 	user   string
 	path   string
 	size   int64
 	offset int64
 	open   io.ReadCloser // at offset, or nil
-	err    error         // the first that reading met
+	err    error         // the first error of reading
 }
 
 // Seek implements io.Seeker.
@@ -35,14 +35,14 @@ func (f *content) Seek(offset int64, whence int) (int64, error) {
 		return 0, errSeek
 	}
 	if offset != f.offset {
-		f.close()
+		f.closeFile()
 	}
 	f.offset = offset
 	return offset, nil
 }
 
-// Read implements io.Reader. A file that has become shorter is an error: the length
-// has been told.
+// Read implements io.Reader. A file that has become shorter is an error, because its length
+// was sent.
 func (f *content) Read(b []byte) (int, error) {
 	if f.offset >= f.size {
 		return 0, io.EOF
@@ -63,7 +63,7 @@ func (f *content) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (f *content) close() {
+func (f *content) closeFile() {
 	if f.open != nil {
 		_ = f.open.Close() // it was only read
 		f.open = nil

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"reflect"
@@ -13,29 +14,34 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// operation is the description of a call.
+// operation is one call: its description and its handler.
 type operation struct {
 	id, summary string
+	serve       func(*Server, context.Context, *call) error
 	method      string
 	path        string // below base
 	params      []*huma.Param
 	body        any    // a value of the JSON body's type; nil for none
-	content     string // the media type of a body that is no JSON
+	content     string // the media type of a body that is not JSON
 	status      int
-	answer      any    // a value of the JSON answer's type; nil for none
-	accepted    any    // a value of the type of an answer with status 202; nil for none
-	answers     string // the media types of an answer that is no JSON, or is something else besides
+	result      any    // a value of the JSON response's type; nil for none
+	accepted    any    // a value of the type of a response with status 202; nil for none
+	media       string // the media type of a response that is not, or not only, JSON
 }
+
+// pattern is the pattern of the call for a mux. GET includes HEAD.
+func (o operation) pattern() string { return o.method + " " + base + o.path }
 
 // Describe adds the calls to the description of the API.
 func Describe(doc huma.API) {
 	d := doc.OpenAPI()
-	for _, o := range operations() {
-		d.AddOperation(o.describe(d.Components.Schemas))
+	for _, o := range allOperations() {
+		d.AddOperation(o.toHuma(d.Components.Schemas))
 	}
 }
 
-func (o operation) describe(schemas huma.Registry) *huma.Operation {
+// toHuma returns the description of the call.
+func (o operation) toHuma(schemas huma.Registry) *huma.Operation {
 	path := strings.Replace(base+o.path, "{path...}", "{path}", 1)
 	op := &huma.Operation{
 		Method: o.method, Path: path, OperationID: o.id, Summary: o.summary, Tags: []string{tagOf(o.path)},
@@ -50,14 +56,14 @@ func (o operation) describe(schemas huma.Registry) *huma.Operation {
 	case o.content != "":
 		op.RequestBody = &huma.RequestBody{Content: plainContent(o.content)}
 	}
-	answer := &huma.Response{Description: http.StatusText(o.status), Content: map[string]*huma.MediaType{}}
-	if o.answer != nil {
-		answer.Content = jsonContent(schemas, "application/json", o.answer)
+	response := &huma.Response{Description: http.StatusText(o.status), Content: map[string]*huma.MediaType{}}
+	if o.result != nil {
+		response.Content = jsonContent(schemas, "application/json", o.result)
 	}
-	if o.answers != "" {
-		maps.Copy(answer.Content, plainContent(o.answers))
+	if o.media != "" {
+		maps.Copy(response.Content, plainContent(o.media))
 	}
-	op.Responses[strconv.Itoa(o.status)] = answer
+	op.Responses[strconv.Itoa(o.status)] = response
 	if o.accepted != nil {
 		op.Responses[strconv.Itoa(http.StatusAccepted)] = &huma.Response{
 			Description: http.StatusText(http.StatusAccepted), Content: jsonContent(schemas, "application/json", o.accepted),
@@ -66,7 +72,7 @@ func (o operation) describe(schemas huma.Registry) *huma.Operation {
 	return op
 }
 
-// tagOf is the group that a call is in.
+// tagOf returns the tag of a call.
 func tagOf(path string) string {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	switch first {
@@ -92,9 +98,9 @@ func plainContent(kind string) map[string]*huma.MediaType {
 	return map[string]*huma.MediaType{kind: {Schema: schema}}
 }
 
-// pathParams describes what stands in braces in a path.
+// pathParams describes the wildcards of a path.
 func pathParams(path string) (params []*huma.Param) {
-	words := map[string]string{"id": "The sandbox.", "cid": "The command.", "sid": "The session.", "jid": "The job.", "path": "The path of the guest's call."}
+	words := map[string]string{"id": "ID of the sandbox.", "cid": "ID of the command.", "sid": "ID of the session.", "jid": "ID of the job.", "path": "The path in the guest's protocol."}
 	for part := range strings.SplitSeq(path, "/") {
 		name, ok := strings.CutPrefix(part, "{")
 		if name = strings.TrimSuffix(name, "}"); ok {
@@ -104,17 +110,17 @@ func pathParams(path string) (params []*huma.Param) {
 	return params
 }
 
-func text(name, words string) *huma.Param {
+func textParam(name, words string) *huma.Param {
 	return &huma.Param{Name: name, In: "query", Description: words, Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
-func number(name, words string, least float64) *huma.Param {
+func numberParam(name, words string, least float64) *huma.Param {
 	return &huma.Param{Name: name, In: "query", Description: words, Schema: &huma.Schema{Type: huma.TypeInteger, Format: "int64", Minimum: &least}}
 }
 
-// file are the parameters of a call on a file.
-func file(others ...*huma.Param) []*huma.Param {
-	path := text("path", "The file. Relative paths start at the user's home.")
+// fileParams returns the parameters of a call on a file, followed by others.
+func fileParams(others ...*huma.Param) []*huma.Param {
+	path := textParam("path", "Path of the file. Relative paths start at the user's home directory.")
 	path.Required = true
-	return append([]*huma.Param{path, text("user", "Whose home it is, and whose file it becomes. Default: the sandbox's user.")}, others...)
+	return append([]*huma.Param{path, textParam("user", "The user of the home directory and owner of new files. Default: the sandbox's user.")}, others...)
 }

@@ -1,12 +1,11 @@
-// Package data serves what happens inside sandboxes: commands, files and the guest's
-// own protocol, over plain HTTP handlers, since most of it is streams.
+// Package data serves the calls on commands, files and terminals in sandboxes and on the
+// guest's own protocol. It uses plain HTTP handlers, because most calls are streams.
 //
-// Every call finds its sandbox by api.Use and holds it while it lasts, so a sandbox in
-// use is not idle. When the sandbox is taken away, or the server ends, the call ends
-// with the reason; an answer that has begun is broken off then, so that nobody takes a
-// part for the whole. When the client goes away, what it waited for is given up.
+// Every call gets its sandbox from api.Use and holds it, so that a sandbox with an active
+// call is not idle. When the sandbox stops or the server ends, the call ends with the
+// reason; a response that has begun is cut, so that it does not look complete. When the
+// client disconnects, its call is canceled.
 //
-// What comes out of a sandbox is hostile: no answer is one that a browser would run,
-// no header of a guest passes that is not known, and everything that is kept in memory
-// is bounded.
+// Output of a sandbox is untrusted: browsers do not run responses, only known headers of a
+// guest are forwarded, and everything in memory has a limit.
 package data

@@ -24,10 +24,10 @@ func wantsEvents(r *http.Request) bool {
 	return false
 }
 
-// events is a stream of server-sent events. Its methods may be called concurrently.
+// events is a stream of server-sent events. All methods may be called concurrently.
 type events struct {
 	c    *call
-	ctx  context.Context //nolint:containedctx // of the call whose answer this is
+	ctx  context.Context //nolint:containedctx // of the call that sends them
 	quit chan struct{}
 	beat sync.WaitGroup
 
@@ -36,23 +36,22 @@ type events struct {
 	err  error // the first; nothing is sent after it
 }
 
-// openEvents begins a stream, which says now and then that it lives. The caller must
-// close it.
+// openEvents begins a stream, with heartbeats. The caller must close it.
 func (s *Server) openEvents(ctx context.Context, c *call) (*events, error) {
 	h := c.w.Header()
-	harmless(h)
+	setSafeHeaders(h)
 	h.Set("Content-Type", api.ContentTypeStream)
 	h.Set("X-Accel-Buffering", "no") // of proxies
 	e := &events{c: c, ctx: ctx, quit: make(chan struct{}), sent: time.Now()}
-	e.write("retry: 1000\n\n")
+	e.writeText("retry: 1000\n\n")
 	if e.err != nil {
 		return nil, e.err
 	}
-	e.beat.Go(func() { e.heartbeat(s.o.Heartbeat) })
+	e.beat.Go(func() { e.sendHeartbeats(s.o.Heartbeat) })
 	return e, nil
 }
 
-func (e *events) heartbeat(pause time.Duration) {
+func (e *events) sendHeartbeats(pause time.Duration) {
 	ticker := time.NewTicker(pause)
 	defer ticker.Stop()
 	for {
@@ -62,15 +61,15 @@ func (e *events) heartbeat(pause time.Duration) {
 		case <-ticker.C:
 			e.mu.Lock()
 			if time.Since(e.sent) >= pause/2 {
-				e.write(": here\n\n")
+				e.writeText(": here\n\n")
 			}
 			e.mu.Unlock()
 		}
 	}
 }
 
-// send sends an event. An error means that nobody listens any more.
-func (e *events) send(name, id string, value any) error {
+// sendEvent sends an event. An error means that the client has disconnected.
+func (e *events) sendEvent(name, id string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
 		return err
@@ -80,38 +79,39 @@ func (e *events) send(name, id string, value any) error {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.write(fmt.Sprintf("%sevent: %s\ndata: %s\n\n", id, name, text))
+	e.writeText(fmt.Sprintf("%sevent: %s\ndata: %s\n\n", id, name, text))
 	return e.err
 }
 
-// write sends text while e.mu is held. A client that takes nothing for long has gone.
-func (e *events) write(text string) {
+// writeText sends text. e.mu is held. A client that does not read for too long counts as
+// disconnected.
+func (e *events) writeText(text string) {
 	if e.err != nil {
 		return
 	}
-	if e.err = e.c.w.allow(stall); e.err != nil {
+	if e.err = e.c.w.setWriteDeadline(sendTimeout); e.err != nil {
 		return
 	}
 	if _, e.err = e.c.w.Write([]byte(text)); e.err == nil {
-		e.err = e.c.w.flush()
+		e.err = e.c.w.flushResponse()
 	}
 	e.sent = time.Now()
 }
 
-// fail tells why the stream ends, as its last event.
-func (e *events) fail(err error) error {
+// sendFailure sends the reason of the stream's end as its last event.
+func (e *events) sendFailure(err error) error {
 	if e.ctx.Err() != nil {
 		err = context.Cause(e.ctx)
 	}
-	return e.send("error", "", api.ProblemOf(e.c.r.Context(), err))
+	return e.sendEvent("error", "", api.ProblemOf(e.c.r.Context(), err))
 }
 
-// close ends the stream and waits for whoever writes to it: who copies the output of
-// a command may be late, and must not touch the answer any more.
-func (e *events) close() {
+// closeStream ends the stream and waits for pending writes: late output of a command must not
+// be written to a response that has ended.
+func (e *events) closeStream() {
 	close(e.quit)
 	e.beat.Wait()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.err = cmp.Or(e.err, errReturned)
+	e.err = cmp.Or(e.err, errCallEnded)
 }

@@ -1,17 +1,32 @@
 package data
 
-// Patterns returns the patterns of all calls.
-func (s *Server) Patterns() (all []string) {
-	for _, r := range s.routes() {
-		all = append(all, r.pattern())
-	}
-	return all
+import (
+	"net/http"
+	"strings"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/sandpit-dev/sandpit/internal/front/api"
+)
+
+// Patterns returns the patterns of all calls that are served.
+func (s *Server) Patterns() []string {
+	var mux api.Mux
+	s.Register(&mux)
+	return mux.Patterns()
 }
 
 // Described returns the patterns of all calls that are described.
 func Described() (all []string) {
-	for _, o := range operations() {
-		all = append(all, o.method+" "+base+o.path)
+	doc := humago.New(http.NewServeMux(), huma.DefaultConfig("test", "1"))
+	Describe(doc)
+	for path, item := range doc.OpenAPI().Paths {
+		for _, op := range []*huma.Operation{item.Get, item.Put, item.Post, item.Delete, item.Options, item.Patch} {
+			if op != nil {
+				all = append(all, op.Method+" "+strings.Replace(path, "/envd/{path}", "/envd/{path...}", 1))
+			}
+		}
 	}
 	return all
 }

@@ -17,23 +17,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-func (s *Server) fileRoutes() []route {
-	return []route{
-		{http.MethodGet, "/files", s.readFile}, // HEAD as well
-		{http.MethodPut, "/files", s.writeFile},
-		{http.MethodDelete, "/files", s.removeFile},
-		{http.MethodGet, "/files/stat", s.statFile},
-		{http.MethodGet, "/files/list", s.listFiles},
-		{http.MethodPost, "/files/mkdir", s.makeDir},
-		{http.MethodPost, "/files/move", s.moveFile},
-		{http.MethodGet, "/tree", s.readTree},
-		{http.MethodPut, "/tree", s.writeTree},
-	}
-}
-
-// query reads the parameters of a request, of which only the known may be there, and
-// each once.
-func (c *call) query(known ...string) (url.Values, error) {
+// parseQuery reads the query of a request. Unknown and repeated parameters are errors.
+func (c *call) parseQuery(known ...string) (url.Values, error) {
 	values, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "query: %w", err)
@@ -44,47 +29,47 @@ func (c *call) query(known ...string) (url.Values, error) {
 			at++
 		}
 		if at == len(known) {
-			return nil, sandpit.Errorf(sandpit.Invalid, "query: %.100q is not known here; want %s", name, strings.Join(known, ", "))
+			return nil, sandpit.Errorf(sandpit.Invalid, "query: unknown parameter %.100q; want %s", name, strings.Join(known, ", "))
 		}
 		if len(all) > 1 {
-			return nil, sandpit.Errorf(sandpit.Invalid, "query: %s comes %d times", name, len(all))
+			return nil, sandpit.Errorf(sandpit.Invalid, "query: %s is given %d times", name, len(all))
 		}
 	}
 	return values, nil
 }
 
-// place is the file that a request means.
-type place struct{ user, path string }
+// fileRef names a file.
+type fileRef struct{ user, path string }
 
-// file reads the parameters of a call on a file, besides which others may be there.
-func (c *call) file(others ...string) (place, url.Values, error) {
-	values, err := c.query(append([]string{"path", "user"}, others...)...)
+// parseFile reads the query of a call on a file, which may have others parameters.
+func (c *call) parseFile(others ...string) (fileRef, url.Values, error) {
+	values, err := c.parseQuery(append([]string{"path", "user"}, others...)...)
 	if err != nil {
-		return place{}, nil, err
+		return fileRef{}, nil, err
 	}
-	p := place{values.Get("user"), values.Get("path")}
+	p := fileRef{values.Get("user"), values.Get("path")}
 	return p, values, checkPath("path", p.path)
 }
 
-// maxPath is how long a path can be, in bytes.
+// maxPath is the maximum number of bytes of a path.
 const maxPath = 4096
 
 func checkPath(name, p string) error {
 	switch {
 	case p == "":
-		return sandpit.Errorf(sandpit.Invalid, "%s: want the path of a file", name)
+		return sandpit.Errorf(sandpit.Invalid, "%s: path is missing", name)
 	case len(p) > maxPath:
 		return sandpit.Errorf(sandpit.Invalid, "%s: %d bytes, want at most %d", name, len(p), maxPath)
 	case strings.Contains(p, "\x00"):
-		return sandpit.Errorf(sandpit.Invalid, "%s: a NUL byte in it", name)
+		return sandpit.Errorf(sandpit.Invalid, "%s: contains a NUL byte", name)
 	}
 	return nil
 }
 
-// stat describes a file, following links: a link's own size is not its content's.
-func (c *call) stat(ctx context.Context, p place) (sandpit.File, error) {
-	const most = 40 // links, as Linux has it
-	for range most {
+// statFile describes a file and follows links: the size of a link is not that of its target.
+func (c *call) statFile(ctx context.Context, p fileRef) (sandpit.File, error) {
+	const maxLinks = 40 // like Linux
+	for range maxLinks {
 		f, err := c.guest.Stat(ctx, p.user, p.path)
 		if err != nil || f.Mode&fs.ModeSymlink == 0 {
 			return f, err
@@ -94,18 +79,18 @@ func (c *call) stat(ctx context.Context, p place) (sandpit.File, error) {
 		}
 		p.path = f.LinkTarget
 	}
-	return sandpit.File{}, sandpit.Errorf(sandpit.NotFound, "%s: the link leads nowhere", p.path)
+	return sandpit.File{}, sandpit.Errorf(sandpit.NotFound, "%s: the symbolic link has no target", p.path)
 }
 
-// maxRanges is how many ranges of a file one answer has; with more it has all of it.
+// maxRanges is how many ranges of a file a request may have; with more, it gets the whole file.
 const maxRanges = 8
 
 func (s *Server) readFile(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
-	f, err := c.stat(ctx, p)
+	f, err := c.statFile(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -116,19 +101,19 @@ func (s *Server) readFile(ctx context.Context, c *call) error {
 		c.r.Header.Del("Range")
 	}
 	h := c.w.Header()
-	harmless(h)
+	setSafeHeaders(h)
 	h.Set("Content-Type", "application/octet-stream")
-	h.Set("Content-Disposition", attachment(path.Base(cmp.Or(f.Path, p.path))))
-	if f.Size == 0 { // perhaps one that the kernel makes up as it is read
-		return c.stream(func() (io.ReadCloser, error) { return c.guest.ReadFile(ctx, p.user, p.path) })
+	h.Set("Content-Disposition", attachmentHeader(path.Base(cmp.Or(f.Path, p.path))))
+	if f.Size == 0 { // possibly a file of /proc, whose content exists only while it is read
+		return c.streamFile(func() (io.ReadCloser, error) { return c.guest.ReadFile(ctx, p.user, p.path) })
 	}
 	if !f.ModifiedAt.IsZero() {
 		h.Set("ETag", fmt.Sprintf(`"%x-%x"`, f.ModifiedAt.UnixNano(), f.Size))
 	}
 	from := &content{ctx: ctx, guest: c.guest, user: p.user, path: p.path, size: f.Size}
-	defer from.close()
-	// The file is opened before anything is told of it: perhaps it cannot be. Of a
-	// part nobody knows yet where it begins.
+	defer from.closeFile()
+	// The file is opened before headers are sent, so that an error becomes the response. For a
+	// range the offset is not known yet.
 	if c.r.Method != http.MethodHead && c.r.Header.Get("Range") == "" {
 		if from.open, err = c.guest.ReadRange(ctx, p.user, p.path, 0, f.Size); err != nil {
 			return err
@@ -138,8 +123,8 @@ func (s *Server) readFile(ctx context.Context, c *call) error {
 	return from.err
 }
 
-// stream answers with what open opens.
-func (c *call) stream(open func() (io.ReadCloser, error)) error {
+// streamFile responds with the content of what open returns.
+func (c *call) streamFile(open func() (io.ReadCloser, error)) error {
 	if c.r.Method == http.MethodHead {
 		c.w.WriteHeader(http.StatusOK)
 		return nil
@@ -153,13 +138,14 @@ func (c *call) stream(open func() (io.ReadCloser, error)) error {
 	return err
 }
 
-// attachment says that an answer is to be saved under a name, not shown.
-func attachment(name string) string {
+// attachmentHeader returns a Content-Disposition that makes browsers save a response under a
+// name.
+func attachmentHeader(name string) string {
 	return cmp.Or(mime.FormatMediaType("attachment", map[string]string{"filename": name}), "attachment")
 }
 
 func (s *Server) writeFile(ctx context.Context, c *call) error {
-	p, values, err := c.file("mode")
+	p, values, err := c.parseFile("mode")
 	if err != nil {
 		return err
 	}
@@ -174,22 +160,22 @@ func (s *Server) writeFile(ctx context.Context, c *call) error {
 	if err := c.guest.WriteFile(ctx, p.user, p.path, c.r.Body, o); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) removeFile(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
 	if err := c.guest.Remove(ctx, p.user, p.path); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) statFile(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
@@ -197,14 +183,14 @@ func (s *Server) statFile(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, wire.EntryOf(f))
+	return c.writeJSON(http.StatusOK, wire.EntryOf(f))
 }
 
-// maxDepth is how deep a list can go.
+// maxDepth is the maximum depth of a list.
 const maxDepth = 1000
 
 func (s *Server) listFiles(ctx context.Context, c *call) error {
-	p, values, err := c.file("depth")
+	p, values, err := c.parseFile("depth")
 	if err != nil {
 		return err
 	}
@@ -222,12 +208,12 @@ func (s *Server) listFiles(ctx context.Context, c *call) error {
 	for _, f := range files {
 		list.Items = append(list.Items, wire.EntryOf(f))
 	}
-	return c.json(http.StatusOK, list)
+	return c.writeJSON(http.StatusOK, list)
 }
 
 func (s *Server) makeDir(ctx context.Context, c *call) error {
 	var req wire.MakeDir
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
 	if err := checkPath("body.path", req.Path); err != nil {
@@ -236,12 +222,12 @@ func (s *Server) makeDir(ctx context.Context, c *call) error {
 	if err := c.guest.MakeDir(ctx, req.User, req.Path); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) moveFile(ctx context.Context, c *call) error {
 	var req wire.Move
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
 	if err := cmp.Or(checkPath("body.from", req.From), checkPath("body.to", req.To)); err != nil {
@@ -250,28 +236,28 @@ func (s *Server) moveFile(ctx context.Context, c *call) error {
 	if err := c.guest.Move(ctx, req.User, req.From, req.To); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) readTree(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
 	h := c.w.Header()
-	harmless(h)
+	setSafeHeaders(h)
 	h.Set("Content-Type", "application/x-tar")
-	h.Set("Content-Disposition", attachment(path.Base(path.Clean("/"+p.path))+".tar"))
-	return c.stream(func() (io.ReadCloser, error) { return c.guest.ReadTree(ctx, p.user, p.path) })
+	h.Set("Content-Disposition", attachmentHeader(path.Base(path.Clean("/"+p.path))+".tar"))
+	return c.streamFile(func() (io.ReadCloser, error) { return c.guest.ReadTree(ctx, p.user, p.path) })
 }
 
 func (s *Server) writeTree(ctx context.Context, c *call) error {
-	p, _, err := c.file()
+	p, _, err := c.parseFile()
 	if err != nil {
 		return err
 	}
 	if err := c.guest.WriteTree(ctx, p.user, p.path, c.r.Body); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }

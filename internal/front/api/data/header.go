@@ -7,44 +7,44 @@ import (
 	"strings"
 )
 
-// Headers pass by name in both directions: what is not known could carry a credential
-// in, or make a browser or another proxy believe something on the way out.
+// Only known headers are forwarded, in both directions: others could carry a credential to
+// the guest, or affect browsers and proxies on the way back.
 var (
-	asked = []string{
+	requestHeaders = []string{
 		"Accept", "Accept-Encoding", "Content-Encoding", "Content-Type",
 		"If-Match", "If-Modified-Since", "If-None-Match", "If-Range", "If-Unmodified-Since",
 		"Keepalive-Ping-Interval", "Range", "Traceparent", "Tracestate", "User-Agent",
 	}
-	askedPrefixes = []string{"Connect-", "Grpc-", "Sandpit-", "X-Grpc-", "X-Metadata-"}
+	requestPrefixes = []string{"Connect-", "Grpc-", "Sandpit-", "X-Grpc-", "X-Metadata-"}
 
-	told = []string{
+	responseHeaders = []string{
 		"Accept-Post", "Accept-Ranges", "Allow", "Content-Disposition", "Content-Encoding", "Content-Length",
 		"Content-Range", "Content-Type", "Etag", "Last-Modified", "Vary",
 	}
-	toldPrefixes = []string{"Connect-", "Grpc-", "Sandpit-"}
+	responsePrefixes = []string{"Connect-", "Grpc-", "Sandpit-"}
 )
 
-// maxTold bounds how many headers and trailers of a guest are passed on.
-const maxTold = 100
+// maxGuestHeaders is how many headers and trailers of a guest are forwarded.
+const maxGuestHeaders = 100
 
-// passOn copies the headers that are known.
-func passOn(to, from http.Header, names, prefixes []string) {
+// copyHeaders copies the headers with the given names or prefixes.
+func copyHeaders(to, from http.Header, names, prefixes []string) {
 	count := 0
 	for name, values := range from {
 		if !slices.Contains(names, name) && !slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) }) {
 			continue
 		}
-		if count += len(values); count > maxTold {
+		if count += len(values); count > maxGuestHeaders {
 			return
 		}
 		to[name] = slices.Clone(values)
 	}
 }
 
-// guestUser returns the header that names a user of the guest's, which is what its
-// protocol has basic authentication for. Any other kind, and any password, is meant
-// for us; "" is none.
-func guestUser(authorization string) string {
+// guestUserHeader returns the header that names a user of the guest, or "". The guest's
+// protocol uses basic authentication without a password for that; other credentials are for
+// the server.
+func guestUserHeader(authorization string) string {
 	kind, text, _ := strings.Cut(authorization, " ")
 	if !strings.EqualFold(kind, "Basic") {
 		return ""

@@ -11,27 +11,16 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/shell"
 )
 
-func (s *Server) jobRoutes() []route {
-	return []route{
-		{http.MethodPost, "/sessions/{sid}/jobs", s.startJob},
-		{http.MethodGet, "/sessions/{sid}/jobs", s.listJobs},
-		{http.MethodGet, "/sessions/{sid}/jobs/{jid}", s.getJob},
-		{http.MethodGet, "/sessions/{sid}/jobs/{jid}/output", s.jobOutput},
-		{http.MethodPost, "/sessions/{sid}/jobs/{jid}/stdin", s.jobInput},
-		{http.MethodPost, "/sessions/{sid}/jobs/{jid}/signal", s.signalJob},
-	}
-}
-
-// job is the one that a request names.
-func (s *Server) job(c *call) (*shell.Job, error) {
-	session, err := s.session(c)
+// findJob returns the job in the path.
+func (s *Server) findJob(c *call) (*shell.Job, error) {
+	session, err := s.findSession(c)
 	if err != nil {
 		return nil, err
 	}
 	return session.Job(c.r.PathValue("jid"))
 }
 
-func jobOf(i shell.JobInfo) wire.Job {
+func toJob(i shell.JobInfo) wire.Job {
 	return wire.Job{
 		ID: i.ID, Command: i.Command, PID: i.PID, Dir: i.Dir, Terminal: i.Terminal, StartedAt: i.StartedAt, Output: i.Output,
 		Running: i.Running, EndedAt: i.EndedAt, ExitCode: i.ExitCode, OutOfMemory: i.OutOfMemory, Error: i.Error,
@@ -40,18 +29,18 @@ func jobOf(i shell.JobInfo) wire.Job {
 
 func (s *Server) startJob(ctx context.Context, c *call) error {
 	var req wire.NewJob
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
-	session, err := s.session(c)
+	session, err := s.findSession(c)
 	if err != nil {
 		return err
 	}
-	timeout, err := limitOf(req.Timeout)
+	timeout, err := parseTimeout(req.Timeout)
 	if err != nil {
 		return err
 	}
-	most, err := bytesOf(req.MaxOutput)
+	most, err := parseMaxOutput(req.MaxOutput)
 	if err != nil {
 		return err
 	}
@@ -59,7 +48,7 @@ func (s *Server) startJob(ctx context.Context, c *call) error {
 	if req.Terminal != nil {
 		size := sandpit.TerminalSize(*req.Terminal)
 		if size.Cols == 0 || size.Rows == 0 {
-			return sandpit.Errorf(sandpit.Invalid, "body.terminal: want columns and rows")
+			return sandpit.Errorf(sandpit.Invalid, "body.terminal: want cols and rows above 0")
 		}
 		r.Terminal = &size
 	}
@@ -67,37 +56,37 @@ func (s *Server) startJob(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusCreated, jobOf(job.Info()))
+	return c.writeJSON(http.StatusCreated, toJob(job.Info()))
 }
 
 func (s *Server) listJobs(_ context.Context, c *call) error {
-	session, err := s.session(c)
+	session, err := s.findSession(c)
 	if err != nil {
 		return err
 	}
 	page := wire.Page[wire.Job]{Items: []wire.Job{}}
 	for _, job := range session.Jobs() {
-		page.Items = append(page.Items, jobOf(job.Info()))
+		page.Items = append(page.Items, toJob(job.Info()))
 	}
-	return c.json(http.StatusOK, page)
+	return c.writeJSON(http.StatusOK, page)
 }
 
 func (s *Server) getJob(_ context.Context, c *call) error {
-	job, err := s.job(c)
+	job, err := s.findJob(c)
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, jobOf(job.Info()))
+	return c.writeJSON(http.StatusOK, toJob(job.Info()))
 }
 
-// jobOutput answers with what a job has put out since an offset: what is there, or
-// all until it has ended, as events.
-func (s *Server) jobOutput(ctx context.Context, c *call) error {
-	values, err := c.query("offset")
+// readJobOutput responds with the output of a job after an offset: what is available, or as
+// events everything until the job ends.
+func (s *Server) readJobOutput(ctx context.Context, c *call) error {
+	values, err := c.parseQuery("offset")
 	if err != nil {
 		return err
 	}
-	job, err := s.job(c)
+	job, err := s.findJob(c)
 	if err != nil {
 		return err
 	}
@@ -108,45 +97,45 @@ func (s *Server) jobOutput(ctx context.Context, c *call) error {
 	var offset int64
 	if text != "" {
 		if offset, err = strconv.ParseInt(text, 10, 64); err != nil || offset < 0 {
-			return sandpit.Errorf(sandpit.Invalid, "offset: %.20q is not the offset of a byte", text)
+			return sandpit.Errorf(sandpit.Invalid, "invalid offset %.20q", text)
 		}
 	}
 	if !wantsEvents(c.r) {
-		return c.json(http.StatusOK, wire.Chunk(job.Peek(offset, 0)))
+		return c.writeJSON(http.StatusOK, wire.Chunk(job.Peek(offset, 0)))
 	}
 	stream, err := s.openEvents(ctx, c)
 	if err != nil {
 		return err
 	}
-	defer stream.close()
+	defer stream.closeStream()
 	for {
 		chunk, err := job.Output(ctx, offset, 0)
 		if err != nil {
-			return stream.fail(err)
+			return stream.sendFailure(err)
 		}
 		if len(chunk.Data) > 0 {
-			if err := stream.send("output", strconv.FormatInt(chunk.Next, 10), wire.Chunk(chunk)); err != nil {
+			if err := stream.sendEvent("output", strconv.FormatInt(chunk.Next, 10), wire.Chunk(chunk)); err != nil {
 				return err
 			}
 		}
 		if chunk.Ended {
-			// The end of the output is a moment before that of the job.
-			_, _ = job.Wait(ctx) // what it says is in the job's description
-			return stream.send("exit", strconv.FormatInt(chunk.Next, 10), jobOf(job.Info()))
+			// The output ends shortly before the job.
+			_, _ = job.Wait(ctx) // the result is in the description of the job
+			return stream.sendEvent("exit", strconv.FormatInt(chunk.Next, 10), toJob(job.Info()))
 		}
 		offset = chunk.Next
 	}
 }
 
-func (s *Server) jobInput(ctx context.Context, c *call) error {
+func (s *Server) writeJobInput(ctx context.Context, c *call) error {
 	var req wire.Input
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
 	if len(req.Data) > 0 && req.Text != "" {
 		return sandpit.Errorf(sandpit.Invalid, "body: want either data or text")
 	}
-	job, err := s.job(c)
+	job, err := s.findJob(c)
 	if err != nil {
 		return err
 	}
@@ -160,20 +149,20 @@ func (s *Server) jobInput(ctx context.Context, c *call) error {
 			return err
 		}
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
 func (s *Server) signalJob(ctx context.Context, c *call) error {
 	var req wire.Signal
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
-	job, err := s.job(c)
+	job, err := s.findJob(c)
 	if err != nil {
 		return err
 	}
 	if err := job.Signal(ctx, sandpit.Signal(req.Signal)); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }

@@ -10,31 +10,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// guestMethods are the methods that a guest's protocol may use.
+// guestMethods are the methods of the guest's protocol.
 var guestMethods = []string{
 	http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions,
 }
 
-func (s *Server) proxyRoutes() []route {
-	var all []route
-	for _, method := range guestMethods { // GET stands for HEAD as well
-		all = append(all, route{method, "/envd/{path...}", s.proxy})
-	}
-	return all
-}
-
-// proxy passes a request on to the guest, with the guest's key instead of the
-// caller's.
-func (s *Server) proxy(ctx context.Context, c *call) error {
+// forwardToGuest forwards a request to the guest with the guest's key.
+func (s *Server) forwardToGuest(ctx context.Context, c *call) error {
 	server, ok := c.guest.(sandpit.GuestServer)
 	if !ok {
-		return sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s has no protocol of its own to pass on", c.id)
+		return sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s has no guest protocol", c.id)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // whatever the guest still wants to read or say
-	// A guest may answer while it still reads, and fail early.
-	c.w.bothWays(c.r)
-	defer c.w.body.takeBack()
+	defer cancel() // also if the guest would still read or write
+	// A guest may respond while it still reads, and fail early.
+	c.w.enableFullDuplex(c.r)
+	defer c.w.body.endReads()
 	out, err := http.NewRequestWithContext(ctx, c.r.Method, "http://guest/", c.w.body)
 	if err != nil {
 		return err
@@ -43,25 +34,25 @@ func (s *Server) proxy(ctx context.Context, c *call) error {
 	if out.ContentLength = c.r.ContentLength; out.ContentLength == 0 {
 		out.Body = http.NoBody
 	}
-	passOn(out.Header, c.r.Header, asked, askedPrefixes)
+	copyHeaders(out.Header, c.r.Header, requestHeaders, requestPrefixes)
 	if err := s.limitCommand(out.Header); err != nil {
 		return err
 	}
-	if user := guestUser(c.r.Header.Get("Authorization")); user != "" {
+	if user := guestUserHeader(c.r.Header.Get("Authorization")); user != "" {
 		out.Header.Set("Authorization", user)
 	}
 	if len(out.Header["User-Agent"]) == 0 {
-		out.Header["User-Agent"] = nil // else Go names itself
+		out.Header["User-Agent"] = nil // otherwise Go sets its own
 	}
 	res, err := server.HTTP().RoundTrip(out)
 	if err != nil {
 		return err
 	}
 	defer res.Body.Close()
-	return c.passBack(res)
+	return c.writeGuestResponse(res)
 }
 
-// limitCommand gives a command the server's time limit if its client asks for that.
+// limitCommand sets the server's timeout of a command if the client asks for it.
 func (s *Server) limitCommand(h http.Header) error {
 	switch wanted := h.Get(wire.HeaderCommandTimeout); {
 	case wanted == "":
@@ -74,33 +65,33 @@ func (s *Server) limitCommand(h http.Header) error {
 	return nil
 }
 
-// passBack answers with what a guest says.
-func (c *call) passBack(res *http.Response) error {
+// writeGuestResponse responds with the response of a guest.
+func (c *call) writeGuestResponse(res *http.Response) error {
 	switch {
 	case res.StatusCode < 200 || res.StatusCode > 599,
-		res.StatusCode/100 == 3 && res.StatusCode != http.StatusNotModified: // a guest sends nobody anywhere
-		return sandpit.Errorf(sandpit.Internal, "the guest answers with status %d, which is not in its protocol", res.StatusCode)
+		res.StatusCode/100 == 3 && res.StatusCode != http.StatusNotModified: // redirects of a guest are not followed
+		return sandpit.Errorf(sandpit.Internal, "unexpected status %d from the guest", res.StatusCode)
 	}
 	h := c.w.Header()
-	passOn(h, res.Header, told, toldPrefixes)
-	harmless(h)
+	copyHeaders(h, res.Header, responseHeaders, responsePrefixes)
+	setSafeHeaders(h)
 	if h.Get("Content-Type") == "" {
 		h.Set("Content-Type", "application/octet-stream")
 	}
 	if res.StatusCode/100 != 2 && c.r.Method != http.MethodHead {
-		h.Del("Content-Length") // the body is bounded, and may be less
+		h.Del("Content-Length") // the body may be cut
 	}
 	c.w.WriteHeader(res.StatusCode)
-	if err := c.w.flush(); err != nil {
+	if err := c.w.flushResponse(); err != nil {
 		return err
 	}
 	if _, err := c.w.ReadFrom(res.Body); err != nil {
 		return err
 	}
 	trailer := make(http.Header)
-	passOn(trailer, res.Trailer, nil, toldPrefixes)
+	copyHeaders(trailer, res.Trailer, nil, responsePrefixes)
 	for name, values := range trailer {
-		if len(values) > 0 { // one that was only announced would never end a stream of HTTP/2
+		if len(values) > 0 { // a trailer that is only announced would keep a stream of HTTP/2 open
 			h[http.TrailerPrefix+name] = values
 		}
 	}

@@ -14,34 +14,29 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// defaultWindow is how much of each stream an answer has that asks for no other
-// amount, in bytes.
+// defaultWindow is the default number of bytes of each stream in a response.
 const defaultWindow = 1 << 20
 
-func (s *Server) runRoutes() []route {
-	return []route{{http.MethodPost, "/run", s.run}, {http.MethodPost, "/announce", s.announce}}
-}
+// maxDuration is the maximum duration of an announced command, in seconds: some 30 years.
+const maxDuration = 1e9
 
-// maxTook is how long a command can have taken that is announced, in seconds: some 30 years.
-const maxTook = 1e9
-
-// announce decides about a command that a client is going to run inside of a shell, and
-// records it; or records how such a command ended.
-func (s *Server) announce(ctx context.Context, c *call) error {
+// announceCommand checks and records a command that the client is about to run in a shell, or
+// records how such a command ended.
+func (s *Server) announceCommand(ctx context.Context, c *call) error {
 	var req wire.Announcement
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
 	to := sandpit.ObserverOf(c.guest)
 	switch {
 	case (len(req.Args) == 0) == (req.Ended == nil):
 		return sandpit.Errorf(sandpit.Invalid, "body: want either args or ended")
-	case req.Ended != nil && (!(req.Ended.Took >= 0 && req.Ended.Took <= maxTook) || req.Ended.ExitCode < 0 || req.Ended.ExitCode > 255):
-		return sandpit.Errorf(sandpit.Invalid, "body.ended: want took_seconds up to %d and an exit_code up to 255", int(maxTook))
+	case req.Ended != nil && (!(req.Ended.Took >= 0 && req.Ended.Took <= maxDuration) || req.Ended.ExitCode < 0 || req.Ended.ExitCode > 255):
+		return sandpit.Errorf(sandpit.Invalid, "body.ended: want took_seconds up to %d and an exit_code up to 255", int(maxDuration))
 	case req.Ended != nil:
 		took := time.Duration(req.Ended.Took * float64(time.Second))
 		to.Ended(ctx, took, sandpit.ExitStatus{Code: req.Ended.ExitCode}, nil)
-		return c.nothing()
+		return c.writeNoContent()
 	}
 	seen := sandpit.CommandCall(sandpit.RunCommand, req.Args)
 	var err error
@@ -54,16 +49,16 @@ func (s *Server) announce(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
-// run runs a command, and kills it when the client goes away.
-func (s *Server) run(ctx context.Context, c *call) error {
+// runCommand runs a command, and kills it when the client disconnects.
+func (s *Server) runCommand(ctx context.Context, c *call) error {
 	var req wire.Run
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
-	cmd, err := s.command(req)
+	cmd, err := s.toCommand(req)
 	if err != nil {
 		return err
 	}
@@ -84,15 +79,15 @@ func (s *Server) run(ctx context.Context, c *call) error {
 	if err != nil && !result.TimedOut {
 		return err
 	}
-	harmless(c.w.Header())
+	setSafeHeaders(c.w.Header())
 	return api.WriteJSONTexts(c.w, http.StatusOK, wire.RunResult{
 		ID: id, ExitCode: result.ExitCode, Duration: result.Duration.Seconds(), TimedOut: result.TimedOut, OutOfMemory: result.OutOfMemory,
 		Truncated: stdout.Truncated() || stderr.Truncated(),
 	}, map[string]api.Text{"stdout": stdout.Close(), "stderr": stderr.Close()})
 }
 
-// command turns a request into a command.
-func (s *Server) command(req wire.Run) (sandpit.Command, error) {
+// toCommand converts a request to a command.
+func (s *Server) toCommand(req wire.Run) (sandpit.Command, error) {
 	cmd := sandpit.Command{Args: req.Args, Env: req.Env, Dir: req.Dir, User: req.User}
 	switch {
 	case (req.Command == "") == (len(req.Args) == 0):
@@ -104,7 +99,7 @@ func (s *Server) command(req wire.Run) (sandpit.Command, error) {
 		return cmd, sandpit.Errorf(sandpit.Invalid, "max_output %d: want 1 to %d", req.MaxOutput, s.o.MaxOutput)
 	}
 	var err error
-	if cmd.Timeout, err = timeoutOf(req.Timeout, s.o.Timeout); err != nil {
+	if cmd.Timeout, err = parseTimeoutOr(req.Timeout, s.o.Timeout); err != nil {
 		return cmd, err
 	}
 	if req.Stdin != "" {
@@ -113,11 +108,11 @@ func (s *Server) command(req wire.Run) (sandpit.Command, error) {
 	return cmd, nil
 }
 
-// maxTimeout bounds timeouts: what is longer is meant to be none, and says so.
+// maxTimeout is the maximum timeout. Requests have another way to say "none".
 const maxTimeout = 10 * 365 * 24 * time.Hour
 
-// timeoutOf reads a number of seconds: 0 is usual, and below it is none.
-func timeoutOf(seconds float64, usual time.Duration) (time.Duration, error) {
+// parseTimeoutOr converts a number of seconds: 0 is the default, below zero is no timeout.
+func parseTimeoutOr(seconds float64, usual time.Duration) (time.Duration, error) {
 	switch {
 	case seconds == 0:
 		return usual, nil
@@ -129,29 +124,29 @@ func timeoutOf(seconds float64, usual time.Duration) (time.Duration, error) {
 	return max(time.Millisecond, time.Duration(seconds*float64(time.Second))), nil
 }
 
-// runDetached starts a command that goes on without anybody.
+// runDetached starts a command that keeps running without a client.
 func (s *Server) runDetached(ctx context.Context, c *call, req wire.Run, cmd sandpit.Command) error {
-	if _, err := c.journal(); err != nil {
+	if _, err := c.commandLog(); err != nil {
 		return err
 	}
 	if req.Stdin != "" {
 		return sandpit.Errorf(sandpit.Invalid, "body: a detached command has no input")
 	}
 	if req.Timeout == 0 {
-		cmd.Timeout = 0 // nobody waits for it
+		cmd.Timeout = 0 // no client waits for it
 	}
 	cmd.ID = "run-" + strings.ToLower(rand.Text())
-	// It outlives the stream that it is started by, which ends here.
+	// The command outlives the stream that starts it, which ends here.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	process, err := c.guest.Start(ctx, cmd)
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusAccepted, wire.Started{ID: process.ID(), PID: process.PID()})
+	return c.writeJSON(http.StatusAccepted, wire.Started{ID: process.ID(), PID: process.PID()})
 }
 
-// runEvents runs a command and tells what happens.
+// runEvents runs a command and sends its output as events.
 func (s *Server) runEvents(ctx context.Context, c *call, cmd sandpit.Command) error {
 	var stream *events
 	var streamErr error
@@ -165,20 +160,20 @@ func (s *Server) runEvents(ctx context.Context, c *call, cmd sandpit.Command) er
 		defer close(opened)
 		id = p.ID()
 		if stream, streamErr = s.openEvents(ctx, c); streamErr == nil {
-			streamErr = stream.send("start", "", wire.Started{ID: id, PID: p.PID()})
+			streamErr = stream.sendEvent("start", "", wire.Started{ID: id, PID: p.PID()})
 		}
 		if streamErr != nil {
 			cancel(streamErr)
 		}
 	})
-	if stream == nil { // it has not started, or nobody listens
+	if stream == nil { // the command has not started, or the client has disconnected
 		return err
 	}
-	defer stream.close()
+	defer stream.closeStream()
 	if err != nil && !result.TimedOut {
-		return stream.fail(err)
+		return stream.sendFailure(err)
 	}
-	return stream.send("exit", "", wire.Exit{
+	return stream.sendEvent("exit", "", wire.Exit{
 		ID: id, ExitCode: result.ExitCode, Duration: result.Duration.Seconds(), TimedOut: result.TimedOut, OutOfMemory: result.OutOfMemory,
 	})
 }
@@ -186,7 +181,7 @@ func (s *Server) runEvents(ctx context.Context, c *call, cmd sandpit.Command) er
 // outputEvents sends what is written to it as events.
 type outputEvents struct {
 	name   string
-	stream **events // set when opened is closed; nil if nobody listens
+	stream **events // set when opened is closed; nil if the client has disconnected
 	opened chan struct{}
 }
 
@@ -196,7 +191,7 @@ func (o *outputEvents) Write(b []byte) (int, error) {
 	if *o.stream == nil {
 		return len(b), nil
 	}
-	if err := (*o.stream).send(o.name, "", wire.Output{Data: b}); err != nil {
+	if err := (*o.stream).sendEvent(o.name, "", wire.Output{Data: b}); err != nil {
 		return 0, err
 	}
 	return len(b), nil

@@ -50,7 +50,7 @@ func TestRun(t *testing.T) {
 		{"input", wire.Run{Args: []string{"cat"}, Stdin: "in\x00put"}, wire.RunResult{Stdout: "in\x00put"}},
 		{"no input", wire.Run{Args: []string{"cat"}}, wire.RunResult{}},
 		{"place and variables", wire.Run{Command: `pwd; echo "$A"`, Dir: dir, Env: map[string]string{"A": "a b"}}, wire.RunResult{Stdout: dir + "\na b\n"}},
-		{"no UTF-8", wire.Run{Command: `printf '\377x'`}, wire.RunResult{Stdout: "\uFFFDx"}},
+		{"no UTF-8", wire.Run{Command: `printf '\377x'`}, wire.RunResult{Stdout: "\uFFFDx", StdoutBytes: []byte("\xffx")}},
 		{"signal", wire.Run{Command: `kill -9 $$`}, wire.RunResult{ExitCode: 137}},
 		{"too long", wire.Run{Command: "echo before; exec sleep 1000", Timeout: 0.5}, wire.RunResult{Stdout: "before\n", ExitCode: 137, TimedOut: true}},
 		{"no timeout", wire.Run{Command: "echo a", Timeout: -1}, wire.RunResult{Stdout: "a\n"}},

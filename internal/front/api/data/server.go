@@ -14,24 +14,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// Options are what a Server works with. The zero value of a field means the default
-// stated with it.
+// Options configure a Server. The zero value of a field means the default stated with it.
 type Options struct {
-	// Manager has the sandboxes. It is required for all but a description.
+	// Manager has the sandboxes. It is required, except to describe the calls.
 	Manager *manager.Manager
-	// Timeout is how long a command may take that says nothing itself. Default: 300
-	// seconds.
+	// Timeout is the timeout of commands whose request has none. Default: 300 seconds.
 	Timeout time.Duration
-	// SessionTimeout is the same for sessions that name no time. Default: that of package
-	// shell.
+	// SessionTimeout is the timeout of commands in sessions that have none. Default: that of
+	// package shell.
 	SessionTimeout time.Duration
-	// MaxOutput is how much of each stream of a command one answer may hold, in
-	// bytes; a request for more is refused. Default: 16 MiB.
+	// MaxOutput is the maximum number of bytes of each stream of a command in a response. A
+	// request for more is refused. Default: 16 MiB.
 	MaxOutput int64
-	// Heartbeat is how often a stream of events says that it lives, and a terminal asks
-	// whether its client does. Default: api.HeartbeatEvery.
+	// Heartbeat is the interval of heartbeats of event streams, and of pings of terminals.
+	// Default: api.HeartbeatEvery.
 	Heartbeat time.Duration
-	// Memory is what sessions may keep in memory. Default: there is no limit.
+	// Memory limits the memory of sessions. Default: no limit.
 	Memory *memory.Budget
 }
 
@@ -39,24 +37,24 @@ const (
 	defaultTimeout   = 300 * time.Second
 	defaultMaxOutput = 16 << 20
 
-	// copyBuffer is how much is moved at once, in bytes.
+	// copyBuffer is the size of a buffer for copying, in bytes.
 	copyBuffer = 64 << 10
-	// lastWords is how long an answer may take to be sent when the sandbox has been
-	// taken away. Whoever ends the sandbox waits for it.
-	lastWords = 2 * time.Second
-	// callCost is how much memory a call takes besides what it keeps, in bytes: what is on
-	// its way between client and sandbox.
+	// finalTimeout is how long sending a response may take once the sandbox is stopping, which
+	// waits for it.
+	finalTimeout = 2 * time.Second
+	// callCost is how many bytes of memory a call takes for data on its way between client and
+	// sandbox.
 	callCost = 256 << 10
 )
 
-// Server answers the calls. All methods may be called concurrently.
+// Server serves the calls. All methods may be called concurrently.
 type Server struct {
 	o        Options
 	buffers  sync.Pool // of *[copyBuffer]byte
 	sessions sessionSets
 }
 
-// New returns a Server. The caller must Close it, when no call is under way any more.
+// New returns a Server. The caller must Close it when no call is active any more.
 func New(o Options) *Server {
 	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.MaxOutput = cmp.Or(o.MaxOutput, defaultMaxOutput)
@@ -66,59 +64,40 @@ func New(o Options) *Server {
 		sessions: sessionSets{manager: o.Manager, memory: o.Memory, sets: make(map[sandpit.ID]*sessionSet)},
 	}
 	if o.Manager != nil {
-		o.Manager.OnEnd(s.sessions.ended)
+		o.Manager.OnEnd(s.sessions.endSessions)
 	}
 	return s
 }
 
 // Close ends the terminal sessions of all sandboxes. It is idempotent.
-func (s *Server) Close() error { return s.sessions.close() }
+func (s *Server) Close() error { return s.sessions.closeAll() }
 
 // base is the path of everything that is served here.
 const base = wire.Prefix + "/sandboxes/{id}"
 
-// Register adds the calls to a mux, behind which requests have a principal. The mux
-// must not bound the bodies or the time of these calls.
+// Register adds the calls to a mux whose requests have a principal. The mux must not limit the
+// bodies or the time of these calls.
 func (s *Server) Register(mux api.Router) {
-	for _, r := range s.routes() {
-		mux.Handle(r.pattern(), s.on(r.serve))
+	for _, o := range allOperations() {
+		mux.Handle(o.pattern(), s.handle(func(ctx context.Context, c *call) error { return o.serve(s, ctx, c) }))
 	}
 }
 
-// route is one call.
-type route struct {
-	method string
-	path   string // below base
-	serve  handler
-}
-
-func (r route) pattern() string { return r.method + " " + base + r.path }
-
-func (s *Server) routes() []route {
-	var all []route
-	for _, some := range [][]route{
-		s.proxyRoutes(), s.runRoutes(), s.fileRoutes(), s.commandRoutes(), s.sessionRoutes(), s.jobRoutes(), s.terminalRoutes(),
-	} {
-		all = append(all, some...)
-	}
-	return all
-}
-
-// call is one call on a sandbox that is held.
+// call is one call on a sandbox that is in use.
 type call struct {
-	w       *answer
+	w       *response
 	r       *http.Request
 	id      sandpit.ID
 	guest   sandpit.Guest
 	sandbox *manager.Handle
 }
 
-// handler answers a call. An error becomes the answer unless that has begun; then it
-// is broken off. ctx ends with the request, or when the sandbox is taken away.
+// handler handles a call. An error becomes the response, unless that has begun; then the
+// connection is cut. ctx ends with the request, or when the sandbox stops.
 type handler func(ctx context.Context, c *call) error
 
-// on holds the sandbox that a request names while h answers.
-func (s *Server) on(h handler) http.Handler {
+// handle returns an HTTP handler that calls h while it holds the sandbox in the path.
+func (s *Server) handle(h handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := sandpit.ID(r.PathValue("id"))
 		err := memory.AccountOf(r.Context()).Reserve(callCost)
@@ -130,54 +109,53 @@ func (s *Server) on(h handler) http.Handler {
 			api.WriteError(w, r, err)
 			return
 		}
-		body := lend(w, r)
+		body := newRequestBody(w, r)
 		r.Body = body
-		c := &call{w: &answer{ResponseWriter: w, server: s, body: body}, r: r, id: id, guest: sandbox.Guest(), sandbox: sandbox}
-		c.answer(h)
-		c.w.finish() // nobody needs the sandbox for that
+		c := &call{w: &response{ResponseWriter: w, server: s, body: body}, r: r, id: id, guest: sandbox.Guest(), sandbox: sandbox}
+		c.serve(h)
+		c.w.drainBody() // after the sandbox was released
 	})
 }
 
-// answer lets h answer, and lets go of the sandbox.
-func (c *call) answer(h handler) {
+// serve calls h and releases the sandbox.
+func (c *call) serve(h handler) {
 	defer c.sandbox.Release()
 	ctx := c.sandbox.Context()
-	unhurried := hurry(ctx, c.w)
+	stopLimit := limitEnd(ctx, c.w)
 	err := h(ctx, c)
-	unhurried()
+	stopLimit()
 	if err == nil {
 		return
 	}
 	if ctx.Err() != nil {
-		err = context.Cause(ctx) // why the call ended comes before how it felt
+		err = context.Cause(ctx) // the cause instead of its consequence
 	}
 	if c.w.begun {
-		panic(http.ErrAbortHandler) // it must not look whole
+		panic(http.ErrAbortHandler) // the response must not look complete
 	}
-	for _, name := range ofContent {
+	for _, name := range contentHeaders {
 		c.w.Header().Del(name)
 	}
 	api.WriteError(c.w, c.r, sandpit.WithSubject(err, sandpit.Subject{Provider: c.sandbox.Provider(), Sandbox: c.id}))
 }
 
-// ofContent are headers of an answer that do not fit an error in its place.
-var ofContent = []string{
+// contentHeaders are the headers of a file that an error in its place must not have.
+var contentHeaders = []string{
 	"Accept-Ranges", "Content-Disposition", "Content-Encoding", "Content-Length", "Content-Range", "ETag", "Last-Modified",
 }
 
-// hurry makes reading and writing end soon once ctx has: else a client that does
-// neither would keep a sandbox that is to go. What it returns is to be called when
-// the answer has been given.
-func hurry(ctx context.Context, w *answer) (unhurried func()) {
-	hurried := make(chan struct{})
+// limitEnd limits reading and writing once ctx has ended: otherwise a client that does neither
+// would keep the sandbox in use. The caller calls release when the response is complete.
+func limitEnd(ctx context.Context, w *response) (release func()) {
+	limited := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		defer close(hurried)
-		_ = w.body.interrupt() // a connection without deadlines ends by itself, or not at all
-		w.lastWords()
+		defer close(limited)
+		_ = w.body.interruptRead() // a connection without deadlines cannot be interrupted
+		w.setFinalDeadline()
 	})
 	return func() {
 		if !stop() {
-			<-hurried
+			<-limited
 		}
 	}
 }

@@ -23,30 +23,31 @@ type sessionSets struct {
 	manager *manager.Manager
 	memory  *memory.Budget
 
-	old sync.WaitGroup // of sets that are being closed
+	closing sync.WaitGroup // of sets that are being closed
 
 	mu     sync.Mutex
 	closed bool
 	sets   map[sandpit.ID]*sessionSet
 }
 
-// sessionSet is those of one sandbox, as long as its guest is the same.
+// sessionSet is the terminal sessions of one sandbox, as long as its guest is the same.
 type sessionSet struct {
 	*shell.Sessions
 	guest sandpit.Guest
 }
 
-// find returns the sessions of a sandbox. If there are none that can be used, they are
-// new ones if wanted; else those that have ended, which say why, or nil.
-func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
+// findSessions returns the sessions of a sandbox. If there are none that can be used, it
+// creates a set if wanted; otherwise it returns those that have ended, which report the
+// reason, or nil.
+func (all *sessionSets) findSessions(c *call, wanted bool) (*shell.Sessions, error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if all.closed {
-		return nil, sandpit.Errorf(sandpit.Unavailable, "the server ends")
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the server is shutting down")
 	}
 	set := all.sets[c.id]
 	if set != nil && set.guest != c.guest {
-		set.Ended(sandpit.Errorf(sandpit.Gone, "sandbox %s was started anew", c.id))
+		set.Ended(sandpit.Errorf(sandpit.Gone, "sandbox %s was restarted", c.id))
 	}
 	switch {
 	case set == nil && !wanted:
@@ -55,10 +56,10 @@ func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
 		return set.Sessions, nil
 	}
 	for id, other := range all.sets {
-		if id == c.id || !all.lives(id) {
+		if id == c.id || !all.isUsable(id) {
 			delete(all.sets, id)
-			all.old.Go(func() {
-				_ = other.Close() // what is in it has ended with the sandbox, or with the guest that it had
+			all.closing.Go(func() {
+				_ = other.Close() // its programs have ended with the sandbox or its previous guest
 			})
 		}
 	}
@@ -73,8 +74,8 @@ func (all *sessionSets) find(c *call, wanted bool) (*shell.Sessions, error) {
 	return set.Sessions, nil
 }
 
-// ended hears that all that ran in a sandbox ends, and why.
-func (all *sessionSets) ended(id sandpit.ID, why error) {
+// endSessions ends the sessions of a sandbox whose programs have ended.
+func (all *sessionSets) endSessions(id sandpit.ID, why error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if set := all.sets[id]; set != nil {
@@ -82,14 +83,14 @@ func (all *sessionSets) ended(id sandpit.ID, why error) {
 	}
 }
 
-// lives reports whether a sandbox may be used again.
-func (all *sessionSets) lives(id sandpit.ID) bool {
+// isUsable reports whether a sandbox still exists.
+func (all *sessionSets) isUsable(id sandpit.ID) bool {
 	s, err := all.manager.Get(id)
 	return err == nil && s.State != sandpit.StateDeleted && s.State != sandpit.StateDeleting
 }
 
-// close ends all sessions. It is idempotent.
-func (all *sessionSets) close() error {
+// closeAll ends all sessions. It is idempotent.
+func (all *sessionSets) closeAll() error {
 	all.mu.Lock()
 	all.closed = true
 	sets := all.sets
@@ -99,23 +100,13 @@ func (all *sessionSets) close() error {
 	for _, set := range sets {
 		errs = append(errs, set.Close())
 	}
-	all.old.Wait()
+	all.closing.Wait()
 	return errors.Join(errs...)
 }
 
-func (s *Server) sessionRoutes() []route {
-	return []route{
-		{http.MethodPost, "/sessions", s.openSession},
-		{http.MethodGet, "/sessions", s.listSessions},
-		{http.MethodGet, "/sessions/{sid}", s.getSession},
-		{http.MethodDelete, "/sessions/{sid}", s.closeSession},
-		{http.MethodPost, "/sessions/{sid}/run", s.runInSession},
-	}
-}
-
-// session is the one that a request names.
-func (s *Server) session(c *call) (*shell.Session, error) {
-	set, err := s.sessions.find(c, false)
+// findSession returns the session in the path.
+func (s *Server) findSession(c *call) (*shell.Session, error) {
+	set, err := s.sessions.findSessions(c, false)
 	if err != nil {
 		return nil, err
 	}
@@ -127,18 +118,18 @@ func (s *Server) session(c *call) (*shell.Session, error) {
 
 func (s *Server) openSession(ctx context.Context, c *call) error {
 	var req wire.NewSession
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
-	timeout, err := limitOf(req.Timeout)
+	timeout, err := parseTimeout(req.Timeout)
 	if err != nil {
 		return err
 	}
-	most, err := bytesOf(req.MaxOutput)
+	most, err := parseMaxOutput(req.MaxOutput)
 	if err != nil {
 		return err
 	}
-	set, err := s.sessions.find(c, true)
+	set, err := s.sessions.findSessions(c, true)
 	if err != nil {
 		return err
 	}
@@ -148,26 +139,26 @@ func (s *Server) openSession(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusCreated, sessionOf(session.Info()))
+	return c.writeJSON(http.StatusCreated, toSession(session.Info()))
 }
 
-// limitOf reads a number of seconds of which 0 means what is usual.
-func limitOf(seconds float64) (time.Duration, error) {
+// parseTimeout converts a number of seconds; 0 is the default.
+func parseTimeout(seconds float64) (time.Duration, error) {
 	if seconds < 0 {
 		return 0, sandpit.Errorf(sandpit.Invalid, "timeout_seconds %v: want more than 0", seconds)
 	}
-	return timeoutOf(seconds, 0)
+	return parseTimeoutOr(seconds, 0)
 }
 
-// bytesOf reads a number of bytes.
-func bytesOf(n int64) (int, error) {
+// parseMaxOutput converts a number of bytes.
+func parseMaxOutput(n int64) (int, error) {
 	if n < 0 || n > math.MaxInt32 {
-		return 0, sandpit.Errorf(sandpit.Invalid, "max_output %d: no such number of bytes is possible", n)
+		return 0, sandpit.Errorf(sandpit.Invalid, "max_output %d: out of bounds", n)
 	}
 	return int(n), nil
 }
 
-func sessionOf(i shell.Info) wire.Session {
+func toSession(i shell.Info) wire.Session {
 	return wire.Session{
 		ID: i.ID, Shell: i.Shell, Cwd: i.Cwd, CreatedAt: i.CreatedAt, LastUsed: i.LastUsed, Runs: i.Runs, Waiting: i.Waiting, Jobs: i.Jobs,
 	}
@@ -175,28 +166,28 @@ func sessionOf(i shell.Info) wire.Session {
 
 func (s *Server) listSessions(_ context.Context, c *call) error {
 	page := wire.Page[wire.Session]{Items: []wire.Session{}}
-	set, err := s.sessions.find(c, false)
+	set, err := s.sessions.findSessions(c, false)
 	if err != nil {
 		return err
 	}
 	if set != nil {
 		for _, info := range set.List() {
-			page.Items = append(page.Items, sessionOf(info))
+			page.Items = append(page.Items, toSession(info))
 		}
 	}
-	return c.json(http.StatusOK, page)
+	return c.writeJSON(http.StatusOK, page)
 }
 
 func (s *Server) getSession(_ context.Context, c *call) error {
-	session, err := s.session(c)
+	session, err := s.findSession(c)
 	if err != nil {
 		return err
 	}
-	return c.json(http.StatusOK, sessionOf(session.Info()))
+	return c.writeJSON(http.StatusOK, toSession(session.Info()))
 }
 
 func (s *Server) closeSession(_ context.Context, c *call) error {
-	set, err := s.sessions.find(c, false)
+	set, err := s.sessions.findSessions(c, false)
 	if err != nil {
 		return err
 	}
@@ -206,28 +197,28 @@ func (s *Server) closeSession(_ context.Context, c *call) error {
 	if err := set.CloseSession(c.r.PathValue("sid")); err != nil {
 		return err
 	}
-	return c.nothing()
+	return c.writeNoContent()
 }
 
-// runInSession runs a command in the shell of a session. When the client goes away it
-// is interrupted.
+// runInSession runs a command in the shell of a session. The command is interrupted when the
+// client disconnects.
 func (s *Server) runInSession(ctx context.Context, c *call) error {
 	var req wire.SessionRun
-	if err := c.body(&req); err != nil {
+	if err := c.readBody(&req); err != nil {
 		return err
 	}
-	session, err := s.session(c)
+	session, err := s.findSession(c)
 	if err != nil {
 		return err
 	}
-	timeout, err := limitOf(req.Timeout)
+	timeout, err := parseTimeout(req.Timeout)
 	if err != nil {
 		return err
 	}
 	if req.MaxOutput > s.o.MaxOutput {
 		return sandpit.Errorf(sandpit.Invalid, "max_output %d: want at most %d", req.MaxOutput, s.o.MaxOutput)
 	}
-	most, err := bytesOf(req.MaxOutput)
+	most, err := parseMaxOutput(req.MaxOutput)
 	if err != nil {
 		return err
 	}
@@ -237,16 +228,16 @@ func (s *Server) runInSession(ctx context.Context, c *call) error {
 	if err != nil && !r.TimedOut {
 		return err
 	}
-	harmless(c.w.Header())
+	setSafeHeaders(c.w.Header())
 	return api.WriteJSONTexts(c.w, http.StatusOK, wire.SessionResult{
 		StdoutSize: r.StdoutSize, StderrSize: r.StderrSize,
 		Truncated: r.Truncated, Late: strings.ToValidUTF8(string(r.Late), "\uFFFD"), ExitCode: r.ExitCode, Duration: r.Duration.Seconds(), TimedOut: r.TimedOut,
 		Outcome: string(r.Outcome), StateLost: r.StateLost, Fresh: r.Fresh, Cwd: strings.ToValidUTF8(r.Cwd, "\uFFFD"),
-	}, map[string]api.Text{"stdout": wholeText(r.Stdout), "stderr": wholeText(r.Stderr)})
+	}, map[string]api.Text{"stdout": textBytes(r.Stdout), "stderr": textBytes(r.Stderr)})
 }
 
-// wholeText is an api.Text of one part.
-type wholeText []byte
+// textBytes is an api.Text in one part.
+type textBytes []byte
 
 // Each implements api.Text.
-func (t wholeText) Each(f func([]byte) error) error { return f(t) }
+func (t textBytes) Each(f func([]byte) error) error { return f(t) }

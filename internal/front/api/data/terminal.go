@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -21,57 +20,49 @@ import (
 )
 
 const (
-	// maxFrame is how large a frame of a client's may be, in bytes, and maxControl one that is
-	// no keys. Keys are passed on in parts of keysPart.
+	// maxFrame is the maximum number of bytes of a client's frame, and maxControl that of a
+	// control frame. Keys are passed on in pieces of keysPart.
 	maxFrame   = 1 << 20
 	maxControl = 4 << 10
 	keysPart   = 16 << 10
-	// maxCommand is how long the command of a terminal may be, in bytes.
+	// maxCommand is the maximum number of bytes of a terminal's command.
 	maxCommand = 64 << 10
-	// stall is how long a frame or an event may take to be sent.
-	stall = 60 * time.Second
-	// patience is how many heartbeats a client may take to answer that it lives. While
-	// its program reads no keys it cannot.
-	patience = 4
-	// ending is how long a program that nobody sees any more may take to be killed, and
-	// the last frame to be sent.
-	ending = 10 * time.Second
+	// sendTimeout is how long sending a frame or an event may take.
+	sendTimeout = 60 * time.Second
+	// maxMissedBeats is the number of heartbeats in which a client must respond to a ping. It
+	// cannot while its program does not read keys.
+	maxMissedBeats = 4
+	// endTimeout is how long it may take to kill the program after the client has disconnected,
+	// and to send the last frame.
+	endTimeout = 10 * time.Second
 
-	usualCols, usualRows = 80, 24
+	defaultCols, defaultRows = 80, 24
 )
 
-func (s *Server) terminalRoutes() []route {
-	return []route{
-		{http.MethodGet, "/terminal", s.terminal},
-		{http.MethodGet, "/sessions/{sid}/attach", s.attach},
-	}
-}
-
-// program is what a person sees in a terminal.
+// program is a program in a terminal.
 type program interface {
 	Resize(ctx context.Context, size sandpit.TerminalSize) error
 	Wait(ctx context.Context) (sandpit.ExitStatus, error)
 }
 
-// upgrade checks that a request is for a WebSocket, before anything is started for
-// it.
-func (c *call) upgrade() error {
+// checkUpgrade checks that a request is for a WebSocket, before anything is started.
+func (c *call) checkUpgrade() error {
 	if c.r.ProtoMajor != 1 || !strings.EqualFold(c.r.Header.Get("Upgrade"), "websocket") {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a terminal is a WebSocket"), "connect by HTTP/1.1 with a WebSocket client")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "a terminal needs a WebSocket"), "connect by HTTP/1.1 with a WebSocket client")
 	}
 	origin := c.r.Header.Get("Origin")
 	if origin == "" {
 		return nil // not a browser
 	}
-	// The page must be this server's own: the name is one that the edge lets in.
+	// The page must be of this server: the edge has checked the host name.
 	if u, err := url.Parse(origin); err != nil || !strings.EqualFold(u.Host, c.r.Host) {
-		return sandpit.Errorf(sandpit.PermissionDenied, "terminals are not for pages of %.200q", origin)
+		return sandpit.Errorf(sandpit.PermissionDenied, "pages of %.200q may not open terminals", origin)
 	}
 	return nil
 }
 
-// size reads the size of a terminal.
-func size(values url.Values) (sandpit.TerminalSize, error) {
+// parseSize reads the size of a terminal.
+func parseSize(values url.Values) (sandpit.TerminalSize, error) {
 	read := func(name string, usual uint16) (uint16, error) {
 		text := values.Get(name)
 		if text == "" {
@@ -83,22 +74,22 @@ func size(values url.Values) (sandpit.TerminalSize, error) {
 		}
 		return uint16(n), nil
 	}
-	cols, colsErr := read("cols", usualCols)
-	rows, rowsErr := read("rows", usualRows)
+	cols, colsErr := read("cols", defaultCols)
+	rows, rowsErr := read("rows", defaultRows)
 	return sandpit.TerminalSize{Cols: cols, Rows: rows}, cmp.Or(colsErr, rowsErr)
 }
 
-// terminal shows a program of its own. It is killed when the client goes away.
-func (s *Server) terminal(ctx context.Context, c *call) error {
-	values, err := c.query("cols", "rows", "command", "user", "dir")
+// openTerminal runs a program in a new terminal. It is killed when the client disconnects.
+func (s *Server) openTerminal(ctx context.Context, c *call) error {
+	values, err := c.parseQuery("cols", "rows", "command", "user", "dir")
 	if err != nil {
 		return err
 	}
-	window, err := size(values)
+	window, err := parseSize(values)
 	if err != nil {
 		return err
 	}
-	if err := c.upgrade(); err != nil {
+	if err := c.checkUpgrade(); err != nil {
 		return err
 	}
 	text := cmp.Or(values.Get("command"), "if command -v bash >/dev/null; then exec bash -i; fi; exec sh -i")
@@ -107,77 +98,77 @@ func (s *Server) terminal(ctx context.Context, c *call) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	keys, typed := io.Pipe()
-	defer typed.Close()
-	shown, screen := io.Pipe()
-	defer shown.Close()
+	inputReader, input := io.Pipe()
+	defer input.Close()
+	output, outputWriter := io.Pipe()
+	defer output.Close()
 	process, err := c.guest.Start(ctx, sandpit.Command{
 		Args: []string{"/bin/sh", "-c", text}, Env: map[string]string{"TERM": "xterm-256color"},
-		User: values.Get("user"), Dir: values.Get("dir"), Terminal: &window, Stdin: keys, Stdout: screen,
+		User: values.Get("user"), Dir: values.Get("dir"), Terminal: &window, Stdin: inputReader, Stdout: outputWriter,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
+		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 		defer cancel()
-		_ = process.Signal(late, sandpit.SIGKILL) // it has ended, or its sandbox has
+		_ = process.Signal(late, sandpit.SIGKILL) // fails only if it or its sandbox has ended
 	}()
 	show := func(ctx context.Context, w io.Writer) error {
-		stop := context.AfterFunc(ctx, func() { _ = shown.CloseWithError(ctx.Err()) })
+		stop := context.AfterFunc(ctx, func() { _ = output.CloseWithError(ctx.Err()) })
 		defer stop()
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_, _ = process.Wait(ctx) // the end is told by whoever asks for it
-			_ = screen.Close()
+			_, _ = process.Wait(ctx) // sendEnd reports the result
+			_ = outputWriter.Close()
 		}()
-		_, err := io.Copy(w, shown)
-		_ = shown.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
+		_, err := io.Copy(w, output)
+		_ = output.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
 		<-ended
 		return err
 	}
-	return s.wire(ctx, c, terminalEnds{program: process, show: show, typed: writerTo(typed)})
+	return s.connectTerminal(ctx, c, terminalEnds{program: process, output: show, input: newInput(input)})
 }
 
-// attach shows a terminal beside the shell of a session: a new one, which is killed
-// when the client goes away, or one of the session's jobs, which goes on.
-func (s *Server) attach(ctx context.Context, c *call) error {
-	values, err := c.query("cols", "rows", "job")
+// attachSession connects a terminal in a session: a new one, which is killed when the client
+// disconnects, or that of a job, which keeps running.
+func (s *Server) attachSession(ctx context.Context, c *call) error {
+	values, err := c.parseQuery("cols", "rows", "job")
 	if err != nil {
 		return err
 	}
-	window, err := size(values)
+	window, err := parseSize(values)
 	if err != nil {
 		return err
 	}
-	if err := c.upgrade(); err != nil {
+	if err := c.checkUpgrade(); err != nil {
 		return err
 	}
-	session, err := s.session(c)
+	session, err := s.findSession(c)
 	if err != nil {
 		return err
 	}
-	job, err := s.attached(ctx, session, values.Get("job"), window)
+	job, err := s.findAttachable(ctx, session, values.Get("job"), window)
 	if err != nil {
 		return err
 	}
 	if values.Get("job") == "" {
 		defer func() {
-			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
+			late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 			defer cancel()
-			_ = job.Kill(late) // it has ended, or its sandbox has
+			_ = job.Kill(late) // fails only if it or its sandbox has ended
 		}()
 	}
-	return s.wire(ctx, c, terminalEnds{
+	return s.connectTerminal(ctx, c, terminalEnds{
 		program: job,
-		show:    func(ctx context.Context, w io.Writer) error { return job.Follow(ctx, 0, w) },
-		typed:   job.Write,
+		output:  func(ctx context.Context, w io.Writer) error { return job.Follow(ctx, 0, w) },
+		input:   job.Write,
 	})
 }
 
-// attached returns the job of a session that a person is to see.
-func (s *Server) attached(ctx context.Context, session *shell.Session, id string, window sandpit.TerminalSize) (*shell.Job, error) {
+// findAttachable returns the job of a session to connect: a new shell, or the job with an ID.
+func (s *Server) findAttachable(ctx context.Context, session *shell.Session, id string, window sandpit.TerminalSize) (*shell.Job, error) {
 	if id == "" {
 		return session.Attach(ctx, window)
 	}
@@ -188,8 +179,9 @@ func (s *Server) attached(ctx context.Context, session *shell.Session, id string
 	return job, err
 }
 
-// writerTo gives up when ctx ends: the program may have stopped reading.
-func writerTo(w *io.PipeWriter) func(context.Context, []byte) error {
+// newInput returns a function that writes to w until ctx ends, because the program may have
+// stopped reading.
+func newInput(w *io.PipeWriter) func(context.Context, []byte) error {
 	return func(ctx context.Context, b []byte) error {
 		stop := context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) })
 		defer stop()
@@ -198,25 +190,25 @@ func writerTo(w *io.PipeWriter) func(context.Context, []byte) error {
 	}
 }
 
-// terminalEnds are a program and its terminal.
+// terminalEnds are a program and the two directions of its terminal.
 type terminalEnds struct {
 	program program
-	// show copies what the terminal shows until the program has ended, or ctx.
-	show func(ctx context.Context, w io.Writer) error
-	// typed gives it keys.
-	typed func(ctx context.Context, b []byte) error
+	// output copies what the terminal shows until the program has ended, or ctx.
+	output func(ctx context.Context, w io.Writer) error
+	// input gives it keys.
+	input func(ctx context.Context, b []byte) error
 }
 
-// wire connects a terminal to a WebSocket until either end has gone.
-func (s *Server) wire(ctx context.Context, c *call, t terminalEnds) error {
-	c.w.begun = true // whatever goes wrong from here on is told by the library
+// connectTerminal connects a terminal to a WebSocket until either side ends.
+func (s *Server) connectTerminal(ctx context.Context, c *call, t terminalEnds) error {
+	c.w.begun = true // the library reports errors from here on
 	conn, err := websocket.Accept(c.w.ResponseWriter, c.r, nil)
 	if err != nil {
-		return nil // it has been told
+		return nil // the library has responded
 	}
 	defer func() { _ = conn.CloseNow() }() // it may be closed
 	conn.SetReadLimit(maxFrame)
-	// To give up a Read or a Ping ends the connection, on which the end is still to be told.
+	// Canceling a Read or a Ping closes the connection, on which the end must still be sent.
 	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopReading()
 	ctx, cancel := context.WithCancel(ctx)
@@ -224,26 +216,26 @@ func (s *Server) wire(ctx context.Context, c *call, t terminalEnds) error {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		defer cancel() // nobody looks any more
+		defer cancel() // the client has disconnected
 		s.readKeys(ctx, reading, conn, t)
 	}()
 	alive := make(chan struct{})
 	go func() {
 		defer close(alive)
-		s.askWhetherAlive(ctx, reading, conn, cancel)
+		s.pingClient(ctx, reading, conn, cancel)
 	}()
 	defer func() { <-gone; <-alive }()
 	defer stopReading()
 	defer cancel()
-	showErr := t.show(ctx, screenOf{ctx, conn})
+	showErr := t.output(ctx, frameWriter{ctx, conn})
 	if ctx.Err() != nil && c.sandbox.Context().Err() == nil {
-		return nil // the client has gone
+		return nil // the client has disconnected
 	}
-	return s.tellEnd(ctx, c, conn, t, showErr)
+	return s.sendEnd(ctx, c, conn, t, showErr)
 }
 
-// tellEnd sends the last frame.
-func (s *Server) tellEnd(ctx context.Context, c *call, conn *websocket.Conn, t terminalEnds, showErr error) error {
+// sendEnd sends the last frame.
+func (s *Server) sendEnd(ctx context.Context, c *call, conn *websocket.Conn, t terminalEnds, showErr error) error {
 	status, err := t.program.Wait(ctx)
 	err = cmp.Or(err, showErr)
 	if held := c.sandbox.Context(); held.Err() != nil {
@@ -260,16 +252,15 @@ func (s *Server) tellEnd(ctx context.Context, c *call, conn *websocket.Conn, t t
 	if err != nil {
 		return err
 	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
+	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	if conn.Write(late, websocket.MessageText, text) == nil {
-		_ = conn.Close(websocket.StatusNormalClosure, "") // it may have gone meanwhile
+		_ = conn.Close(websocket.StatusNormalClosure, "") // the client may have disconnected
 	}
 	return nil
 }
 
-// readKeys takes frames until the client goes away. One that makes no sense ends the
-// connection.
+// readKeys handles frames until the client disconnects. An invalid frame ends the connection.
 func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t terminalEnds) {
 	for {
 		kind, frame, err := conn.Reader(reading)
@@ -277,9 +268,9 @@ func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t 
 			return
 		}
 		if kind == websocket.MessageBinary {
-			if err := typeFrame(ctx, frame, t.typed); err != nil {
+			if err := typeFrame(ctx, frame, t.input); err != nil {
 				if sandpit.CodeOf(err) != sandpit.Canceled {
-					<-ctx.Done() // the program reads no more; what it shows still comes
+					<-ctx.Done() // the program does not read any more, but may still write
 				}
 				return
 			}
@@ -289,14 +280,14 @@ func (s *Server) readKeys(ctx, reading context.Context, conn *websocket.Conn, t 
 		if err != nil {
 			return
 		}
-		if err := control(ctx, text, t.program); err != nil {
-			_ = conn.Close(websocket.StatusPolicyViolation, "want {\"resize\":{\"cols\":80,\"rows\":24}}") // it may have gone
+		if err := handleControl(ctx, text, t.program); err != nil {
+			_ = conn.Close(websocket.StatusPolicyViolation, "want {\"resize\":{\"cols\":80,\"rows\":24}}") // the client may have disconnected
 			return
 		}
 	}
 }
 
-// typeFrame gives a program the keys in a frame. Canceled: the client has gone.
+// typeFrame passes the keys in a frame to a program. Canceled: the client has disconnected.
 func typeFrame(ctx context.Context, frame io.Reader, typed func(context.Context, []byte) error) error {
 	buffer := make([]byte, keysPart)
 	for {
@@ -317,19 +308,19 @@ func typeFrame(ctx context.Context, frame io.Reader, typed func(context.Context,
 
 var errControl = errors.New("not a control frame")
 
-// control does what a text frame says.
-func control(ctx context.Context, frame []byte, p program) error {
+// handleControl handles a text frame.
+func handleControl(ctx context.Context, frame []byte, p program) error {
 	var c wire.Control
 	if err := json.Unmarshal(frame, &c); err != nil || c.Resize == nil || c.Resize.Cols == 0 || c.Resize.Rows == 0 {
 		return errControl
 	}
-	// A program that has just ended has no size; that it has ended comes by itself.
+	// It fails for a program that has just ended, whose end is reported anyway.
 	_ = p.Resize(ctx, sandpit.TerminalSize(*c.Resize))
 	return nil
 }
 
-// askWhetherAlive gives up on a client that answers no more.
-func (s *Server) askWhetherAlive(ctx, reading context.Context, conn *websocket.Conn, giveUp func()) {
+// pingClient disconnects a client that does not respond.
+func (s *Server) pingClient(ctx, reading context.Context, conn *websocket.Conn, giveUp func()) {
 	ticker := time.NewTicker(s.o.Heartbeat)
 	defer ticker.Stop()
 	for {
@@ -338,7 +329,7 @@ func (s *Server) askWhetherAlive(ctx, reading context.Context, conn *websocket.C
 			return
 		case <-ticker.C:
 		}
-		answered, cancel := context.WithTimeout(reading, patience*s.o.Heartbeat)
+		answered, cancel := context.WithTimeout(reading, maxMissedBeats*s.o.Heartbeat)
 		err := conn.Ping(answered)
 		cancel()
 		if err != nil {
@@ -348,21 +339,21 @@ func (s *Server) askWhetherAlive(ctx, reading context.Context, conn *websocket.C
 	}
 }
 
-// screenOf sends what is written to it as binary frames.
-type screenOf struct {
+// frameWriter sends what is written to it as binary frames.
+type frameWriter struct {
 	ctx  context.Context //nolint:containedctx // of the connection
 	conn *websocket.Conn
 }
 
-// Write implements io.Writer. What is being sent when the program's sandbox ends has a
-// while to go on: to give it up would end the connection.
-func (s screenOf) Write(b []byte) (int, error) {
+// Write implements io.Writer. A write that is active when the sandbox ends has some more time:
+// canceling it would close the connection.
+func (s frameWriter) Write(b []byte) (int, error) {
 	if err := s.ctx.Err(); err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), stall)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), sendTimeout)
 	defer cancel()
-	stop := context.AfterFunc(s.ctx, func() { time.AfterFunc(ending, cancel) })
+	stop := context.AfterFunc(s.ctx, func() { time.AfterFunc(endTimeout, cancel) })
 	defer stop()
 	if err := s.conn.Write(ctx, websocket.MessageBinary, b); err != nil {
 		return 0, err

@@ -9,19 +9,20 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// The limits of a template's sandboxes whose client names none.
+// The limits of sandboxes of a template whose client names none.
 const (
-	usualCPUs   = 2
-	usualMemory = 1024 // MiB
+	defaultCPUs   = 2
+	defaultMemory = 1024 // MiB
 )
 
-// maxBuildLogs is how many entries of a log are told at a time.
+// maxBuildLogs is the maximum number of log entries in a response.
 const maxBuildLogs = 100
 
-// logEntry is one line of the log of a build.
+// logEntry is an entry of the log of a build.
 type logEntry struct {
 	At      time.Time `json:"timestamp"`
 	Level   string    `json:"level"`
@@ -29,26 +30,35 @@ type logEntry struct {
 	Step    string    `json:"step,omitempty"`
 }
 
-// reason is why a build has failed.
-type reason struct {
+// buildReason is why a build failed.
+type buildReason struct {
 	Message string     `json:"message"`
 	Step    string     `json:"step,omitempty"`
 	Logs    []logEntry `json:"logEntries"`
 }
 
-// status is how a build is doing.
+// buildStatus is the status of a build and a part of its log.
 type buildStatus struct {
 	Build    sandpit.BuildID    `json:"buildID"`
 	Template sandpit.TemplateID `json:"templateID"`
 	Status   string             `json:"status"`
 	Entries  []logEntry         `json:"logEntries"`
 	Logs     []string           `json:"logs"`
-	Reason   *reason            `json:"reason,omitempty"`
+	Reason   *buildReason       `json:"reason,omitempty"`
 }
 
-// requestBuild makes a build, and its template unless that is there. It waits to be
-// started.
-func (s *Server) requestBuild(c *call) (int, any, error) {
+// buildHandlers serve builds of templates.
+type buildHandlers struct {
+	manager  *manager.Manager
+	resolver *templateResolver
+	recipes  recipeReader
+	uploads  *uploadStore
+	memory   *memory.Budget
+}
+
+// createBuild creates a build, and its template if it does not exist. The build waits until it
+// is started.
+func (h *buildHandlers) createBuild(c *call) (int, any, error) {
 	var in struct {
 		Name   string   `json:"name"`
 		Alias  string   `json:"alias"`
@@ -56,19 +66,19 @@ func (s *Server) requestBuild(c *call) (int, any, error) {
 		CPUs   int      `json:"cpuCount"`
 		Memory int64    `json:"memoryMB"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	if in.CPUs < 0 || in.CPUs > 1024 || in.Memory < 0 || in.Memory > 1<<30 {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "cpuCount %d, memoryMB %d: out of bounds", in.CPUs, in.Memory)
 	}
-	name, tag, tagged := strings.Cut(templateRef(c.who, cmp.Or(in.Name, in.Alias)), ":")
+	name, tag, tagged := strings.Cut(templateRef(c.client, cmp.Or(in.Name, in.Alias)), ":")
 	if tagged {
 		in.Tags = append(in.Tags, tag)
 	}
-	t, b, err := s.o.Manager.CreateTemplate(c.r.Context(), manager.TemplateRequest{
-		Owner: c.who.Owner, Name: name, Tags: in.Tags,
-		Resources: sandpit.Resources{CPUs: float64(cmp.Or(in.CPUs, usualCPUs)), Memory: cmp.Or(in.Memory, usualMemory) << 20},
+	t, b, err := h.manager.Templates().Create(c.r.Context(), manager.TemplateRequest{
+		Owner: c.client.Owner, Name: name, Tags: in.Tags,
+		Resources: sandpit.Resources{CPUs: float64(cmp.Or(in.CPUs, defaultCPUs)), Memory: cmp.Or(in.Memory, defaultMemory) << 20},
 	})
 	if err != nil {
 		return 0, nil, err
@@ -78,9 +88,9 @@ func (s *Server) requestBuild(c *call) (int, any, error) {
 	}, nil
 }
 
-// linkUpload tells where the files of a step are sent, unless they are here already.
-func (s *Server) linkUpload(c *call) (int, any, error) {
-	if _, err := s.ownTemplate(c, c.r.PathValue("id")); err != nil {
+// linkUpload returns the URL for the files of a step, and whether the server already has them.
+func (h *buildHandlers) linkUpload(c *call) (int, any, error) {
+	if _, err := h.resolver.ownTemplate(c, c.r.PathValue("id")); err != nil {
 		return 0, nil, err
 	}
 	hash := c.r.PathValue("hash")
@@ -91,62 +101,62 @@ func (s *Server) linkUpload(c *call) (int, any, error) {
 	if c.r.TLS != nil || c.r.Header.Get("X-Forwarded-Proto") == "https" {
 		scheme = "https"
 	}
-	address := scheme + "://" + c.r.Host + PathUpload + "?" + s.uploads.sign(c.who, hash, time.Now().Add(uploadTime))
-	return http.StatusCreated, map[string]any{"present": s.uploads.has(c.who.Owner, hash), "url": address}, nil
+	address := scheme + "://" + c.r.Host + PathUpload + "?" + h.uploads.signLink(c.client, hash, time.Now().Add(uploadTime))
+	return http.StatusCreated, map[string]any{"present": h.uploads.hasArchive(c.client.Owner, hash), "url": address}, nil
 }
 
-// startBuild has a build begin.
-func (s *Server) startBuild(c *call) (int, any, error) {
+// startBuild starts a build.
+func (h *buildHandlers) startBuild(c *call) (int, any, error) {
 	var in newBuild
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	b, err := s.build(c)
+	b, err := h.findBuild(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	access, err := in.Login.credentials()
+	access, err := in.Login.toRegistryLogin()
 	if err != nil {
 		return 0, nil, err
 	}
-	base, err := s.base(c.r.Context(), c.who, in)
+	base, err := h.recipes.findBase(c.r.Context(), c.client, in)
 	if err != nil {
 		return 0, nil, err
 	}
-	planned, err := s.plan(c.who, in, base)
+	planned, err := h.recipes.planRecipe(c.client, in, base)
 	if err != nil {
 		return 0, nil, err
 	}
-	// What waits for its turn to be built is kept until then.
-	kept := s.o.Memory.OpenSession(c.who.Owner)
-	if err := kept.Reserve(api.BodyCost * c.size); err != nil {
-		kept.Close()
+	// The request stays in memory while the build waits for its turn.
+	waiting := h.memory.OpenSession(c.client.Owner)
+	if err := waiting.Reserve(api.BodyCost * c.size); err != nil {
+		waiting.Close()
 		return 0, nil, err
 	}
-	files, err := s.uploads.openFiles(c.who.Owner)
+	files, err := h.uploads.openFiles(c.client.Owner)
 	if err != nil {
-		kept.Close()
+		waiting.Close()
 		return 0, nil, err
 	}
 	release := func() {
-		files.close()
-		kept.Close()
+		files.removeAll()
+		waiting.Close()
 	}
-	return http.StatusAccepted, map[string]any{}, s.o.Manager.StartBuild(c.r.Context(), manager.BuildRequest{
-		Owner: c.who.Owner, Build: b.ID, Recipe: planned, Files: files.dir, Release: release, Login: access, Fresh: in.Force,
-		Admin: c.who.Admin, Configured: base.configured,
+	return http.StatusAccepted, map[string]any{}, h.manager.Builds().Start(c.r.Context(), manager.BuildRequest{
+		Owner: c.client.Owner, Build: b.ID, Recipe: planned, Files: files.dir, Release: release, Login: access, Fresh: in.Force,
+		Admin: c.client.Admin, Configured: base.configured,
 		Prepare: func(ctx context.Context) ([]sandpit.RecipeStep, map[string]string, error) {
-			made, err := s.recipe(ctx, c.who, in, base, files)
+			made, err := h.recipes.readRecipe(ctx, c.client, in, base, files)
 			return made.Steps, made.Labels, err
 		},
 	})
 }
 
-// build returns the build that the path names. NotFound.
-func (s *Server) build(c *call) (sandpit.TemplateBuild, error) {
-	b, err := s.o.Manager.Build(c.r.Context(), c.who.Owner, sandpit.BuildID(c.r.PathValue("build")))
+// findBuild returns the build in the path. NotFound.
+func (h *buildHandlers) findBuild(c *call) (sandpit.TemplateBuild, error) {
+	b, err := h.manager.Builds().Get(c.r.Context(), c.client.Owner, sandpit.BuildID(c.r.PathValue("build")))
 	if err == nil && c.r.PathValue("id") != string(b.Template) {
-		t, err := s.ownTemplate(c, c.r.PathValue("id"))
+		t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 		if err != nil {
 			return b, err
 		}
@@ -157,51 +167,51 @@ func (s *Server) build(c *call) (sandpit.TemplateBuild, error) {
 	return b, err
 }
 
-// buildStatus tells how a build is doing, and a part of its log.
-func (s *Server) buildStatus(c *call) (int, any, error) {
+// getStatus returns the status of a build and a part of its log.
+func (h *buildHandlers) getStatus(c *call) (int, any, error) {
 	query := c.r.URL.Query()
-	offset, err := number(query, "logsOffset", 0, 0, 1<<30)
+	offset, err := parseNumber(query, "logsOffset", 0, 0, 1<<30)
 	if err != nil {
 		return 0, nil, err
 	}
-	limit, err := number(query, "limit", maxBuildLogs, 0, maxBuildLogs)
+	limit, err := parseNumber(query, "limit", maxBuildLogs, 0, maxBuildLogs)
 	if err != nil {
 		return 0, nil, err
 	}
-	b, err := s.build(c)
+	b, err := h.findBuild(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	out := buildStatus{Build: b.ID, Template: b.Template, Status: statusOf(b), Logs: []string{}}
-	if out.Entries, err = s.buildLog(c.r.Context(), c.who.Owner, b, int64(offset), limit); err != nil {
+	out := buildStatus{Build: b.ID, Template: b.Template, Status: buildStatusOf(b), Logs: []string{}}
+	if out.Entries, err = h.readLog(c.r.Context(), c.client.Owner, b, int64(offset), limit); err != nil {
 		return 0, nil, err
 	}
 	if b.Status == sandpit.BuildFailed {
-		out.Reason, err = s.reason(c.r.Context(), c.who.Owner, b)
+		out.Reason, err = h.failureReason(c.r.Context(), c.client.Owner, b)
 	}
 	return http.StatusOK, out, err
 }
 
-// buildLogs tells a part of the log of a build.
-func (s *Server) buildLogs(c *call) (int, any, error) {
-	limit, err := number(c.r.URL.Query(), "limit", maxBuildLogs, 1, maxBuildLogs)
+// getLogs returns a part of the log of a build.
+func (h *buildHandlers) getLogs(c *call) (int, any, error) {
+	limit, err := parseNumber(c.r.URL.Query(), "limit", maxBuildLogs, 1, maxBuildLogs)
 	if err != nil {
 		return 0, nil, err
 	}
-	b, err := s.build(c)
+	b, err := h.findBuild(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	list, err := s.buildLog(c.r.Context(), c.who.Owner, b, 0, limit)
+	list, err := h.readLog(c.r.Context(), c.client.Owner, b, 0, limit)
 	return http.StatusOK, map[string]any{"logs": list}, err
 }
 
-func (s *Server) buildLog(ctx context.Context, owner string, b sandpit.TemplateBuild, after int64, limit int) ([]logEntry, error) {
+func (h *buildHandlers) readLog(ctx context.Context, owner string, b sandpit.TemplateBuild, after int64, limit int) ([]logEntry, error) {
 	list := []logEntry{}
 	if limit == 0 {
 		return list, nil
 	}
-	entries, err := s.o.Manager.BuildLog(ctx, owner, b.ID, after, limit)
+	entries, err := h.manager.Builds().Log(ctx, owner, b.ID, after, limit)
 	for _, e := range entries {
 		one := logEntry{At: e.At, Level: "info", Message: e.Text, Step: stepOf(b, e.Step)}
 		if e.Error {
@@ -212,17 +222,17 @@ func (s *Server) buildLog(ctx context.Context, owner string, b sandpit.TemplateB
 	return list, err
 }
 
-// statusError is E2B's word for a build that failed.
+// statusError is E2B's status of a failed build.
 const statusError = "error"
 
-// The steps that are none of the client's.
+// The names of steps that the client has not written.
 const (
 	stepBase     = "base"
 	stepFinalize = "finalize"
 )
 
-// stepOf returns what a client calls a step of a recipe, whose number is 0 for what is
-// after all of them.
+// stepOf returns the client's name of a step of a recipe. The number 0 stands for what follows
+// all steps.
 func stepOf(b sandpit.TemplateBuild, number int) string {
 	belongs := strings.Split(b.Recipe.Labels[labelSteps], ",")
 	switch {
@@ -234,10 +244,10 @@ func stepOf(b sandpit.TemplateBuild, number int) string {
 	return belongs[number-1]
 }
 
-// reason tells why a build has failed, in E2B's words as far as clients look at them.
-func (s *Server) reason(ctx context.Context, owner string, b sandpit.TemplateBuild) (*reason, error) {
-	out := &reason{Message: b.Reason.Message, Step: stepBase, Logs: []logEntry{}}
-	last, err := s.lastEntry(ctx, owner, b)
+// failureReason returns why a build failed, in the words of E2B that clients check.
+func (h *buildHandlers) failureReason(ctx context.Context, owner string, b sandpit.TemplateBuild) (*buildReason, error) {
+	out := &buildReason{Message: b.Reason.Message, Step: stepBase, Logs: []logEntry{}}
+	last, err := h.lastEntry(ctx, owner, b)
 	if err != nil || last.Text == "" {
 		return out, err
 	}
@@ -246,7 +256,7 @@ func (s *Server) reason(ctx context.Context, owner string, b sandpit.TemplateBui
 		return out, nil
 	}
 	step := b.Recipe.Steps[last.Step-1]
-	if len(step.Run) != 3 || step.Run[0] != bash("")[0] {
+	if len(step.Run) != 3 || step.Run[0] != bashArgs("")[0] {
 		return out, nil
 	}
 	failed := "failed to run command '" + step.Run[2] + "': "
@@ -257,10 +267,10 @@ func (s *Server) reason(ctx context.Context, owner string, b sandpit.TemplateBui
 	return out, nil
 }
 
-// lastEntry is what a build has told last.
-func (s *Server) lastEntry(ctx context.Context, owner string, b sandpit.TemplateBuild) (last sandpit.BuildLog, err error) {
+// lastEntry returns the last entry of the log of a build.
+func (h *buildHandlers) lastEntry(ctx context.Context, owner string, b sandpit.TemplateBuild) (last sandpit.BuildLog, err error) {
 	for {
-		entries, err := s.o.Manager.BuildLog(ctx, owner, b.ID, last.Seq, 10*maxBuildLogs)
+		entries, err := h.manager.Builds().Log(ctx, owner, b.ID, last.Seq, 10*maxBuildLogs)
 		if err != nil || len(entries) == 0 {
 			return last, err
 		}
@@ -268,7 +278,7 @@ func (s *Server) lastEntry(ctx context.Context, owner string, b sandpit.Template
 	}
 }
 
-func statusOf(b sandpit.TemplateBuild) string {
+func buildStatusOf(b sandpit.TemplateBuild) string {
 	if b.Status == sandpit.BuildFailed {
 		return statusError
 	}

@@ -1,10 +1,10 @@
 package e2b
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -13,17 +13,29 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// guestVersion is the version of E2B's guest that ours stands for.
+// guestVersion is the version of E2B's guest with which sandpit's is compatible.
 const guestVersion = "0.6.13"
 
-// clientID is what E2B has for the name of a node.
+// clientID is the name of the node.
 const clientID = "sandpit"
 
-// user is the account that E2B's images have for programs.
-const user = "user"
+// accountName is the account for programs in E2B's images.
+const accountName = "user"
 
-// created is a new sandbox as its maker asks for it.
-type created struct {
+// sandboxHandlers serve sandboxes.
+type sandboxHandlers struct {
+	manager   *manager.Manager
+	describer *describer
+	resolver  *templateResolver
+	egress    egress
+	access    api.HostAccess
+	public    bool // ports need no token unless the request says otherwise
+	// userless are images without the account of E2B's images.
+	userless imageSet
+}
+
+// createRequest is a request for a sandbox.
+type createRequest struct {
 	Template   string            `json:"templateID"`
 	Timeout    *int64            `json:"timeout"`
 	Metadata   map[string]string `json:"metadata"`
@@ -38,12 +50,12 @@ type created struct {
 
 	Volumes []volumeMount `json:"volumeMounts"`
 
-	// What is not there. What is said of a gateway for MCP is for statistics of E2B's:
-	// the client itself starts the program, which a template has or has not.
+	// IAM is unsupported. Fields about a gateway for MCP are ignored: E2B uses them for
+	// statistics, and the client itself starts the program of the template.
 	IAM map[string]any `json:"iam"`
 }
 
-// sandbox is what is told to who makes a sandbox or connects to it.
+// sandbox is the response about a new sandbox, or to a client that connects to one.
 type sandbox struct {
 	ID           sandpit.ID `json:"sandboxID"`
 	Template     string     `json:"templateID"`
@@ -55,172 +67,176 @@ type sandbox struct {
 	Domain       *string    `json:"domain"`
 }
 
-// describe tells of a sandbox to who may use it, with tokens of theirs.
-func (s *Server) describe(ctx context.Context, b sandpit.Sandbox) (sandbox, error) {
-	m, made := markOf(b)
-	private := !made || m.Private
-	guest, traffic, err := s.o.Tokens.AccessTokens(ctx, b.ID, private)
-	if err != nil {
-		return sandbox{}, err
-	}
-	out := sandbox{
-		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, Version: guestVersion,
-		GuestToken: guest, Domain: s.domain(),
-	}
-	if private {
-		out.TrafficToken = &traffic
-	}
-	return out, nil
-}
-
-// answer is the answer to a call that gives a sandbox.
-func (s *Server) answer(c *call, status int, b sandpit.Sandbox) (int, any, error) {
-	out, err := s.describe(c.r.Context(), b)
+// respondWithSandbox returns the response to a call that returns a sandbox.
+func (h *sandboxHandlers) respondWithSandbox(c *call, status int, b sandpit.Sandbox) (int, any, error) {
+	out, err := h.describer.toSandbox(c.r.Context(), b)
 	if err != nil {
 		return 0, nil, err
 	}
 	return status, out, nil
 }
 
-func (s *Server) domain() *string {
-	if d := s.o.Domain(); d != "" {
-		return &d
-	}
-	return nil
-}
-
-// creating makes a sandbox, which has the timeout if nothing is said of one.
-func (s *Server) creating(timeout time.Duration) handler {
+// handleCreate returns a handler that creates a sandbox. The timeout is that of requests
+// without one.
+func (h *sandboxHandlers) handleCreate(timeout time.Duration) handler {
 	return func(c *call) (int, any, error) {
-		var in created
-		if err := c.read(&in); err != nil {
+		var in createRequest
+		if err := c.readBody(&in); err != nil {
 			return 0, nil, err
 		}
-		made, err := s.create(c.r.Context(), c.who, in, timeout)
+		made, err := h.createSandbox(c.r.Context(), c.client, in, timeout)
 		if err != nil {
 			return 0, nil, err
 		}
-		status, answer, err := s.answer(c, http.StatusCreated, made)
-		if err != nil { // a client that cannot reach it would not end it either
-			err = errors.Join(err, s.o.Manager.Delete(context.WithoutCancel(c.r.Context()), made.ID))
+		status, answer, err := h.respondWithSandbox(c, http.StatusCreated, made)
+		if err != nil { // a client without tokens could not delete the sandbox
+			err = errors.Join(err, h.manager.Delete(context.WithoutCancel(c.r.Context()), made.ID))
 		}
 		return status, answer, err
 	}
 }
 
-func (s *Server) create(ctx context.Context, who api.Principal, in created, timeout time.Duration) (sandpit.Sandbox, error) {
-	r, err := s.request(ctx, who, in)
+func (h *sandboxHandlers) createSandbox(ctx context.Context, client api.Principal, in createRequest, timeout time.Duration) (sandpit.Sandbox, error) {
+	r, err := h.newRequest(ctx, client, in)
 	if err == nil {
-		timeout, err = span("timeout", in.Timeout, timeout, 1)
+		err = h.authorizeRequest(ctx, client, r)
+	}
+	if err == nil {
+		timeout, err = parseSeconds("timeout", in.Timeout, timeout, 1)
 	}
 	if err != nil {
-		s.o.Manager.Report(manager.Report{Actor: who.Owner, Action: "create", Err: err})
+		h.manager.Events().Record(manager.Report{Actor: client.Owner, Action: "create", Err: err})
 		return sandpit.Sandbox{}, err
 	}
 	begin := time.Now()
 	r.Lease.Deadline = begin.Add(timeout)
-	if timeout < makingLimit {
-		r.Lease.Deadline = r.Lease.Deadline.Add(makingLimit) // it must not end while it is made
+	if timeout < createTime {
+		r.Lease.Deadline = r.Lease.Deadline.Add(createTime) // it must not end while it is being created
 	}
-	made, err := s.make(ctx, r)
-	if err != nil || timeout >= makingLimit && time.Since(begin) < time.Second {
+	made, err := h.createWithUser(ctx, r)
+	if err != nil || timeout >= createTime && time.Since(begin) < time.Second {
 		return made, err
 	}
-	// The time counts from when it runs.
-	return made, s.lease(ctx, made, timeout, r.Lease.Action)
+	// The timeout starts when the sandbox runs.
+	return made, setLease(ctx, h.manager, made, timeout, r.Lease.Action)
 }
 
-// makingLimit is how long making a sandbox may take, about.
-const makingLimit = 2 * time.Minute
-
-// make makes a sandbox, with the account for programs that E2B's images have unless
-// the image has none. That is found out by trying.
-func (s *Server) make(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
-	plain := r.Spec
-	if _, saved := plain.Image.Snapshot(); saved || s.isTemplate(plain.Image) || s.isUserless(ownImage{r.Owner, plain.Image}) {
-		return s.o.Manager.Create(ctx, r)
+// authorizeRequest checks what the sandbox would use of the server's machine. Clients cannot
+// name any of it, but their snapshots can.
+func (h *sandboxHandlers) authorizeRequest(ctx context.Context, client api.Principal, r manager.CreateRequest) error {
+	expanded, err := h.manager.Expand(ctx, r)
+	if err != nil {
+		return err
 	}
-	r.Spec.User = user
-	made, err := s.o.Manager.Create(ctx, r)
+	return h.access.AuthorizeSpec(client, &expanded.Spec, api.Consent{Image: r.Configured})
+}
+
+// createTime is about how long creating a sandbox may take.
+const createTime = 2 * time.Minute
+
+// createWithUser creates a sandbox whose user is the account of E2B's images. If that fails
+// because the image has no such account, it creates the sandbox without it.
+func (h *sandboxHandlers) createWithUser(ctx context.Context, r manager.CreateRequest) (sandpit.Sandbox, error) {
+	plain := r.Spec
+	if _, saved := plain.Image.Snapshot(); saved || isTemplate(plain.Image) || h.userless.hasImage(ownImage{r.Owner, plain.Image}) {
+		return h.manager.Create(ctx, r)
+	}
+	r.Spec.User = accountName
+	made, err := h.manager.Create(ctx, r)
 	if sandpit.CodeOf(err) != sandpit.Invalid {
 		return made, err
 	}
 	r.Spec = plain
-	made, second := s.o.Manager.Create(ctx, r)
+	made, second := h.manager.Create(ctx, r)
 	if second != nil {
 		return made, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.userless[ownImage{r.Owner, plain.Image}] = true
+	h.userless.addImage(ownImage{r.Owner, plain.Image})
 	return made, nil
 }
 
-// ownImage is what an owner means by the name of an image.
+// ownImage is an image name of an owner. The same name can mean another image for others.
 type ownImage struct {
 	owner string
 	image sandpit.Image
 }
 
-func (s *Server) isUserless(image ownImage) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.userless[image]
+// imageSet is a set of images. All methods may be called concurrently.
+type imageSet struct {
+	mu     sync.Mutex
+	images map[ownImage]bool
 }
 
-// request puts what is asked for into the words of the manager.
-func (s *Server) request(ctx context.Context, who api.Principal, in created) (r manager.CreateRequest, err error) {
-	r.Owner, r.Admin = who.Owner, who.Admin
-	r.Policy = store.Policy{IdleTimeout: -1} // the timeout is all that ends it
-	if len(in.IAM) > 0 {
-		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit gives sandboxes no identities")
+// hasImage reports whether the set has an image.
+func (s *imageSet) hasImage(image ownImage) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.images[image]
+}
+
+// addImage adds an image to the set.
+func (s *imageSet) addImage(image ownImage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.images == nil {
+		s.images = make(map[ownImage]bool)
 	}
-	saved, image, configured, err := s.origin(ctx, who, in.Template)
+	s.images[image] = true
+}
+
+// newRequest converts a request to one of the manager.
+func (h *sandboxHandlers) newRequest(ctx context.Context, client api.Principal, in createRequest) (r manager.CreateRequest, err error) {
+	r.Owner, r.Admin = client.Owner, client.Admin
+	r.Policy = store.Policy{IdleTimeout: -1} // only the timeout ends it
+	if len(in.IAM) > 0 {
+		return r, sandpit.Errorf(sandpit.Unsupported, "iam: sandpit does not give identities to sandboxes")
+	}
+	saved, image, configured, err := h.resolver.resolveImage(ctx, client, in.Template)
 	if err != nil {
 		return r, err
 	}
 	r.Configured = configured
-	m, err := s.markFor(in)
+	m, err := h.newMark(in)
 	if err != nil {
 		return r, err
 	}
 	r.Spec.Image, r.Lease.Action = image, m.Timeout
-	if r.Spec.Labels, err = m.labels(in.Metadata); err != nil {
+	if r.Spec.Labels, err = m.toLabels(in.Metadata); err != nil {
 		return r, err
 	}
-	r.Spec.Env, r.Spec.Mounts = in.Env, mounts(in.Volumes)
+	r.Spec.Env, r.Spec.Mounts = in.Env, toMounts(in.Volumes)
 	if saved != nil {
-		if r.Spec.Network, err = s.savedPolicy(*saved, in); err != nil {
+		if r.Spec.Network, err = h.egress.savedPolicy(*saved, in); err != nil {
 			return r, err
 		}
-		return r, giveSecrets(&r, in.Network)
+		return r, addSecrets(&r, in.Network)
 	}
-	if !s.isTemplate(image) {
+	if !isTemplate(image) {
 		r.Spec.WorkDir = sandpit.HomeDir
 	}
-	if r.Spec.Network, err = s.policy(in.Network, in.Internet); err != nil {
+	if r.Spec.Network, err = h.egress.toPolicy(in.Network, in.Internet); err != nil {
 		return r, err
 	}
 	if !r.Spec.Network.Online || isClosed(r.Spec.Network) {
-		// It cannot be opened later, and needs no network for that.
+		// Without a network now, it cannot get one later.
 		r.Spec.Network, r.Offline = sandpit.NetworkPolicy{}, true
 	}
-	return r, giveSecrets(&r, in.Network)
+	return r, addSecrets(&r, in.Network)
 }
 
-// giveSecrets has a new sandbox know what the headers of its network refer to.
-func giveSecrets(r *manager.CreateRequest, n *network) error {
+// addSecrets gives a new sandbox the values that the headers of its network refer to.
+func addSecrets(r *manager.CreateRequest, n *network) error {
 	if len(r.Spec.Network.Headers) == 0 {
 		return nil
 	}
-	secrets, err := n.secrets()
+	secrets, err := n.toSecrets()
 	r.Setup = manager.NetworkSecrets(secrets)
 	return err
 }
 
-// markFor is what is to be known later of a sandbox that is made so.
-func (s *Server) markFor(in created) (mark, error) {
-	m := mark{Template: in.Template, Private: !s.o.Public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
+// newMark returns the mark of a sandbox.
+func (h *sandboxHandlers) newMark(in createRequest) (mark, error) {
+	m := mark{Template: in.Template, Private: !h.public, Wakes: in.AutoResume.Enabled, Timeout: sandpit.ActionKill}
 	if in.AutoPause {
 		m.Timeout = sandpit.ActionPause
 		if in.KeepMemory != nil && !*in.KeepMemory {
@@ -228,7 +244,7 @@ func (s *Server) markFor(in created) (mark, error) {
 		}
 	}
 	if m.Wakes && m.Timeout == sandpit.ActionStop {
-		return m, sandpit.Errorf(sandpit.Invalid, "autoResume: a sandbox that keeps its files only (autoPauseMemory) is resumed by connect, and not by requests")
+		return m, sandpit.Errorf(sandpit.Invalid, "autoResume: a sandbox that keeps only its files (autoPauseMemory) is resumed by connect, not by requests")
 	}
 	if in.Network == nil {
 		return m, nil
@@ -238,13 +254,4 @@ func (s *Server) markFor(in created) (mark, error) {
 	}
 	m.Host, m.HTTPS = in.Network.MaskHost, in.Network.HTTPSPorts
 	return m, checkIngress(*in.Network)
-}
-
-// limits are those of a sandbox, as far as they are known.
-func (s *Server) limits(b sandpit.Sandbox) sandpit.Resources {
-	r, usual := b.Spec.Resources, s.o.Limits
-	return sandpit.Resources{
-		Memory: cmp.Or(r.Memory, usual.Memory), CPUs: cmp.Or(r.CPUs, usual.CPUs),
-		Disk: cmp.Or(r.Disk, usual.Disk), PIDs: cmp.Or(r.PIDs, usual.PIDs),
-	}
 }

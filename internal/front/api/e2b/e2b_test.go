@@ -185,7 +185,7 @@ func TestCreate(t *testing.T) {
 	}{
 		`{"templateID":"base",` + offline + `}`:                                                                               {201, `"domain":"localhost:1"`},
 		`{"templateID":"python:latest",` + offline + `,"unknown":[1]}`:                                                        {201, `"templateID":"python:latest"`},
-		`{"templateID":"other"}`:                                                                                              {404, "there are base, python"},
+		`{"templateID":"other"}`:                                                                                              {404, "available: base, python"},
 		`{"templateID":"base","timeout":0}`:                                                                                   {400, "timeout 0"},
 		`{"templateID":"base","timeout":-5}`:                                                                                  {400, "timeout -5"},
 		`{"templateID":"base","timeout":99999999999}`:                                                                         {400, "timeout"},
@@ -196,16 +196,16 @@ func TestCreate(t *testing.T) {
 		`{"templateID":"base","network":{"maskRequestHost":"a b"}}`:                                                           {400, "maskRequestHost"},
 		`{"templateID":"base","network":{"maskRequestHost":"a\r\nX: y"}}`:                                                     {400, "maskRequestHost"},
 		`{"templateID":"base","network":{"maskRequestHost":"` + strings.Repeat("a", 300) + `"}}`:                              {400, "maskRequestHost"},
-		`{"templateID":"base","network":{"httpsPorts":[0]}}`:                                                                  {400, "0 is no port"},
-		`{"templateID":"base","network":{"httpsPorts":[443,65536]}}`:                                                          {400, "65536 is no port"},
+		`{"templateID":"base","network":{"httpsPorts":[0]}}`:                                                                  {400, "invalid port 0"},
+		`{"templateID":"base","network":{"httpsPorts":[443,65536]}}`:                                                          {400, "invalid port 65536"},
 		`{"templateID":"base","network":{"httpsPorts":[` + strings.Repeat("1,", 32) + `1]}}`:                                  {400, "there may be 32"},
 		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                                                     {404, "no volume v"},
 		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                                                     {501, "egressProxy"},
 		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":"secret"}}}]}}}`:                  {403, "network.rules"},
 		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":""}}}]}}}`:                        {400, "no value"},
-		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":"secret ${e2b.secrets.b}"}}}]}}}`: {501, "no vault"},
+		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":"secret ${e2b.secrets.b}"}}}]}}}`: {501, "vault"},
 		`{"templateID":"base","network":{"rules":{"a.example":[]}},` + offline + `}`:                                          {201, ""},
-		`{"templateID":"base","network":{"allowOut":["192.0.2.1"]}}`:                                                          {403, "no network"},
+		`{"templateID":"base","network":{"allowOut":["192.0.2.1"]}}`:                                                          {403, "a network"},
 		`{"templateID":"base","pad":"` + strings.Repeat("x", 1<<20) + `"}`:                                                    {400, "larger than"},
 		`{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`:                        {400, "autoResume"},
 		`{"templateID":"base","network":{"allowPublicTraffic":false},` + offline + `}`:                                        {201, `"trafficAccessToken":"traffic s`},
@@ -257,7 +257,7 @@ func TestPauseIsSafe(t *testing.T) {
 	if b := look(); b.State != sandpit.StatePaused || b.Lease.Action != sandpit.ActionPause {
 		t.Errorf("paused: %+v", b)
 	}
-	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/timeout", `{"timeout":5}`).want(t, http.StatusConflict, "does not run")
+	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/timeout", `{"timeout":5}`).want(t, http.StatusConflict, "is not running")
 	r.do(t, r.ann, http.MethodPost, "/v2/sandboxes/"+id+"/connect", `{"timeout":900}`).want(t, http.StatusCreated, "guest "+id)
 	b := look()
 	if left := time.Until(b.Lease.Deadline); b.State != sandpit.StateRunning || b.Lease.Action != sandpit.ActionKill || left < 10*time.Minute {

@@ -75,7 +75,7 @@ func newRigOf(tb testing.TB, more manager.Options, change func(*e2b.Options)) *r
 	}
 	mux := http.NewServeMux()
 	e2b.New(o).Register(mux)
-	edge := api.NewEdge(api.EdgeOptions{Keys: r.keys, Report: r.Report, Refuse: e2b.WriteError})
+	edge := api.NewEdge(api.EdgeOptions{Keys: r.keys, Report: r.Events().Record, Refuse: e2b.WriteError})
 	server, err := api.Listen(tb.Context(), api.ServerOptions{Handler: edge.Handler(mux), Address: "127.0.0.1:0"})
 	if err != nil {
 		tb.Fatal(err)

@@ -14,8 +14,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 )
 
-// listed is one sandbox of a list.
-type listed struct {
+// sandboxItem is a sandbox in a list.
+type sandboxItem struct {
 	ID        sandpit.ID        `json:"sandboxID"`
 	Template  string            `json:"templateID"`
 	Alias     string            `json:"alias"`
@@ -30,9 +30,9 @@ type listed struct {
 	Metadata  map[string]string `json:"metadata"`
 }
 
-// detailed is one sandbox with all that is told of it.
-type detailed struct {
-	listed
+// sandboxDetail is a sandbox with all of its details.
+type sandboxDetail struct {
+	sandboxItem
 
 	GuestToken string  `json:"envdAccessToken"`
 	Domain     *string `json:"domain"`
@@ -45,14 +45,14 @@ type detailed struct {
 	Volumes []volumeMount `json:"volumeMounts"`
 }
 
-// The states that E2B has.
+// The states of E2B's API.
 const (
 	running = "running"
 	paused  = "paused"
 )
 
-// stateOf returns the state of a sandbox in E2B's words, "" for one that is not told of.
-func stateOf(b sandpit.Sandbox) string {
+// stateName returns E2B's name of a sandbox's state; "" for sandboxes that lists leave out.
+func stateName(b sandpit.Sandbox) string {
 	switch b.State {
 	case sandpit.StateRunning, sandpit.StateResuming:
 		return running
@@ -64,38 +64,25 @@ func stateOf(b sandpit.Sandbox) string {
 	}
 }
 
-// never is when sandboxes end that have no deadline; clients want a time.
-var never = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+// noDeadline is the deadline that clients get for sandboxes without one: they expect a time.
+var noDeadline = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 
-func (s *Server) listed(b sandpit.Sandbox) listed {
-	m, _ := markOf(b)
-	limits := s.limits(b)
-	end := b.Lease.Deadline.UTC()
-	if end.IsZero() {
-		end = never
-	}
-	return listed{
-		ID: b.ID, Template: m.Template, Alias: m.Template, Client: clientID, StartedAt: b.CreatedAt.UTC(), EndAt: end, State: stateOf(b),
-		CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Version: guestVersion, Metadata: metadata(b),
-	}
-}
-
-// get tells of one sandbox.
-func (s *Server) get(c *call) (int, any, error) {
-	b, err := s.find(c)
+// getSandbox describes one sandbox.
+func (h *sandboxHandlers) getSandbox(c *call) (int, any, error) {
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
-	if stateOf(b) == "" {
+	if stateName(b) == "" {
 		return 0, nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s: %s", b.ID, b.State, b.Reason)
 	}
-	guest, _, err := s.o.Tokens.AccessTokens(c.r.Context(), b.ID, false)
+	guest, _, err := h.describer.tokens.AccessTokens(c.r.Context(), b.ID, false)
 	if err != nil {
 		return 0, nil, err
 	}
 	m, _ := markOf(b)
-	out := detailed{
-		listed: s.listed(b), GuestToken: guest, Domain: s.domain(), Network: networkOf(b), Volumes: volumeMounts(b),
+	out := sandboxDetail{
+		sandboxItem: h.describer.toListed(b), GuestToken: guest, Domain: h.describer.domainName(), Network: toNetwork(b), Volumes: volumeMounts(b),
 		Internet: b.Spec.Network.Online && !isClosed(b.Spec.Network),
 	}
 	out.Lifecycle.OnTimeout = "kill"
@@ -106,80 +93,73 @@ func (s *Server) get(c *call) (int, any, error) {
 	return http.StatusOK, out, nil
 }
 
-// listAll tells of all sandboxes that run, as clients of the first generation ask.
-func (s *Server) listAll(c *call) (int, any, error) {
-	want, err := chosen(c.r.URL.Query())
+// listRunning lists all running sandboxes, for clients of the first version.
+func (h *sandboxHandlers) listRunning(c *call) (int, any, error) {
+	want, err := parseChoice(c.r.URL.Query())
 	if err != nil {
 		return 0, nil, err
 	}
 	want.states = []string{running}
-	return http.StatusOK, s.describeAll(s.choose(c, want)), nil
+	return http.StatusOK, h.describer.toList(h.chooseSandboxes(c, want)), nil
 }
 
-func (s *Server) describeAll(list []sandpit.Sandbox) []listed {
-	all := make([]listed, len(list))
-	for i, b := range list {
-		all[i] = s.listed(b)
-	}
-	return all
-}
-
-// list tells of sandboxes, a page at a time.
-func (s *Server) list(c *call) (int, any, error) {
+// listSandboxes lists sandboxes, one page at a time.
+func (h *sandboxHandlers) listSandboxes(c *call) (int, any, error) {
 	query := c.r.URL.Query()
-	want, err := chosen(query)
+	want, err := parseChoice(query)
 	if err != nil {
 		return 0, nil, err
 	}
-	limit, err := number(query, "limit", 100, 1, 1000)
+	limit, err := parseNumber(query, "limit", 100, 1, 1000)
 	if err != nil {
 		return 0, nil, err
 	}
-	list := s.choose(c, want)
+	list := h.chooseSandboxes(c, want)
 	total := 0
 	for _, b := range list {
-		if stateOf(b) == running {
+		if stateName(b) == running {
 			total++
 		}
 	}
 	if token := query.Get("nextToken"); token != "" {
-		at, err := parsePlace(token)
+		at, err := parsePosition(token)
 		if err != nil {
 			return 0, nil, err
 		}
-		list = slices.DeleteFunc(list, func(b sandpit.Sandbox) bool { return want.compare(placeOf(b), at) <= 0 })
+		list = slices.DeleteFunc(list, func(b sandpit.Sandbox) bool { return want.comparePositions(positionOf(b), at) <= 0 })
 	}
-	h := c.w.Header()
-	h.Set("X-Total-Running", strconv.Itoa(total))
+	header := c.w.Header()
+	header.Set("X-Total-Running", strconv.Itoa(total))
 	if len(list) > limit {
 		list = list[:limit]
-		h.Set("X-Next-Token", placeOf(list[limit-1]).String())
+		header.Set("X-Next-Token", positionOf(list[limit-1]).String())
 	}
-	return http.StatusOK, s.describeAll(list), nil
+	return http.StatusOK, h.describer.toList(list), nil
 }
 
-// choice is which sandboxes somebody wants to hear of.
-type choice struct {
-	metadata map[string]string
-	states   []string
-	template string
-	after    time.Time
-	rising   bool // the oldest first
+// sandboxFilter selects and orders sandboxes of a list.
+type sandboxFilter struct {
+	metadata  map[string]string
+	states    []string
+	template  string
+	after     time.Time
+	ascending bool // the oldest first
 }
 
-// choose returns sandboxes of who asks in the order of their start.
-func (s *Server) choose(c *call, want choice) []sandpit.Sandbox {
-	list := s.o.Manager.List(manager.Filter{Owner: c.who.Owner, Labels: want.metadata})
+// chooseSandboxes returns the selected sandboxes of the client's owner in the order of their
+// start.
+func (h *sandboxHandlers) chooseSandboxes(c *call, want sandboxFilter) []sandpit.Sandbox {
+	list := h.manager.List(manager.Filter{Owner: c.client.Owner, Labels: want.metadata})
 	list = slices.DeleteFunc(list, func(b sandpit.Sandbox) bool {
 		m, _ := markOf(b)
-		return !slices.Contains(want.states, stateOf(b)) || want.template != "" && m.Template != want.template || b.CreatedAt.Before(want.after)
+		return !slices.Contains(want.states, stateName(b)) || want.template != "" && m.Template != want.template || b.CreatedAt.Before(want.after)
 	})
-	slices.SortFunc(list, func(a, b sandpit.Sandbox) int { return want.compare(placeOf(a), placeOf(b)) })
+	slices.SortFunc(list, func(a, b sandpit.Sandbox) int { return want.comparePositions(positionOf(a), positionOf(b)) })
 	return list
 }
 
-// chosen reads what a query asks for.
-func chosen(query url.Values) (want choice, err error) {
+// parseChoice reads a filter from a query.
+func parseChoice(query url.Values) (want sandboxFilter, err error) {
 	want.states = []string{running, paused}
 	if list := query["state"]; len(list) > 0 {
 		want.states = strings.Split(strings.Join(list, ","), ",")
@@ -192,22 +172,22 @@ func chosen(query url.Values) (want choice, err error) {
 	switch order := query.Get("order"); order {
 	case "", "desc":
 	case "asc":
-		want.rising = true
+		want.ascending = true
 	default:
 		return want, sandpit.Errorf(sandpit.Invalid, "order %.40q: want asc or desc", order)
 	}
 	want.template, _, _ = strings.Cut(query.Get("template"), ":")
 	if text := query.Get("startedAfter"); text != "" {
 		if want.after, err = time.Parse(time.RFC3339, text); err != nil {
-			return want, sandpit.Errorf(sandpit.Invalid, "startedAfter %.60q: want a time as RFC 3339 has it", text)
+			return want, sandpit.Errorf(sandpit.Invalid, "startedAfter %.60q: want a time in the format of RFC 3339", text)
 		}
 	}
-	want.metadata, err = pairs(query.Get("metadata"))
+	want.metadata, err = parseMetadata(query.Get("metadata"))
 	return want, err
 }
 
-// pairs reads metadata, of which clients encode each name and value twice.
-func pairs(text string) (map[string]string, error) {
+// parseMetadata reads metadata whose names and values clients encode twice.
+func parseMetadata(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -219,7 +199,7 @@ func pairs(text string) (map[string]string, error) {
 	for name, list := range values {
 		key, err := url.PathUnescape(name)
 		if err != nil {
-			key = name // of a client that encodes once
+			key = name // the client has encoded it once
 		}
 		value, err := url.PathUnescape(list[0])
 		if err != nil {
@@ -230,8 +210,8 @@ func pairs(text string) (map[string]string, error) {
 	return all, nil
 }
 
-// number reads a number in a query.
-func number(query url.Values, name string, usual, least, most int) (int, error) {
+// parseNumber reads a number of a query, or returns the default.
+func parseNumber(query url.Values, name string, usual, least, most int) (int, error) {
 	text := query.Get(name)
 	if text == "" {
 		return usual, nil
@@ -243,33 +223,33 @@ func number(query url.Values, name string, usual, least, most int) (int, error) 
 	return n, nil
 }
 
-// place is where a sandbox is in the order of all.
-type place struct {
+// position is the place of a sandbox in a sorted list.
+type position struct {
 	at time.Time
 	id sandpit.ID
 }
 
-func placeOf(b sandpit.Sandbox) place { return place{b.CreatedAt, b.ID} }
+func positionOf(b sandpit.Sandbox) position { return position{b.CreatedAt, b.ID} }
 
-func (want choice) compare(a, b place) int {
+func (want sandboxFilter) comparePositions(a, b position) int {
 	order := cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id))
-	if want.rising {
+	if want.ascending {
 		return order
 	}
 	return -order
 }
 
 // String returns a place as a token.
-func (p place) String() string {
+func (p position) String() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(p.at.UTC().Format(time.RFC3339Nano) + "_" + string(p.id)))
 }
 
-func parsePlace(token string) (place, error) {
+func parsePosition(token string) (position, error) {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	text, id, _ := strings.Cut(string(raw), "_")
 	at, second := time.Parse(time.RFC3339Nano, text)
 	if err != nil || second != nil || sandpit.ID(id).Validate() != nil {
-		return place{}, sandpit.Errorf(sandpit.Invalid, "nextToken: it is none")
+		return position{}, sandpit.Errorf(sandpit.Invalid, "invalid nextToken")
 	}
-	return place{at, sandpit.ID(id)}, nil
+	return position{at, sandpit.ID(id)}, nil
 }

@@ -11,29 +11,30 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// entry is one line of a sandbox's log: something that was done to it.
-type entry struct {
+// logRecord is an entry of a sandbox's log: an event about the sandbox.
+type logRecord struct {
 	At      time.Time         `json:"timestamp"`
 	Level   string            `json:"level"`
 	Message string            `json:"message"`
 	Fields  map[string]string `json:"fields"`
 }
 
-// line is an entry as clients of the first generation take it: Line is JSON, with a
-// level, a logger and a message.
-type line struct {
+// logLine is an entry for clients of the first version. Line is JSON with a level, a logger
+// and a message.
+type logLine struct {
 	At   time.Time `json:"timestamp"`
 	Line string    `json:"line"`
 }
 
-// levels are those of entries, the least first.
+// levels are the levels of entries, the least severe first.
 var levels = []string{"debug", "info", "warn", "error"}
 
-func entryOf(e store.Event) entry {
-	out := entry{At: e.At.UTC(), Level: "info", Message: e.Action, Fields: map[string]string{}}
+func toEntry(e store.Event) logRecord {
+	out := logRecord{At: e.At.UTC(), Level: "info", Message: e.Action, Fields: map[string]string{}}
 	maps.Copy(out.Fields, e.Args)
 	out.Fields["actor"], out.Fields["result"] = e.Actor, e.Result
 	if e.Result != "ok" {
@@ -45,64 +46,71 @@ func entryOf(e store.Event) entry {
 	return out
 }
 
-// The bounds of one answer.
+// logHandlers serve the logs of sandboxes.
+type logHandlers struct {
+	manager *manager.Manager
+	store   *store.Store
+}
+
+// The bounds of one response.
 const (
-	usualLogs = 1000
-	maxLogs   = 1000
+	defaultLogs = 1000
+	maxLogs     = 1000
 )
 
-// entries returns what was done to a sandbox, the oldest first.
-func (s *Server) entries(c *call, b sandpit.Sandbox) (all []entry, err error) {
+// readEntries returns the events about a sandbox, the oldest first.
+func (h *logHandlers) readEntries(c *call, b sandpit.Sandbox) (all []logRecord, err error) {
 	for after := int64(0); ; {
-		list, err := s.o.Store.Events(c.r.Context(), store.EventFilter{Sandbox: b.ID, After: after, Limit: store.MaxEvents})
+		list, err := h.store.Events(c.r.Context(), store.EventFilter{Sandbox: b.ID, After: after, Limit: store.MaxEvents})
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range list {
-			all = append(all, entryOf(e))
+			all = append(all, toEntry(e))
 			after = e.Seq
 		}
 		if len(list) < store.MaxEvents {
 			return all, nil
 		}
-		all = all[max(0, len(all)-maxKept):]
+		all = all[max(0, len(all)-maxEntriesRead):]
 	}
 }
 
-// maxKept bounds how many entries are looked at: the latest.
-const maxKept = 10_000
+// maxEntriesRead is how many of the latest entries are searched.
+const maxEntriesRead = 10_000
 
-// logs tells what was done to a sandbox.
-func (s *Server) logs(c *call) (int, any, error) {
-	b, err := s.find(c)
+// getLogs returns the log of a sandbox.
+func (h *logHandlers) getLogs(c *call) (int, any, error) {
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
 	query := c.r.URL.Query()
-	limit, err := number(query, "limit", usualLogs, 0, maxLogs)
+	limit, err := parseNumber(query, "limit", defaultLogs, 0, maxLogs)
 	if err != nil {
 		return 0, nil, err
 	}
-	keep, backward, err := wanted(query)
+	keep, backward, err := parseLogQuery(query)
 	if err != nil {
 		return 0, nil, err
 	}
-	all, err := s.entries(c, b)
+	all, err := h.readEntries(c, b)
 	if err != nil {
 		return 0, nil, err
 	}
-	all = slices.DeleteFunc(all, func(e entry) bool { return !keep(e) })
+	all = slices.DeleteFunc(all, func(e logRecord) bool { return !keep(e) })
 	if backward {
 		slices.Reverse(all)
 	}
 	if len(all) > limit {
 		all = all[:limit]
 	}
-	return http.StatusOK, map[string]any{"logs": notNil(all)}, nil
+	return http.StatusOK, map[string]any{"logs": nonNil(all)}, nil
 }
 
-// wanted returns which entries a query asks for, and whether the latest come first.
-func wanted(query url.Values) (keep func(entry) bool, backward bool, err error) {
+// parseLogQuery returns a filter for the entries that a query selects, and whether the latest
+// come first.
+func parseLogQuery(query url.Values) (keep func(logRecord) bool, backward bool, err error) {
 	switch direction := query.Get("direction"); direction {
 	case "", "forward":
 	case "backward":
@@ -120,9 +128,9 @@ func wanted(query url.Values) (keep func(entry) bool, backward bool, err error) 
 	if backward {
 		usual = math.MaxInt64
 	}
-	cursor, err := unix(query, "cursor", usual)
+	cursor, err := parseUnix(query, "cursor", usual)
 	search := query.Get("search")
-	return func(e entry) bool {
+	return func(e logRecord) bool {
 		at := e.At.UnixMilli()
 		there := at >= cursor
 		if backward {
@@ -132,30 +140,30 @@ func wanted(query url.Values) (keep func(entry) bool, backward bool, err error) 
 	}, backward, err
 }
 
-// logsV1 tells the same in the words of the first generation.
-func (s *Server) logsV1(c *call) (int, any, error) {
-	b, err := s.find(c)
+// getLogsV1 is getLogs for clients of the first version.
+func (h *logHandlers) getLogsV1(c *call) (int, any, error) {
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
 	query := c.r.URL.Query()
-	limit, err := number(query, "limit", usualLogs, 0, maxLogs)
+	limit, err := parseNumber(query, "limit", defaultLogs, 0, maxLogs)
 	if err != nil {
 		return 0, nil, err
 	}
-	start, err := unix(query, "start", 0)
+	start, err := parseUnix(query, "start", 0)
 	if err != nil {
 		return 0, nil, err
 	}
-	all, err := s.entries(c, b)
+	all, err := h.readEntries(c, b)
 	if err != nil {
 		return 0, nil, err
 	}
-	all = slices.DeleteFunc(all, func(e entry) bool { return e.At.UnixMilli() < start })
+	all = slices.DeleteFunc(all, func(e logRecord) bool { return e.At.UnixMilli() < start })
 	if len(all) > limit {
 		all = all[:limit]
 	}
-	lines := make([]line, len(all))
+	lines := make([]logLine, len(all))
 	for i, e := range all {
 		text := maps.Clone(e.Fields)
 		text["level"], text["logger"], text["message"] = e.Level, clientID, e.Message
@@ -163,13 +171,13 @@ func (s *Server) logsV1(c *call) (int, any, error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		lines[i] = line{e.At, string(raw)}
+		lines[i] = logLine{e.At, string(raw)}
 	}
-	return http.StatusOK, map[string]any{"logs": lines, "logEntries": notNil(all)}, nil
+	return http.StatusOK, map[string]any{"logs": lines, "logEntries": nonNil(all)}, nil
 }
 
-// notNil returns a list that is one also as JSON.
-func notNil[T any](list []T) []T {
+// nonNil returns a list that is a list in JSON even if it is empty.
+func nonNil[T any](list []T) []T {
 	if list == nil {
 		return []T{}
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// label is the label of a sandbox that was made by this API; clients do not see it.
-const label = "sandpit.e2b"
+// markLabel is the label of sandboxes that were created by this API. Clients do not see it.
+const markLabel = "sandpit.e2b"
 
-// mark is what the API wants to know of a sandbox later. It is kept in a label, so the
-// sandbox's owner may change it: it says nothing about what an owner may do.
+// mark is what the API stores about a sandbox in one of its labels. The sandbox's owner can
+// change the label, so it must not give any rights.
 type mark struct {
 	Template string `json:"template"`
 	// Private: ports need a token.
@@ -29,15 +29,15 @@ type mark struct {
 // markOf returns the mark of a sandbox, and whether it has one.
 func markOf(s sandpit.Sandbox) (mark, bool) {
 	var m mark
-	text, ok := s.Spec.Labels[label]
+	text, ok := s.Spec.Labels[markLabel]
 	if !ok || json.Unmarshal([]byte(text), &m) != nil {
 		return mark{Template: string(s.Spec.Image), Timeout: s.Lease.Action}, false
 	}
 	return m, true
 }
 
-// Environ is what E2B tells the programs of a sandbox of where they are, if it was made
-// by this API.
+// Environ returns the environment variables by which E2B identifies a sandbox to its programs,
+// or nil if the sandbox was not created by this API.
 func Environ(s sandpit.Sandbox) map[string]string {
 	m, made := markOf(s)
 	if !made {
@@ -46,8 +46,8 @@ func Environ(s sandpit.Sandbox) map[string]string {
 	return map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": string(s.ID), "E2B_TEMPLATE_ID": m.Template}
 }
 
-// labels are those of a sandbox with this metadata and mark.
-func (m mark) labels(metadata map[string]string) (map[string]string, error) {
+// toLabels returns the labels of a sandbox with this metadata and mark.
+func (m mark) toLabels(metadata map[string]string) (map[string]string, error) {
 	all := make(map[string]string, len(metadata)+1)
 	for key, value := range metadata {
 		if strings.HasPrefix(key, "sandpit.") {
@@ -59,16 +59,16 @@ func (m mark) labels(metadata map[string]string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	all[label] = string(text)
+	all[markLabel] = string(text)
 	return all, nil
 }
 
-// metadata is what a client has said of a sandbox.
-func metadata(s sandpit.Sandbox) map[string]string {
+// toMetadata returns the metadata that a client gave for a sandbox.
+func toMetadata(s sandpit.Sandbox) map[string]string {
 	all := maps.Clone(s.Spec.Labels)
 	if all == nil {
 		all = map[string]string{}
 	}
-	delete(all, label)
+	delete(all, markLabel)
 	return all
 }

@@ -12,71 +12,75 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// metric is one measurement.
-type metric struct {
+// measurement is one measurement of a sandbox.
+type measurement struct {
 	At        time.Time `json:"timestamp"`
 	Unix      int64     `json:"timestampUnix"`
 	CPUs      int       `json:"cpuCount"`
 	CPU       float64   `json:"cpuUsedPct"`
 	Memory    int64     `json:"memUsed"`
 	MemoryAll int64     `json:"memTotal"`
-	Cache     int64     `json:"memCache"` // not told apart from the rest
+	Cache     int64     `json:"memCache"` // always 0: included in memUsed
 	Disk      int64     `json:"diskUsed"`
 	DiskAll   int64     `json:"diskTotal"`
 }
 
 const (
-	// between is how long it is looked what processors do.
-	between = 100 * time.Millisecond
-	// maxMeasured is how many sandboxes are measured by one call.
+	// measureInterval is the time over which the use of processors is measured.
+	measureInterval = 100 * time.Millisecond
+	// maxMeasured is the maximum number of sandboxes of one call.
 	maxMeasured = 100
 )
 
-// cpus is how many processors there are, of which a limit may leave a part.
-func cpus(limits sandpit.Resources) int {
+// countCPUs returns the number of processors of a sandbox, rounded up.
+func countCPUs(limits sandpit.Resources) int {
 	if limits.CPUs <= 0 {
 		return runtime.NumCPU()
 	}
 	return int(math.Ceil(limits.CPUs))
 }
 
-// metrics measures a sandbox. There is one measurement, of now: what was before is
-// kept nowhere.
-func (s *Server) metrics(c *call) (int, any, error) {
-	asked, err := within(c)
+// metricHandlers measure sandboxes.
+type metricHandlers struct{ manager *manager.Manager }
+
+// getMetrics measures a sandbox. It returns one current measurement; the server keeps no
+// history.
+func (h *metricHandlers) getMetrics(c *call) (int, any, error) {
+	asked, err := includesNow(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
 	if !asked || !isMeasured(b) {
-		return http.StatusOK, []metric{}, nil
+		return http.StatusOK, []measurement{}, nil
 	}
-	all, err := s.measure(c.r.Context(), []sandpit.Sandbox{b})
+	all, err := h.measureAll(c.r.Context(), []sandpit.Sandbox{b})
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusOK, []metric{all[b.ID]}, nil
+	return http.StatusOK, []measurement{all[b.ID]}, nil
 }
 
-// within reports whether a query asks for what is measured now.
-func within(c *call) (bool, error) {
+// includesNow reports whether the time range of a query includes the present.
+func includesNow(c *call) (bool, error) {
 	query := c.r.URL.Query()
-	start, err := unix(query, "start", math.MinInt64)
+	start, err := parseUnix(query, "start", math.MinInt64)
 	if err != nil {
 		return false, err
 	}
-	end, err := unix(query, "end", math.MaxInt64)
+	end, err := parseUnix(query, "end", math.MaxInt64)
 	now := time.Now().Unix()
 	return start <= now && now <= end, err
 }
 
-func unix(query url.Values, name string, usual int64) (int64, error) {
+func parseUnix(query url.Values, name string, usual int64) (int64, error) {
 	text := query.Get(name)
 	if text == "" {
 		return usual, nil
@@ -88,33 +92,33 @@ func unix(query url.Values, name string, usual int64) (int64, error) {
 	return n, nil
 }
 
-// isMeasured reports whether there is something to measure.
+// isMeasured reports whether a sandbox can be measured.
 func isMeasured(b sandpit.Sandbox) bool {
 	return b.State == sandpit.StateRunning || b.State == sandpit.StatePaused
 }
 
-// allMetrics measures several sandboxes. Those that there are not are left out.
-func (s *Server) allMetrics(c *call) (int, any, error) {
+// listMetrics measures several sandboxes, and leaves out unknown ones.
+func (h *metricHandlers) listMetrics(c *call) (int, any, error) {
 	ids := strings.Split(strings.Join(c.r.URL.Query()["sandbox_ids"], ","), ",")
 	if len(ids) > maxMeasured {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "sandbox_ids: %d, want at most %d", len(ids), maxMeasured)
 	}
 	var list []sandpit.Sandbox
 	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
-		if b, err := api.Find(c.r.Context(), s.o.Manager, sandpit.ID(id)); err == nil && isMeasured(b) {
+		if b, err := api.Find(c.r.Context(), h.manager, sandpit.ID(id)); err == nil && isMeasured(b) {
 			list = append(list, b)
 		}
 	}
-	all, err := s.measure(c.r.Context(), list)
+	all, err := h.measureAll(c.r.Context(), list)
 	return http.StatusOK, map[string]any{"sandboxes": all}, err
 }
 
-// measure measures sandboxes. One that ends meanwhile is an error if it is the only one,
-// and else left out.
-func (s *Server) measure(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]metric, error) {
+// measureAll measures sandboxes. It leaves out a sandbox that cannot be measured, unless it is
+// the only one.
+func (h *metricHandlers) measureAll(ctx context.Context, list []sandpit.Sandbox) (map[sandpit.ID]measurement, error) {
 	before := make(map[sandpit.ID]sandpit.Stats, len(list))
 	for _, b := range list {
-		stats, err := s.o.Manager.Measure(ctx, b.ID)
+		stats, err := h.manager.Usage().Measure(ctx, b.ID)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}
@@ -123,26 +127,26 @@ func (s *Server) measure(ctx context.Context, list []sandpit.Sandbox) (map[sandp
 		}
 	}
 	select {
-	case <-time.After(between):
+	case <-time.After(measureInterval):
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	all := make(map[sandpit.ID]metric, len(before))
+	all := make(map[sandpit.ID]measurement, len(before))
 	for id, first := range before {
-		last, err := s.o.Manager.Measure(ctx, id)
+		last, err := h.manager.Usage().Measure(ctx, id)
 		if err != nil && len(list) == 1 {
 			return nil, err
 		}
 		if err == nil {
-			all[id] = metricOf(first, last)
+			all[id] = newMeasurement(first, last)
 		}
 	}
 	return all, nil
 }
 
-func metricOf(first, last sandpit.Stats) metric {
-	m := metric{
-		At: last.At.UTC(), Unix: last.At.Unix(), CPUs: cpus(last.Limits), Memory: last.Memory, MemoryAll: last.Limits.Memory,
+func newMeasurement(first, last sandpit.Stats) measurement {
+	m := measurement{
+		At: last.At.UTC(), Unix: last.At.Unix(), CPUs: countCPUs(last.Limits), Memory: last.Memory, MemoryAll: last.Limits.Memory,
 		Disk: last.Disk, DiskAll: last.Limits.Disk,
 	}
 	if took := last.At.Sub(first.At); took > 0 && last.CPU > first.CPU {

@@ -11,7 +11,7 @@ import (
 // TestPolicy has E2B's rules mean the same in our words, or be refused.
 func TestPolicy(t *testing.T) {
 	t.Parallel()
-	s := New(Options{Internet: true})
+	s := egress{internet: true}
 	for name, tc := range map[string]struct {
 		allow, deny []string
 		internet    *bool
@@ -19,7 +19,7 @@ func TestPolicy(t *testing.T) {
 		code        sandpit.Code
 	}{
 		"nothing is said":        {want: sandpit.NetworkPolicy{Online: true}},
-		"no internet":            {internet: new(false), want: sandpit.NetworkPolicy{Online: true, Deny: everything}},
+		"no internet":            {internet: new(false), want: sandpit.NetworkPolicy{Online: true, Deny: allAddresses}},
 		"internet":               {internet: new(true), want: sandpit.NetworkPolicy{Online: true}},
 		"allowed only":           {allow: []string{"192.0.2.1"}, want: sandpit.NetworkPolicy{Online: true}},
 		"all but one denied":     {allow: []string{"a.example"}, deny: []string{"0.0.0.0/0"}, want: sandpit.NetworkPolicy{Online: true, Allow: []string{"a.example"}}},
@@ -32,7 +32,7 @@ func TestPolicy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := s.policy(&network{Allow: tc.allow, Deny: tc.deny}, tc.internet)
+			got, err := s.toPolicy(&network{Allow: tc.allow, Deny: tc.deny}, tc.internet)
 			if sandpit.CodeOf(err) != tc.code {
 				t.Fatalf("%v, want code %q", err, tc.code)
 			}
@@ -44,7 +44,7 @@ func TestPolicy(t *testing.T) {
 			}
 		})
 	}
-	if p, err := New(Options{}).policy(nil, new(true)); err != nil || p.Online {
+	if p, err := (egress{}).toPolicy(nil, new(true)); err != nil || p.Online {
 		t.Errorf("a server that gives no network gives %+v, %v", p, err)
 	}
 }
@@ -53,9 +53,9 @@ func TestPolicy(t *testing.T) {
 // its maker wants another that it can have.
 func TestSavedPolicy(t *testing.T) {
 	t.Parallel()
-	s := New(Options{Internet: true})
+	s := egress{internet: true}
 	offline, online := sandpit.NetworkPolicy{}, sandpit.NetworkPolicy{Online: true, Deny: []string{"192.0.2.0/24"}, Limits: sandpit.NetworkLimits{Connections: 5}}
-	closed, other := sandpit.NetworkPolicy{Online: true, Deny: everything}, &network{Deny: []string{"198.51.100.0/24"}}
+	closed, other := sandpit.NetworkPolicy{Online: true, Deny: allAddresses}, &network{Deny: []string{"198.51.100.0/24"}}
 	for name, tc := range map[string]struct {
 		saved    sandpit.NetworkPolicy
 		network  *network
@@ -77,13 +77,13 @@ func TestSavedPolicy(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := s.savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: tc.saved}}, created{Network: tc.network, Internet: tc.internet})
+			got, err := s.savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: tc.saved}}, createRequest{Network: tc.network, Internet: tc.internet})
 			if sandpit.CodeOf(err) != tc.code || tc.code == "" && !tc.want.Equal(got) {
 				t.Errorf("%+v, %v; want %+v, %q", got, err, tc.want, tc.code)
 			}
 		})
 	}
-	got, err := New(Options{}).savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: online}}, created{Internet: new(true)})
+	got, err := (egress{}).savedPolicy(sandpit.Snapshot{Spec: sandpit.Spec{Network: online}}, createRequest{Internet: new(true)})
 	if err != nil || !got.Equal(closed) {
 		t.Errorf("a server that gives no network gives %+v, %v", got, err)
 	}
@@ -102,7 +102,7 @@ func TestHeaders(t *testing.T) {
 	n := rules("b.example", "Authorization", "Bearer 1")
 	n.Rules["b.example"] = append(n.Rules["b.example"], transform{}, rules("", "authorization", "Bearer 2").Rules[""][0], rules("", "X-B", "b").Rules[""][0])
 	n.Rules["a.example"] = rules("", "X-A", "a").Rules[""]
-	p, err := New(Options{Internet: true}).policy(n, nil)
+	p, err := (egress{internet: true}).toPolicy(n, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,15 +114,15 @@ func TestHeaders(t *testing.T) {
 	if diff := cmp.Diff(want, p.Headers); diff != "" {
 		t.Error(diff)
 	}
-	secrets, err := n.secrets()
+	secrets, err := n.toSecrets()
 	if diff := cmp.Diff(map[string]string{"E2B_0": "a", "E2B_1": "Bearer 2", "E2B_2": "b"}, secrets); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
-	told := networkOf(sandpit.Sandbox{Spec: sandpit.Spec{Network: p}}).Rules
+	told := toNetwork(sandpit.Sandbox{Spec: sandpit.Spec{Network: p}}).Rules
 	if got := told["b.example"][0].Transform.Headers; len(told) != 2 || len(told["b.example"]) != 1 || got["X-B"] != "${E2B_2}" || got["authorization"] != "${E2B_1}" {
 		t.Errorf("it is told as %v", told)
 	}
-	if p, err := New(Options{}).policy(n, nil); sandpit.CodeOf(err) != sandpit.PermissionDenied {
+	if p, err := (egress{}).toPolicy(n, nil); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 		t.Errorf("a server that gives no network gives %+v, %v", p, err)
 	}
 }
@@ -132,19 +132,19 @@ func FuzzPairs(f *testing.F) {
 	for _, text := range []string{"a=b", "a%2520b=%2526", "%zz", "=&=", "a=%25"} {
 		f.Add(text)
 	}
-	f.Fuzz(func(_ *testing.T, text string) { _, _ = pairs(text) })
+	f.Fuzz(func(_ *testing.T, text string) { _, _ = parseMetadata(text) })
 }
 
 // FuzzPlace has any token of a page either be refused or name one place.
 func FuzzPlace(f *testing.F) {
 	f.Add("")
-	f.Add(place{never, "s0000000000000000000"}.String())
+	f.Add(position{noDeadline, "s0000000000000000000"}.String())
 	f.Fuzz(func(t *testing.T, text string) {
-		p, err := parsePlace(text)
+		p, err := parsePosition(text)
 		if err != nil {
 			return
 		}
-		again, err := parsePlace(p.String())
+		again, err := parsePosition(p.String())
 		if err != nil || !again.at.Equal(p.at) || again.id != p.id {
 			t.Errorf("%q: %v, then %v, %v", text, p, again, err)
 		}

@@ -95,12 +95,12 @@ func TestWhatBaseMeans(t *testing.T) {
 	images := map[string]sandpit.Image{"base": "template:configured"}
 	r := builtinRig(t, w, func(o *e2b.Options) { o.Templates = images })
 	build := func(owner, name string) sandpit.TemplateID {
-		made, b, err := r.CreateTemplate(t.Context(), manager.TemplateRequest{Owner: owner, Name: name})
+		made, b, err := r.Templates().Create(t.Context(), manager.TemplateRequest{Owner: owner, Name: name})
 		if err == nil {
-			err = r.StartBuild(t.Context(), manager.BuildRequest{Owner: owner, Build: b.ID, Recipe: sandpit.Recipe{From: "host"}, Admin: true})
+			err = r.Builds().Start(t.Context(), manager.BuildRequest{Owner: owner, Build: b.ID, Recipe: sandpit.Recipe{From: "host"}, Admin: true})
 		}
 		for err == nil && b.Status != sandpit.BuildReady {
-			b, err = r.Build(t.Context(), owner, b.ID)
+			b, err = r.Builds().Get(t.Context(), owner, b.ID)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -118,23 +118,23 @@ func TestWhatBaseMeans(t *testing.T) {
 	}
 	own, public, configured := build("ann", "base"), build("root", "base"), build("root", "configured")
 	for _, name := range []string{"base", "configured"} {
-		if _, err := r.SetTemplatePublic(t.Context(), "root", name, true, true); err != nil {
+		if _, err := r.Templates().SetPublic(t.Context(), "root", name, true, true); err != nil {
 			t.Fatal(err)
 		}
 	}
 	means(r.ann, own, "her own")
 	means(r.bob, public, "the public one")
-	if err := r.RemoveTemplate(t.Context(), "ann", "base"); err != nil {
+	if err := r.Templates().Delete(t.Context(), "ann", "base"); err != nil {
 		t.Fatal(err)
 	}
 	means(r.ann, public, "the public one")
-	if err := r.RemoveTemplate(t.Context(), "root", "base"); err != nil {
+	if err := r.Templates().Delete(t.Context(), "root", "base"); err != nil {
 		t.Fatal(err)
 	}
 	means(r.ann, configured, "that of the configuration")
 	delete(images, "base")
 	eventuallyMade(t, r, r.ann, "base")
-	builtin, err := r.FindTemplate(t.Context(), "ann", "base")
+	builtin, err := r.Templates().Get(t.Context(), "ann", "base")
 	if err != nil || builtin.Owner != manager.BuiltinOwner {
 		t.Fatalf("%+v, %v", builtin, err)
 	}

@@ -8,16 +8,15 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// problem is a failure as E2B's clients take it.
+// problem is an error in the format of E2B.
 type problem struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
 }
 
-// status returns the HTTP status of a failure. Clients make their errors of it: 404
-// has them say that there is no such sandbox, 409 that it was done before, 429 that
-// there is too much of something, and 503 that it may be tried again.
-func status(code sandpit.Code) int {
+// toStatus returns the HTTP status of an error. E2B's clients report 404 as a missing sandbox,
+// 409 as something that was done before, 429 as a limit, and retry 503.
+func toStatus(code sandpit.Code) int {
 	switch code {
 	case sandpit.Gone:
 		return http.StatusNotFound
@@ -28,22 +27,22 @@ func status(code sandpit.Code) int {
 	}
 }
 
-// WriteError answers a request with err. It is also for those who refuse requests
-// before they come here.
+// WriteError responds to a request with err. Callers that refuse a request of this API earlier
+// use it, too.
 func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(r.Context(), err)
 	if (p.Code == http.StatusServiceUnavailable || p.Code == http.StatusTooManyRequests) && w.Header().Get("Retry-After") == "" {
 		w.Header().Set("Retry-After", "1")
 	}
-	write(w, r, p.Code, p)
+	writeResponse(w, r, p.Code, p)
 }
 
-// problemOf says what went wrong.
+// problemOf converts an error.
 func problemOf(ctx context.Context, err error) problem {
 	p := api.ProblemOf(ctx, err)
 	text := p.Detail
 	if p.Hint != "" {
 		text += "; " + p.Hint
 	}
-	return problem{status(p.Code), text}
+	return problem{toStatus(p.Code), text}
 }

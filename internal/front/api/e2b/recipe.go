@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// newBuild is what a client wants to have built.
+// newBuild is a request to start a build.
 type newBuild struct {
 	Image    string    `json:"fromImage"`
 	Template string    `json:"fromTemplate"`
@@ -34,7 +34,7 @@ type newStep struct {
 	Force bool     `json:"force"`
 }
 
-// login is how a client gets at its registry.
+// login is a login for a registry.
 type login struct {
 	Type     string `json:"type"`
 	User     string `json:"username"`
@@ -42,98 +42,105 @@ type login struct {
 	Google   string `json:"serviceAccountJson"`
 }
 
-// arg is one of the step's arguments, "" if there are not so many.
-func (s newStep) arg(i int) string {
+// argument returns one of the step's arguments, or "" if there are fewer.
+func (s newStep) argument(i int) string {
 	if i < len(s.Args) {
 		return s.Args[i]
 	}
 	return ""
 }
 
-// labelSteps has, for each step of a recipe, which one of the client's it belongs to,
-// from 1; 0 is what comes before them.
+// labelSteps is the label with the client's step, from 1, that each step of a recipe belongs
+// to; 0 for steps before the client's.
 const labelSteps = "sandpit.e2b.steps"
 
-// readyWithin is how many seconds a program that a template starts may take to be ready.
-const readyWithin = 600
+// readyTimeout is how many seconds the program of a template may take to be ready.
+const readyTimeout = 600
 
-// baseImages are what E2B has its own base under, in a registry that is not ours to use.
+// baseImages is the prefix of E2B's own base images. Their registry is not for sandpit to use.
 const baseImages = "e2bdev/"
 
-// recipe puts what a client wants into our words.
+// recipe is a recipe while the client's steps are converted.
 type recipe struct {
 	sandpit.Recipe
 
-	// files are what steps copy; nil while a build is planned, and they are not unpacked yet.
+	// files are the files that steps copy; nil while a build is planned.
 	files   *buildFiles
-	uploads *uploads
+	uploads *uploadStore
 	owner   string
 	user    string // of the steps so far
 	belongs []string
 	step    int
-	fresh   bool // steps are done again from here on
+	fresh   bool // the following steps do not use the cache
 }
 
-// maxBuildSteps is how many steps a client may ask for. What they become has a bound of its
-// own.
+// recipeReader converts what clients want to have built to recipes.
+type recipeReader struct {
+	resolver *templateResolver
+	uploads  *uploadStore
+	image    sandpit.Image // the default image
+	internet bool          // builds may reach the network
+}
+
+// maxBuildSteps is the maximum number of a client's steps. The steps that they are converted
+// to have a limit of their own.
 const maxBuildSteps = 1000
 
-// plan reads what is to be built, as far as that can be said before files are unpacked,
-// which is work for the build. Invalid: it can never be built. NotFound: files are missing.
-func (s *Server) plan(who api.Principal, in newBuild, base base) (sandpit.Recipe, error) {
+// planRecipe converts a request without unpacking files, which is done during the build.
+// Invalid: it can never be built. NotFound: files are missing.
+func (b recipeReader) planRecipe(client api.Principal, in newBuild, base base) (sandpit.Recipe, error) {
 	if len(in.Steps) > maxBuildSteps {
 		return sandpit.Recipe{}, sandpit.Errorf(sandpit.Invalid, "%d steps, want at most %d", len(in.Steps), maxBuildSteps)
 	}
-	return s.recipe(context.Background(), who, in, base, nil)
+	return b.readRecipe(context.Background(), client, in, base, nil)
 }
 
-// recipe reads what is to be built. Files that steps copy are unpacked, unless there are to
-// be none yet.
-func (s *Server) recipe(ctx context.Context, who api.Principal, in newBuild, base base, files *buildFiles) (sandpit.Recipe, error) {
-	r := &recipe{files: files, uploads: s.uploads, owner: who.Owner, user: user}
+// readRecipe converts a request. It unpacks the files of steps, unless files is nil.
+func (b recipeReader) readRecipe(ctx context.Context, client api.Principal, in newBuild, base base, files *buildFiles) (sandpit.Recipe, error) {
+	r := &recipe{files: files, uploads: b.uploads, owner: client.Owner, user: accountName}
 	r.From = base.image
-	// What steps may reach is what sandboxes may.
-	r.Build.Network.Online = s.o.Internet
+	// Steps may reach the network if sandboxes may.
+	r.Build.Network.Online = b.internet
 	if base.plain {
-		r.add(sandpit.RecipeStep{Run: sandpit.ShellArgs(makeUser), RunUser: "root"})
-		r.add(sandpit.RecipeStep{User: user})
-		r.add(sandpit.RecipeStep{WorkDir: home})
+		r.appendStep(sandpit.RecipeStep{Run: sandpit.ShellArgs(createUserScript), RunUser: "root"})
+		r.appendStep(sandpit.RecipeStep{User: accountName})
+		r.appendStep(sandpit.RecipeStep{WorkDir: accountHome})
 	}
 	for i, step := range in.Steps {
 		r.step = i + 1
-		if err := r.read(ctx, step); err != nil {
+		if err := r.addStep(ctx, step); err != nil {
 			return r.Recipe, fmt.Errorf("step %d: %w", r.step, err)
 		}
 	}
 	r.Start = in.Start
 	if in.Ready != "" {
-		r.Ready = sandpit.Ready{Command: in.Ready, Timeout: readyWithin}
+		r.Ready = sandpit.Ready{Command: in.Ready, Timeout: readyTimeout}
 		if r.Start == "" {
-			r.Start = "true" // the question alone is asked
+			r.Start = "true" // only the ready check is wanted
 		}
 	}
 	r.Labels = map[string]string{labelSteps: strings.Join(r.belongs, ",")}
 	return r.Recipe, nil
 }
 
-// home is where that account's files are, and steps begin.
-const home = "/home/" + user
+// accountHome is the home directory of the account, in which steps start.
+const accountHome = "/home/" + accountName
 
-// makeUser has an image have the account that E2B's have.
-const makeUser = `id -u ` + user + ` >/dev/null 2>&1 || useradd -m -u 1000 -s /bin/bash ` + user + ` 2>/dev/null || useradd -m -s /bin/bash ` + user +
-	` 2>/dev/null || adduser -D ` + user + ` || exit 1; mkdir -p ` + home + ` && chown ` + user + ` ` + home
+// createUserScript creates the account of E2B's images.
+const createUserScript = `id -u ` + accountName + ` >/dev/null 2>&1 || useradd -m -u 1000 -s /bin/bash ` + accountName + ` 2>/dev/null || useradd -m -s /bin/bash ` + accountName +
+	` 2>/dev/null || adduser -D ` + accountName + ` || exit 1; mkdir -p ` + accountHome + ` && chown ` + accountName + ` ` + accountHome
 
-// base is what a build is based on.
+// base is what a build starts from.
 type base struct {
 	image sandpit.Image
-	// plain says that it is an image, which may not have what E2B's clients expect.
+	// plain says that it is an image, which may lack what E2B's clients expect.
 	plain bool
-	// configured says that the configuration names it, and not the client.
+	// configured says that the configuration names it, not the client.
 	configured bool
 }
 
-// base returns what a build is based on.
-func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base, error) {
+// findBase returns what a build starts from.
+func (b recipeReader) findBase(ctx context.Context, client api.Principal, in newBuild) (base, error) {
 	switch {
 	case (in.Image == "") == (in.Template == ""):
 		return base{}, sandpit.Errorf(sandpit.Invalid, "want one of fromImage and fromTemplate")
@@ -145,13 +152,13 @@ func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base
 		}
 		return base{image: sandpit.Image(in.Image), plain: true}, nil
 	}
-	o, err := s.resolve(ctx, who, in.Template)
+	o, err := b.resolver.resolveName(ctx, client, in.Template)
 	if err == nil {
-		o, err = s.ready(ctx, who, o)
+		o, err = b.resolver.awaitBuiltin(ctx, client, o)
 	}
 	switch {
-	case sandpit.CodeOf(err) == sandpit.NotFound: // the build fails of it, and tells of which step
-		return base{image: sandpit.Image(sandpit.TemplatePrefix + templateRef(who, in.Template))}, nil
+	case sandpit.CodeOf(err) == sandpit.NotFound: // the build fails, and reports the step
+		return base{image: sandpit.Image(sandpit.TemplatePrefix + templateRef(client, in.Template))}, nil
 	case err != nil:
 		return base{}, err
 	case o.saved != nil:
@@ -159,18 +166,18 @@ func (s *Server) base(ctx context.Context, who api.Principal, in newBuild) (base
 	case o.template != "":
 		return base{image: sandpit.Image(sandpit.TemplatePrefix + o.template)}, nil
 	case o.image == "":
-		o.image = s.o.Default
+		o.image = b.image
 	}
-	return base{image: o.image, plain: !s.isTemplate(o.image), configured: true}, nil
+	return base{image: o.image, plain: !isTemplate(o.image), configured: true}, nil
 }
 
-func (s *Server) isTemplate(i sandpit.Image) bool {
+func isTemplate(i sandpit.Image) bool {
 	_, ok := i.Template()
 	return ok
 }
 
-// credentials are those of the registry of a base.
-func (l *login) credentials() (manager.RegistryLogin, error) {
+// toRegistryLogin converts the login.
+func (l *login) toRegistryLogin() (manager.RegistryLogin, error) {
 	switch {
 	case l == nil:
 		return manager.RegistryLogin{}, nil
@@ -179,26 +186,26 @@ func (l *login) credentials() (manager.RegistryLogin, error) {
 	case l.Type == "gcp":
 		return manager.RegistryLogin{User: "_json_key", Password: l.Google}, nil
 	}
-	return manager.RegistryLogin{}, sandpit.Errorf(sandpit.Unsupported, "fromImageRegistry: sandpit knows registry and gcp, and not %.40q", l.Type)
+	return manager.RegistryLogin{}, sandpit.Errorf(sandpit.Unsupported, "fromImageRegistry: unknown type %.40q; want registry or gcp", l.Type)
 }
 
-func (r *recipe) add(s sandpit.RecipeStep) {
+func (r *recipe) appendStep(s sandpit.RecipeStep) {
 	s.Fresh = r.fresh
 	r.Steps, r.belongs = append(r.Steps, s), append(r.belongs, strconv.Itoa(r.step))
 }
 
-// bash runs a command as E2B does.
-func bash(command string) []string { return []string{"/bin/bash", "-c", command} }
+// bashArgs returns the arguments that run a command as E2B does.
+func bashArgs(command string) []string { return []string{"/bin/bash", "-c", command} }
 
-// read reads one step.
-func (r *recipe) read(ctx context.Context, s newStep) error {
+// addStep converts one step of the client and adds the result.
+func (r *recipe) addStep(ctx context.Context, s newStep) error {
 	if len(s.Args) == 0 || s.Args[0] == "" {
-		return sandpit.Errorf(sandpit.Invalid, "%.20s: want something that is done", s.Type)
+		return sandpit.Errorf(sandpit.Invalid, "%.20s: argument is missing", s.Type)
 	}
 	r.fresh = r.fresh || s.Force
 	switch s.Type {
 	case "RUN":
-		r.add(sandpit.RecipeStep{Run: bash(s.arg(0)), RunUser: s.arg(1)})
+		r.appendStep(sandpit.RecipeStep{Run: bashArgs(s.argument(0)), RunUser: s.argument(1)})
 	case "ENV":
 		if len(s.Args)%2 != 0 {
 			return sandpit.Errorf(sandpit.Invalid, "ENV: want names and values")
@@ -207,29 +214,29 @@ func (r *recipe) read(ctx context.Context, s newStep) error {
 		for i := 0; i < len(s.Args); i += 2 {
 			env[s.Args[i]] = s.Args[i+1]
 		}
-		r.add(sandpit.RecipeStep{Env: env})
+		r.appendStep(sandpit.RecipeStep{Env: env})
 	case "WORKDIR":
-		r.add(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(makeDir), s.arg(0), r.user), RunUser: "root"})
-		r.add(sandpit.RecipeStep{WorkDir: s.arg(0)})
+		r.appendStep(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(createDirScript), s.argument(0), r.user), RunUser: "root"})
+		r.appendStep(sandpit.RecipeStep{WorkDir: s.argument(0)})
 	case "USER":
-		// A user that is not there fails here, and not in a sandbox.
-		r.add(sandpit.RecipeStep{Run: bash("whoami"), RunUser: s.arg(0)})
-		r.add(sandpit.RecipeStep{User: s.arg(0)})
-		r.user = s.arg(0)
+		// A missing user fails here, not in a sandbox.
+		r.appendStep(sandpit.RecipeStep{Run: bashArgs("whoami"), RunUser: s.argument(0)})
+		r.appendStep(sandpit.RecipeStep{User: s.argument(0)})
+		r.user = s.argument(0)
 	case "COPY":
 		return r.copyFiles(ctx, s)
 	default:
-		return sandpit.Errorf(sandpit.Unsupported, "%.40q: sandpit knows COPY, ENV, RUN, USER and WORKDIR", s.Type)
+		return sandpit.Errorf(sandpit.Unsupported, "unknown step %.40q; want COPY, ENV, RUN, USER or WORKDIR", s.Type)
 	}
 	return nil
 }
 
-// makeDir makes a directory whose user may write to it, unless it is there.
-const makeDir = `test -d "$0" || { mkdir -p -- "$0" && chown -- "$1" "$0"; }`
+// createDirScript creates a directory that a user may write to, unless it exists.
+const createDirScript = `test -d "$0" || { mkdir -p -- "$0" && chown -- "$1" "$0"; }`
 
-// copyFiles reads a step that brings in files, which the client has uploaded.
+// copyFiles converts a step that copies uploaded files.
 func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
-	from, to, owner, mode := s.arg(0), s.arg(1), s.arg(2), s.arg(3)
+	from, to, owner, mode := s.argument(0), s.argument(1), s.argument(2), s.argument(3)
 	if !filesHashPattern.MatchString(s.Hash) {
 		return sandpit.Errorf(sandpit.Invalid, "COPY: filesHash is missing")
 	}
@@ -241,18 +248,18 @@ func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
 		}
 	}
 	if r.files == nil {
-		if err := r.uploads.peek(r.owner, s.Hash); err != nil {
+		if err := r.uploads.checkArchive(r.owner, s.Hash); err != nil {
 			return err
 		}
 		c.From = []string{s.Hash}
-		r.add(sandpit.RecipeStep{Copy: c})
+		r.appendStep(sandpit.RecipeStep{Copy: c})
 		return nil
 	}
-	dir, err := r.files.place(ctx, s.Hash)
+	dir, err := r.files.unpackOnce(ctx, s.Hash)
 	if err != nil {
 		return err
 	}
-	found, err := matching(dir, from)
+	found, err := globFiles(dir, from)
 	if err != nil {
 		return err
 	}
@@ -267,14 +274,14 @@ func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
 	}
 	targets := []string{to}
 	if intoDir := len(found) > 1 || strings.HasSuffix(c.To, "/"); intoDir || isDir(dir, found[0]) {
-		if targets, err = inside(dir, to, found); err != nil {
+		if targets, err = copiedPaths(dir, to, found); err != nil {
 			return err
 		}
-		r.add(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(makeDir), to, owner), RunUser: "root"})
+		r.appendStep(sandpit.RecipeStep{Run: append(sandpit.ShellArgs(createDirScript), to, owner), RunUser: "root"})
 	}
-	r.add(sandpit.RecipeStep{Copy: c})
+	r.appendStep(sandpit.RecipeStep{Copy: c})
 	if owner != "root" && len(targets) > 0 {
-		r.add(sandpit.RecipeStep{Run: append([]string{"chown", "-Rh", "--", owner}, targets...), RunUser: "root"})
+		r.appendStep(sandpit.RecipeStep{Run: append([]string{"chown", "-Rh", "--", owner}, targets...), RunUser: "root"})
 	}
 	return nil
 }
@@ -284,9 +291,9 @@ func isDir(dir, name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// inside returns what is in the directory to when files were copied there: of a directory
-// it is all that is in it.
-func inside(dir, to string, files []string) (all []string, err error) {
+// copiedPaths returns the paths in directory to of files that are copied there. A directory is
+// copied as its content.
+func copiedPaths(dir, to string, files []string) (all []string, err error) {
 	for _, name := range files {
 		if !isDir(dir, name) {
 			all = append(all, path.Join(to, path.Base(name)))
@@ -303,8 +310,8 @@ func inside(dir, to string, files []string) (all []string, err error) {
 	return all, nil
 }
 
-// matching returns what a pattern stands for in a directory.
-func matching(dir, pattern string) ([]string, error) {
+// globFiles returns the files in a directory that match a pattern.
+func globFiles(dir, pattern string) ([]string, error) {
 	pattern = path.Clean(strings.TrimLeft(pattern, "/"))
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -313,7 +320,7 @@ func matching(dir, pattern string) ([]string, error) {
 	defer root.Close()
 	found, err := fs.Glob(root.FS(), pattern)
 	if err != nil || len(found) == 0 {
-		return nil, sandpit.Errorf(sandpit.Invalid, "COPY: there is nothing called %.200q", pattern)
+		return nil, sandpit.Errorf(sandpit.Invalid, "COPY: no file matches %.200q", pattern)
 	}
 	return found, nil
 }

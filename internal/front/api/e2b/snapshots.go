@@ -1,7 +1,6 @@
 package e2b
 
 import (
-	"context"
 	"net/http"
 	"regexp"
 	"strings"
@@ -19,13 +18,13 @@ type snapshot struct {
 	Names []string `json:"names"`
 }
 
-// The tags of what is named without one.
+// The tags that a name without a tag means.
 const (
 	tagDefault = "default"
 	tagLatest  = "latest"
 )
 
-func snapshotOf(n sandpit.Snapshot) snapshot {
+func toSnapshot(n sandpit.Snapshot) snapshot {
 	out := snapshot{ID: string(n.ID), Names: []string{}}
 	if n.Name != "" {
 		name, tag, tagged := strings.Cut(n.Name, ".")
@@ -37,14 +36,14 @@ func snapshotOf(n sandpit.Snapshot) snapshot {
 	return out
 }
 
-// snapshotPattern is what a client may call a snapshot: dots are for what our own name
-// has between name and tag.
+// snapshotPattern is the form of a client's name of a snapshot. Dots are not allowed: in
+// sandpit's names they separate name and tag.
 var snapshotPattern = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?(?::[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?$`)
 
-// snapshotName returns what a snapshot is called here that a client calls NAME or
-// NAME:TAG, with the owner before it or not.
-func snapshotName(who api.Principal, name string) string {
-	name = strings.TrimPrefix(name, who.Owner+"/")
+// snapshotName returns sandpit's name of a snapshot that a client calls NAME or NAME:TAG, with
+// or without the owner.
+func snapshotName(client api.Principal, name string) string {
+	name = strings.TrimPrefix(name, client.Owner+"/")
 	name, tag, tagged := strings.Cut(name, ":")
 	if !tagged || tag == tagDefault || tag == tagLatest {
 		return name
@@ -52,59 +51,61 @@ func snapshotName(who api.Principal, name string) string {
 	return name + "." + tag
 }
 
-// snapshot returns a snapshot of who asks. NotFound.
-func (s *Server) snapshot(ctx context.Context, who api.Principal, name string) (sandpit.Snapshot, error) {
-	return s.o.Manager.FindSnapshot(ctx, who.Owner, snapshotName(who, name))
+// snapshotHandlers serve snapshots, and forks of sandboxes.
+type snapshotHandlers struct {
+	manager   *manager.Manager
+	resolver  *templateResolver
+	describer *describer
 }
 
-// createSnapshot saves a sandbox, which goes on.
-func (s *Server) createSnapshot(c *call) (int, any, error) {
+// createSnapshot creates a snapshot of a sandbox, which keeps running.
+func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 	var in struct {
 		Name string `json:"name"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
-	name := strings.TrimPrefix(in.Name, c.who.Owner+"/")
+	name := strings.TrimPrefix(in.Name, c.client.Owner+"/")
 	if name != "" && !snapshotPattern.MatchString(name) {
-		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name %.100q: want letters, digits, and inside also - and _, and maybe a tag after a colon", in.Name)
+		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name %.100q: want letters and digits, in between also - and _, and an optional tag after a colon", in.Name)
 	}
-	made, err := s.o.Manager.Snapshot(c.r.Context(), b.ID, snapshotName(c.who, name))
+	made, err := h.manager.Snapshots().Create(c.r.Context(), b.ID, snapshotName(c.client, name))
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusCreated, snapshotOf(made), nil
+	return http.StatusCreated, toSnapshot(made), nil
 }
 
-// listSnapshots tells of snapshots, a page at a time.
-func (s *Server) listSnapshots(c *call) (int, any, error) {
+// listSnapshots lists snapshots, one page at a time.
+func (h *snapshotHandlers) listSnapshots(c *call) (int, any, error) {
 	query := c.r.URL.Query()
-	limit, err := number(query, "limit", 100, 1, 1000)
+	limit, err := parseNumber(query, "limit", 100, 1, 1000)
 	if err != nil {
 		return 0, nil, err
 	}
 	sandbox, _, _ := strings.Cut(query.Get("sandboxID"), "-")
-	f := store.SnapshotFilter{Owner: c.who.Owner, Sandbox: sandpit.ID(sandbox), After: sandpit.SnapshotID(query.Get("nextToken")), Limit: limit + 1}
+	f := store.SnapshotFilter{Owner: c.client.Owner, Sandbox: sandpit.ID(sandbox), After: sandpit.SnapshotID(query.Get("nextToken")), Limit: limit + 1}
 	if f.After != "" && f.After.Validate() != nil {
-		return 0, nil, sandpit.Errorf(sandpit.Invalid, "nextToken: it is none")
+		return 0, nil, sandpit.Errorf(sandpit.Invalid, "invalid nextToken")
 	}
 	list := []snapshot{}
 	if name := query.Get("name"); name != "" {
-		found, err := s.snapshot(c.r.Context(), c.who, name)
+		found, err := h.resolver.findSnapshot(c.r.Context(), c.client, name)
 		switch {
 		case sandpit.CodeOf(err) == sandpit.NotFound:
 		case err != nil:
 			return 0, nil, err
 		case f.Sandbox == "" || found.Sandbox == f.Sandbox:
-			list = append(list, snapshotOf(found))
+			list = append(list, toSnapshot(found))
 		}
 		return http.StatusOK, list, nil
 	}
-	all, err := s.o.Manager.Snapshots(c.r.Context(), f)
+	all, err := h.manager.Snapshots().List(c.r.Context(), f)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -113,25 +114,24 @@ func (s *Server) listSnapshots(c *call) (int, any, error) {
 		c.w.Header().Set("X-Next-Token", string(all[limit-1].ID))
 	}
 	for _, n := range all {
-		list = append(list, snapshotOf(n))
+		list = append(list, toSnapshot(n))
 	}
 	return http.StatusOK, list, nil
 }
 
-// forked is one copy of a sandbox, or why there is none.
-type forked struct {
+// forkResult is a fork of a sandbox, or the error.
+type forkResult struct {
 	Sandbox *sandbox `json:"sandbox,omitempty"`
 	Error   *problem `json:"error,omitempty"`
 }
 
-// fork makes copies of a sandbox, each of which is there or not without regard to the
-// others.
-func (s *Server) fork(c *call) (int, any, error) {
+// forkSandbox creates forks of a sandbox, independently of each other.
+func (h *snapshotHandlers) forkSandbox(c *call) (int, any, error) {
 	var in struct {
 		Timeout *int64 `json:"timeout"`
 		Count   *int64 `json:"count"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	count := int64(1)
@@ -141,31 +141,31 @@ func (s *Server) fork(c *call) (int, any, error) {
 	if count < 1 || count > manager.MaxForks {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "count %d: want 1 to %d", count, manager.MaxForks)
 	}
-	timeout, err := span("timeout", in.Timeout, defaultTimeout, 1)
+	timeout, err := parseSeconds("timeout", in.Timeout, defaultTimeout, 1)
 	if err != nil {
 		return 0, nil, err
 	}
-	b, err := s.find(c)
+	b, err := findSandbox(c, h.manager)
 	if err != nil {
 		return 0, nil, err
 	}
 	ctx := c.r.Context()
 	m, _ := markOf(b)
-	all, err := s.o.Manager.ForkEach(ctx, manager.ForkRequest{
-		// They must not end while they are made.
-		Sandbox: b.ID, Count: int(count), Lease: sandpit.Lease{Deadline: time.Now().Add(timeout + makingLimit), Action: m.Timeout},
+	all, err := h.manager.Snapshots().ForkEach(ctx, manager.ForkRequest{
+		// They must not end while they are being created.
+		Sandbox: b.ID, Count: int(count), Lease: sandpit.Lease{Deadline: time.Now().Add(timeout + createTime), Action: m.Timeout},
 	})
 	if err != nil {
 		return 0, nil, err
 	}
-	list := make([]forked, len(all))
+	list := make([]forkResult, len(all))
 	for k, made := range all {
 		var out sandbox
 		if made.Err == nil {
-			made.Err = s.lease(ctx, made.Sandbox, timeout, m.Timeout)
+			made.Err = setLease(ctx, h.manager, made.Sandbox, timeout, m.Timeout)
 		}
 		if made.Err == nil {
-			out, made.Err = s.describe(ctx, made.Sandbox)
+			out, made.Err = h.describer.toSandbox(ctx, made.Sandbox)
 		}
 		if made.Err != nil {
 			list[k].Error = new(problemOf(ctx, made.Err))

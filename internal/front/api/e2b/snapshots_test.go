@@ -1,6 +1,7 @@
 package e2b_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
 )
 
 // saved is a snapshot as clients see it.
@@ -132,4 +135,37 @@ func TestFork(t *testing.T) {
 	}
 	r.do(t, r.ann, http.MethodDelete, "/sandboxes/"+id, "").want(t, http.StatusNoContent, "")
 	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/fork", "").want(t, http.StatusNotFound, "")
+}
+
+// TestSnapshotOfHostFiles refuses a snapshot that mounts a directory of the machine to an
+// owner who may not mount it. The provider knows the snapshot without the mount and
+// refuses it in any case, but later.
+func TestSnapshotOfHostFiles(t *testing.T) {
+	t.Parallel()
+	for _, allowed := range []bool{false, true} {
+		dir := t.TempDir()
+		r := newRig(t, func(o *e2b.Options) {
+			if allowed {
+				o.HostAccess.MountRoots = []string{dir}
+			}
+		})
+		s := r.snapshot(t, r.made(t, `{"templateID":"base"}`), "{}")
+		// The same snapshot, as if its sandbox had the mount.
+		n, err := r.store.Snapshot(t.Context(), "ann", s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.State, n.Spec.Mounts = store.SnapshotCreating, []sandpit.Mount{{Source: dir, Target: "/mnt/host"}}
+		limits := store.SnapshotLimits{Count: 10}
+		deleteErr := r.store.DeleteSnapshot(t.Context(), n.ID)
+		_, insertErr := r.store.InsertSnapshot(t.Context(), n, limits)
+		if err := errors.Join(deleteErr, insertErr, r.store.FinishSnapshot(t.Context(), n, limits)); err != nil {
+			t.Fatal(err)
+		}
+		status, text := http.StatusForbidden, "not in a directory that clients may mount"
+		if allowed {
+			status, text = http.StatusBadRequest, "has other mounts"
+		}
+		r.do(t, r.ann, http.MethodPost, "/v2/sandboxes", `{"templateID":"`+s.ID+`"}`).want(t, status, text)
+	}
 }

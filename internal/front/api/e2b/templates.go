@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
@@ -27,7 +28,7 @@ type template struct {
 	CreatedAt time.Time  `json:"createdAt"`
 	UpdatedAt time.Time  `json:"updatedAt"`
 	CreatedBy *struct{}  `json:"createdBy"`
-	Spawned   *time.Time `json:"lastSpawnedAt"` // not known
+	Spawned   *time.Time `json:"lastSpawnedAt"` // unknown
 	Count     int64      `json:"spawnCount"`
 	Builds    int        `json:"buildCount"`
 	Version   string     `json:"envdVersion"`
@@ -47,49 +48,47 @@ type build struct {
 	Version    string          `json:"envdVersion"`
 }
 
-// templateRef is what a template is called here that a client calls NAME or NAME:TAG, with
-// an owner before it or not.
-func templateRef(who api.Principal, text string) string {
+// templateRef returns sandpit's reference of a template that a client calls NAME or NAME:TAG,
+// with or without an owner.
+func templateRef(client api.Principal, text string) string {
 	ref := sandpit.ParseTemplateRef(text)
-	if ref.Owner == who.Owner {
+	if ref.Owner == client.Owner {
 		ref.Owner = ""
 	}
 	ref.Name, ref.Tag = strings.ToLower(ref.Name), strings.ToLower(ref.Tag)
 	return ref.String()
 }
 
-// ownTemplate returns a template of who asks. NotFound, also if it is another's.
-func (s *Server) ownTemplate(c *call, ref string) (sandpit.Template, error) {
-	t, err := s.o.Manager.FindTemplate(c.r.Context(), c.who.Owner, templateRef(c.who, ref))
-	if sandpit.CodeOf(err) == sandpit.NotFound || err == nil && t.Owner != c.who.Owner {
-		return t, sandpit.Errorf(sandpit.NotFound, "template %.100q not found", ref)
-	}
-	return t, err
+// templateHandlers serve templates and their tags.
+type templateHandlers struct {
+	manager  *manager.Manager
+	resolver *templateResolver
+	limits   sandpit.Resources // of templates that have none
 }
 
-// maxBuilds is how many builds of a template are told.
+// maxBuilds is how many builds of a template are listed.
 const maxBuilds = 100
 
-// listTemplates lists the templates that a client may use: first those of the configuration
-// and of the program.
-func (s *Server) listTemplates(c *call) (int, any, error) {
-	limits, list := s.o.Limits, []template{}
-	for _, name := range s.names() {
-		status, err := s.statusOf(c.r.Context(), name)
+// listTemplates lists the templates that a client may use, first those of the configuration
+// and the built-in ones.
+func (h *templateHandlers) listTemplates(c *call) (int, any, error) {
+	limits, list := h.limits, []template{}
+	for _, name := range h.resolver.publicNames() {
+		status, err := h.builtinStatus(c.r.Context(), name)
 		if err != nil {
 			return 0, nil, err
 		}
 		list = append(list, template{
-			ID: name, Build: name, CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Public: true,
+			ID: name, Build: name, CPUs: countCPUs(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20, Public: true,
 			Aliases: []string{name}, Names: []string{name}, Version: guestVersion, Status: status, Builds: 1,
 		})
 	}
-	all, err := s.o.Manager.Templates(c.r.Context(), store.TemplateFilter{Owner: c.who.Owner})
+	all, err := h.manager.Templates().List(c.r.Context(), store.TemplateFilter{Owner: c.client.Owner})
 	if err != nil {
 		return 0, nil, err
 	}
 	for _, t := range all {
-		one, err := s.templateOf(c.r.Context(), t)
+		one, err := h.toTemplate(c.r.Context(), t)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -98,38 +97,38 @@ func (s *Server) listTemplates(c *call) (int, any, error) {
 	return http.StatusOK, list, nil
 }
 
-// statusOf returns the status of a template of the configuration or of the program.
-func (s *Server) statusOf(ctx context.Context, name string) (string, error) {
-	if _, ok := s.configured(name); ok || s.builtinName(name) == "" {
+// builtinStatus returns the status of a template of the configuration or of a built-in one.
+func (h *templateHandlers) builtinStatus(ctx context.Context, name string) (string, error) {
+	if _, ok := h.resolver.configuredImage(name); ok || h.resolver.builtinName(name) == "" {
 		return string(sandpit.BuildReady), nil
 	}
-	b, err := s.o.Manager.Builtin(ctx, name)
+	b, err := h.manager.Builtins().Get(ctx, name)
 	if b.Status == sandpit.BuildFailed {
 		return statusError, err
 	}
 	return string(b.Status), err
 }
 
-// templateOf tells of a template of an owner's, and of its newest build.
-func (s *Server) templateOf(ctx context.Context, t sandpit.Template) (template, error) {
+// toTemplate describes a template and its newest build.
+func (h *templateHandlers) toTemplate(ctx context.Context, t sandpit.Template) (template, error) {
 	out := template{
 		ID: string(t.ID), Public: t.Public, Aliases: []string{t.Name}, Names: []string{t.Name}, CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
 		Count: t.Spawned, Version: guestVersion, Status: string(sandpit.BuildWaiting),
 	}
-	builds, err := s.o.Manager.Builds(ctx, t.Owner, string(t.ID), maxBuilds)
+	builds, err := h.manager.Builds().List(ctx, t.Owner, string(t.ID), maxBuilds)
 	if out.Builds = len(builds); err != nil || len(builds) == 0 {
 		return out, err
 	}
-	newest := s.buildOf(builds[0])
+	newest := h.toBuild(builds[0])
 	out.Build, out.CPUs, out.Memory, out.Disk, out.Status = string(newest.ID), newest.CPUs, newest.Memory, newest.Disk, newest.Status
 	return out, nil
 }
 
-func (s *Server) buildOf(b sandpit.TemplateBuild) build {
+func (h *templateHandlers) toBuild(b sandpit.TemplateBuild) build {
 	r := b.Resources
-	limits := sandpit.Resources{CPUs: cmp.Or(r.CPUs, s.o.Limits.CPUs), Memory: cmp.Or(r.Memory, s.o.Limits.Memory), Disk: cmp.Or(r.Disk, s.o.Limits.Disk)}
+	limits := sandpit.Resources{CPUs: cmp.Or(r.CPUs, h.limits.CPUs), Memory: cmp.Or(r.Memory, h.limits.Memory), Disk: cmp.Or(r.Disk, h.limits.Disk)}
 	out := build{
-		ID: b.ID, Status: statusOf(b), CPUs: cpus(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20,
+		ID: b.ID, Status: buildStatusOf(b), CPUs: countCPUs(limits), Memory: limits.Memory >> 20, Disk: limits.Disk >> 20,
 		CreatedAt: b.CreatedAt.UTC(), UpdatedAt: b.CreatedAt.UTC(), Version: guestVersion,
 	}
 	if !b.StartedAt.IsZero() {
@@ -141,16 +140,16 @@ func (s *Server) buildOf(b sandpit.TemplateBuild) build {
 	return out
 }
 
-// getTemplate tells of a template, and of its builds.
-func (s *Server) getTemplate(c *call) (int, any, error) {
-	t, err := s.ownTemplate(c, c.r.PathValue("id"))
+// getTemplate describes a template and its builds.
+func (h *templateHandlers) getTemplate(c *call) (int, any, error) {
+	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err != nil {
 		return 0, nil, err
 	}
-	builds, err := s.o.Manager.Builds(c.r.Context(), c.who.Owner, string(t.ID), maxBuilds)
+	builds, err := h.manager.Builds().List(c.r.Context(), c.client.Owner, string(t.ID), maxBuilds)
 	list := make([]build, len(builds))
 	for i, b := range builds {
-		list[i] = s.buildOf(b)
+		list[i] = h.toBuild(b)
 	}
 	return http.StatusOK, map[string]any{
 		"templateID": t.ID, "public": t.Public, "aliases": []string{t.Name}, "names": []string{t.Name}, "createdAt": t.CreatedAt.UTC(),
@@ -158,9 +157,9 @@ func (s *Server) getTemplate(c *call) (int, any, error) {
 	}, err
 }
 
-// findTemplate tells whether there is a template.
-func (s *Server) findTemplate(c *call) (int, any, error) {
-	o, err := s.resolve(c.r.Context(), c.who, c.r.PathValue("alias"))
+// findTemplate reports whether a template exists.
+func (h *templateHandlers) findTemplate(c *call) (int, any, error) {
+	o, err := h.resolver.resolveName(c.r.Context(), c.client, c.r.PathValue("alias"))
 	name, _, _ := strings.Cut(c.r.PathValue("alias"), ":")
 	switch {
 	case err != nil:
@@ -173,86 +172,77 @@ func (s *Server) findTemplate(c *call) (int, any, error) {
 	return http.StatusOK, map[string]any{"templateID": name, "public": true}, nil
 }
 
-// isCached reports whether a name means a template of the image cache, which the
-// administrator has built without the server.
-func (s *Server) isCached(ctx context.Context, who api.Principal, name string) bool {
-	if ref := sandpit.ParseTemplateRef(name); ref.Owner != "" || ref.Tag != "" || ref.IsID() || s.o.Cached == nil {
-		return false
-	}
-	return s.o.Cached(ctx, who, sandpit.Image(sandpit.TemplatePrefix+name)) == nil
-}
-
-// setTemplate says whether others may make sandboxes of a template.
-func (s *Server) setTemplate(c *call) (int, any, error) {
+// setTemplate makes a template public or private.
+func (h *templateHandlers) setTemplate(c *call) (int, any, error) {
 	var in struct {
 		Public *bool `json:"public"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	t, err := s.ownTemplate(c, c.r.PathValue("id"))
+	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil && in.Public != nil {
-		t, err = s.o.Manager.SetTemplatePublic(c.r.Context(), c.who.Owner, string(t.ID), *in.Public, c.who.Admin)
+		t, err = h.manager.Templates().SetPublic(c.r.Context(), c.client.Owner, string(t.ID), *in.Public, c.client.Admin)
 	}
 	return http.StatusOK, map[string]any{"names": []string{t.Name}}, err
 }
 
-// deleteTemplate removes a template or a snapshot. What the configuration has for
-// templates stays.
-func (s *Server) deleteTemplate(c *call) (int, any, error) {
+// deleteTemplate deletes a template or a snapshot. Templates of the configuration cannot be
+// deleted.
+func (h *templateHandlers) deleteTemplate(c *call) (int, any, error) {
 	ctx := c.r.Context()
-	o, err := s.resolve(ctx, c.who, c.r.PathValue("id"))
+	o, err := h.resolver.resolveName(ctx, c.client, c.r.PathValue("id"))
 	switch {
 	case err != nil:
 		return 0, nil, err
 	case o.saved != nil:
-		return http.StatusNoContent, nil, s.o.Manager.RemoveSnapshot(ctx, c.who.Owner, string(o.saved.ID))
+		return http.StatusNoContent, nil, h.manager.Snapshots().Delete(ctx, c.client.Owner, string(o.saved.ID))
 	case o.configured || o.builtin != "":
-		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q is one of the server's configuration", c.r.PathValue("id"))
+		return 0, nil, sandpit.Errorf(sandpit.PermissionDenied, "template %.100q belongs to the server's configuration", c.r.PathValue("id"))
 	}
-	t, err := s.ownTemplate(c, c.r.PathValue("id"))
+	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	if err == nil {
-		err = s.o.Manager.RemoveTemplate(ctx, c.who.Owner, string(t.ID))
+		err = h.manager.Templates().Delete(ctx, c.client.Owner, string(t.ID))
 	}
 	return http.StatusNoContent, nil, err
 }
 
-// assignTags has tags mean the build that another one means.
-func (s *Server) assignTags(c *call) (int, any, error) {
+// assignTags adds tags to the build that a tag names.
+func (h *templateHandlers) assignTags(c *call) (int, any, error) {
 	var in struct {
 		Target string   `json:"target"`
 		Tags   []string `json:"tags"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	t, err := s.ownTemplate(c, in.Target)
+	t, err := h.resolver.ownTemplate(c, in.Target)
 	if err != nil {
 		return 0, nil, err
 	}
 	if len(in.Tags) == 0 {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "tags are missing")
 	}
-	_, tag, _ := strings.Cut(templateRef(c.who, in.Target), ":")
-	t, err = s.o.Manager.TagTemplate(c.r.Context(), c.who.Owner, string(t.ID)+":"+cmp.Or(tag, tagDefault), in.Tags)
+	_, tag, _ := strings.Cut(templateRef(c.client, in.Target), ":")
+	t, err = h.manager.Templates().Tag(c.r.Context(), c.client.Owner, string(t.ID)+":"+cmp.Or(tag, tagDefault), in.Tags)
 	if err != nil {
 		return 0, nil, err
 	}
 	return http.StatusCreated, map[string]any{"buildID": t.Tags[in.Tags[0]], "tags": in.Tags}, nil
 }
 
-// removeTags takes tags away from a template.
-func (s *Server) removeTags(c *call) (int, any, error) {
+// removeTags removes tags from a template.
+func (h *templateHandlers) removeTags(c *call) (int, any, error) {
 	var in struct {
 		Name string   `json:"name"`
 		Tags []string `json:"tags"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	t, err := s.ownTemplate(c, in.Name)
+	t, err := h.resolver.ownTemplate(c, in.Name)
 	if err == nil {
-		err = s.o.Manager.UntagTemplate(c.r.Context(), c.who.Owner, string(t.ID), in.Tags)
+		err = h.manager.Templates().Untag(c.r.Context(), c.client.Owner, string(t.ID), in.Tags)
 	}
 	return http.StatusNoContent, nil, err
 }
@@ -264,12 +254,12 @@ type tag struct {
 	CreatedAt time.Time       `json:"createdAt"`
 }
 
-// listTags tells of the tags of a template.
-func (s *Server) listTags(c *call) (int, any, error) {
-	if c.r.PathValue("what") != "tags" { // a mux takes no pattern for them beside that of aliases
-		return unknown(c)
+// listTags lists the tags of a template.
+func (h *templateHandlers) listTags(c *call) (int, any, error) {
+	if c.r.PathValue("what") != "tags" { // the pattern of aliases excludes a more exact one
+		return refuseUnknown(c)
 	}
-	t, err := s.ownTemplate(c, c.r.PathValue("id"))
+	t, err := h.resolver.ownTemplate(c, c.r.PathValue("id"))
 	list := []tag{}
 	for _, name := range slices.Sorted(maps.Keys(t.Tags)) {
 		list = append(list, tag{Tag: name, Build: t.Tags[name], CreatedAt: t.UpdatedAt.UTC()})

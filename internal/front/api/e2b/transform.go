@@ -9,25 +9,26 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// transform is what E2B's clients have done to requests to a host.
+// transform is a change that E2B's clients have made to requests to a host.
 type transform struct {
 	Transform struct {
 		Headers map[string]string `json:"headers,omitempty"`
 	} `json:"transform"`
 }
 
-// header is one of a request to a host. Its value is a secret to us: E2B's clients cannot say
-// which part of it is one.
+// header is a header of requests to a host. Its value counts as a secret, because E2B's
+// clients cannot mark the secret part of it.
 type header struct {
 	host, name, value string
 }
 
-// secret is the name under which the value of the n-th header is kept.
-func secret(n int) string { return fmt.Sprintf("E2B_%d", n) }
+// secretName returns the name under which the value of the n-th header is stored.
+func secretName(n int) string { return fmt.Sprintf("E2B_%d", n) }
 
-// headers returns what rules set, in a fixed order. Of a header that is set twice the last one
-// counts. Unsupported: a value refers to E2B's store of secrets. Invalid: there is no value.
-func (n *network) headers() ([]header, error) {
+// toHeaders returns the headers that rules set, in a fixed order. If a header is set twice,
+// the last one counts. Unsupported: a value refers to E2B's store of secrets. Invalid: a value
+// is empty.
+func (n *network) toHeaders() ([]header, error) {
 	var all []header
 	for _, host := range slices.Sorted(maps.Keys(n.Rules)) {
 		set := map[string]header{} // by name, which has no case
@@ -43,7 +44,7 @@ func (n *network) headers() ([]header, error) {
 	for _, h := range all {
 		switch {
 		case strings.Contains(h.value, "${e2b."):
-			return nil, sandpit.Errorf(sandpit.Unsupported, "network.rules: header %.100q of %.100q: sandpit has no vault by E2B's API", h.name, h.host)
+			return nil, sandpit.Errorf(sandpit.Unsupported, "network.rules: header %.100q of %.100q: sandpit does not support references to E2B's vault", h.name, h.host)
 		case h.value == "":
 			return nil, sandpit.Errorf(sandpit.Invalid, "network.rules: header %.100q of %.100q has no value", h.name, h.host)
 		}
@@ -51,34 +52,33 @@ func (n *network) headers() ([]header, error) {
 	return all, nil
 }
 
-// policyHeaders are the headers as a policy has them, without their values.
+// policyHeaders returns the headers of a policy, with references to their values.
 func policyHeaders(list []header) (headers []sandpit.NetworkHeader) {
 	for n, h := range list {
-		headers = append(headers, sandpit.NetworkHeader{Host: h.host, Name: h.name, Value: "${" + secret(n) + "}"})
+		headers = append(headers, sandpit.NetworkHeader{Host: h.host, Name: h.name, Value: "${" + secretName(n) + "}"})
 	}
 	return headers
 }
 
-// secrets are the values that policyHeaders refers to; nil if there are none. Errors are
-// those of headers.
-func (n *network) secrets() (map[string]string, error) {
+// toSecrets returns the values that policyHeaders refers to; nil if there are none. Errors are
+// those of toHeaders.
+func (n *network) toSecrets() (map[string]string, error) {
 	if n == nil {
-		return nil, nil //nolint:nilnil // nothing is asked for
+		return nil, nil //nolint:nilnil // there are no secrets
 	}
-	list, err := n.headers()
+	list, err := n.toHeaders()
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
 	values := make(map[string]string, len(list))
 	for n, h := range list {
-		values[secret(n)] = h.value
+		values[secretName(n)] = h.value
 	}
 	return values, nil
 }
 
-// rulesOf tells of headers by their hosts. Values are told to nobody: in their place is how
-// they are called.
-func rulesOf(headers []sandpit.NetworkHeader) map[string][]transform {
+// toRules describes headers by their hosts, with references in place of their values.
+func toRules(headers []sandpit.NetworkHeader) map[string][]transform {
 	rules := make(map[string][]transform)
 	for _, h := range headers {
 		if rules[h.Host] == nil {

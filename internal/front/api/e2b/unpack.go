@@ -19,30 +19,30 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
 
-// The bounds of the files of one build, unpacked.
+// The limits of the unpacked files of one build.
 const (
 	maxUnpacked = 4 << 30 // bytes
 	maxEntries  = 200_000
-	entryBytes  = 4 << 10 // what an entry counts besides its content
+	entryBytes  = 4 << 10 // what an entry counts in addition to its content
 )
 
-// buildFiles are the archives that one build copies from, each unpacked once, in a directory
-// of the build's own. It is for one goroutine.
+// buildFiles are the archives that one build copies from. Each is unpacked once, in a
+// directory of the build. A buildFiles is not for concurrent use.
 type buildFiles struct {
-	uploads *uploads
+	uploads *uploadStore
 	owner   string
 	dir     string
 	space   *diskspace.Reservation
-	bytes   int64 // that may still be unpacked
-	entries int
+	bytes   int64           // remaining limit
+	entries int             // remaining limit
 	there   map[string]bool // by hash
 }
 
 // buildPrefix begins the names of directories for one build each.
 const buildPrefix = "build-"
 
-// openFiles makes the directory of a build. The caller must close it.
-func (u *uploads) openFiles(owner string) (*buildFiles, error) {
+// openFiles creates the directory of a build. The caller must call removeAll.
+func (u *uploadStore) openFiles(owner string) (*buildFiles, error) {
 	space, err := u.space.Reserve(owner, 0)
 	if err != nil {
 		return nil, err
@@ -54,22 +54,23 @@ func (u *uploads) openFiles(owner string) (*buildFiles, error) {
 	}
 	if err != nil {
 		space.Release()
-		return nil, sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
+		return nil, sandpit.Errorf(sandpit.CodeOf(err), "store files: %w", err)
 	}
 	return &buildFiles{uploads: u, owner: owner, dir: dir, space: space, bytes: maxUnpacked, entries: maxEntries, there: make(map[string]bool)}, nil
 }
 
-// close removes everything.
-func (b *buildFiles) close() {
-	if os.RemoveAll(b.dir) == nil { // otherwise the next server does it, and until then it counts
+// removeAll removes the directory of the build.
+func (b *buildFiles) removeAll() {
+	if os.RemoveAll(b.dir) == nil { // otherwise the next server removes it, and it counts until then
 		b.space.Release()
 	}
 }
 
-// place returns the directory of the archive with a hash, unpacked.
+// unpackOnce returns the directory of an archive, which it unpacks if necessary.
 //
-// NotFound: there is no such archive. Invalid: it is none. Exhausted: it is too large.
-func (b *buildFiles) place(ctx context.Context, hash string) (string, error) {
+// NotFound: there is no such archive. Invalid: it is not an archive. Exhausted: it is too
+// large.
+func (b *buildFiles) unpackOnce(ctx context.Context, hash string) (string, error) {
 	dir := filepath.Join(b.dir, hash)
 	if b.there[hash] {
 		return dir, nil
@@ -77,7 +78,7 @@ func (b *buildFiles) place(ctx context.Context, hash string) (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", err
 	}
-	if err := b.unpack(ctx, hash, dir); err != nil {
+	if err := b.unpackArchive(ctx, hash, dir); err != nil {
 		return "", err
 	}
 	b.there[hash] = true
@@ -88,13 +89,13 @@ func errNoFiles(hash string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "files with the hash %.20s… not found", hash), "upload them again with forceUpload")
 }
 
-// use opens an archive, which stays until done is called. NotFound.
-func (u *uploads) use(n archiveName) (f *os.File, done func(), err error) {
+// openArchive opens an archive, which is not removed until done is called. NotFound.
+func (u *uploadStore) openArchive(n archiveName) (f *os.File, done func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a := u.archives[n]
 	if a != nil {
-		f, err = os.Open(u.file(n))
+		f, err = os.Open(u.archivePath(n))
 	}
 	if a == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, errNoFiles(n.hash)
@@ -114,9 +115,10 @@ func (u *uploads) use(n archiveName) (f *os.File, done func(), err error) {
 	}, nil
 }
 
-// unpack writes what is in an archive below a directory, from which nothing leads out.
-func (b *buildFiles) unpack(ctx context.Context, hash, dir string) error {
-	f, done, err := b.uploads.use(archiveName{b.owner, hash})
+// unpackArchive unpacks an archive in a directory. Nothing in the archive can lead out of the
+// directory.
+func (b *buildFiles) unpackArchive(ctx context.Context, hash, dir string) error {
+	f, done, err := b.uploads.openArchive(archiveName{b.owner, hash})
 	if err != nil {
 		return err
 	}
@@ -140,7 +142,7 @@ func (b *buildFiles) unpack(ctx context.Context, hash, dir string) error {
 	return nil
 }
 
-// openPacked returns what is in a file that may be packed by gzip. Invalid.
+// openPacked returns the content of a file that may be compressed with gzip. Invalid.
 func openPacked(f io.Reader) (io.Reader, error) {
 	packed := bufio.NewReader(f)
 	if magic, _ := packed.Peek(2); string(magic) != "\x1f\x8b" {
@@ -153,15 +155,15 @@ func openPacked(f io.Reader) (io.Reader, error) {
 	return plain, nil
 }
 
-// maxPeek is how much of an archive peek reads.
+// maxPeek is how many bytes of an archive checkArchive reads.
 const maxPeek = 64 << 10
 
-// peek looks at the beginning of an archive, so that what is none is refused at once and
-// not when the build's turn has come.
+// checkArchive reads the beginning of an archive, so that an invalid one is refused before its
+// build waits for its turn.
 //
-// NotFound: there is no such archive. Invalid: it is none.
-func (u *uploads) peek(owner, hash string) error {
-	f, done, err := u.use(archiveName{owner, hash})
+// NotFound: there is no such archive. Invalid: it is not an archive.
+func (u *uploadStore) checkArchive(owner, hash string) error {
+	f, done, err := u.openArchive(archiveName{owner, hash})
 	if err != nil {
 		return err
 	}
@@ -212,7 +214,7 @@ func (b *buildFiles) unpackEntry(ctx context.Context, root *os.Root, h *tar.Head
 	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return err
 	}
-	mode := h.FileInfo().Mode().Perm() | 0o600 // for who copies them
+	mode := h.FileInfo().Mode().Perm() | 0o600 // so that the builder can copy them
 	switch h.Typeflag {
 	case tar.TypeDir:
 		return root.MkdirAll(name, mode|0o100)
@@ -228,18 +230,19 @@ func (b *buildFiles) unpackEntry(ctx context.Context, root *os.Root, h *tar.Head
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(reservedWriter{f, b.space}, endedReader{ctx, contents})
+	_, err = io.Copy(reservedWriter{f, b.space}, contextReader{ctx, contents})
 	return errors.Join(err, f.Close())
 }
 
-// endedReader ends with a context: an archive may be a bomb.
-type endedReader struct {
+// contextReader fails when its context ends, which limits the time for archives that expand
+// enormously.
+type contextReader struct {
 	ctx context.Context //nolint:containedctx // of one unpacking
 	r   io.Reader
 }
 
 // Read implements io.Reader.
-func (e endedReader) Read(p []byte) (int, error) {
+func (e contextReader) Read(p []byte) (int, error) {
 	if e.ctx.Err() != nil {
 		return 0, context.Cause(e.ctx)
 	}

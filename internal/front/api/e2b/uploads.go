@@ -21,26 +21,26 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// PathUpload takes the files of a build. What it is asked for is in its query, signed: no
-// key is needed.
+// PathUpload accepts the files of a build. Its query is signed, so it needs no key.
 const PathUpload = "/templates/files"
 
-// The bounds of what clients upload for builds. Of an owner's uploads the oldest goes
-// first, and so does what nobody has used for a day.
+// The limits of uploads for builds. If there is no room, the least recently used uploads of
+// the owner are removed, first those that were not used for a day.
 const (
 	maxUpload  = 1 << 30 // bytes of one, packed
 	maxUploads = 4 << 30 // of all of an owner's
 	uploadTime = time.Hour
 	uploadAge  = 24 * time.Hour
-	// An upload has to bring uploadPiece bytes in each uploadPause.
+	// An upload must deliver uploadPiece bytes in each uploadPause.
 	uploadPiece = 256 << 10
 	uploadPause = 30 * time.Second
-	// maxUploading is how many uploads come at a time, and maxUploadingOf how many of one
-	// owner. Others wait for up to uploadWait, uploadsWaiting of each owner.
+	// maxUploading is how many uploads are received at a time, and maxUploadingOf how many of
+	// one owner. Others wait for up to uploadWait, at most uploadsWaiting of each owner.
 	maxUploading   = 16
 	maxUploadingOf = 4
 	uploadsWaiting = 200
@@ -49,74 +49,76 @@ const (
 
 var filesHashPattern = regexp.MustCompile(`^[0-9a-f]{32,128}$`)
 
-// uploads are files that clients have sent for builds, in a directory of their own: an
-// archive for each owner and hash. All methods may be called concurrently.
-type uploads struct {
+// uploadStore holds files that clients have uploaded for builds, in a directory of its own:
+// one archive for each owner and hash. All methods may be called concurrently.
+type uploadStore struct {
 	dir   string
-	key   []byte            // signs links, which end with the server
+	key   []byte            // signs links, which are valid until the server ends
 	space *diskspace.Budget // of archives, and of what is unpacked
-	slots *fairshare.Pool   // uploads that come
+	slots *fairshare.Pool   // uploads that are being received
 
 	mu       sync.Mutex
 	archives map[archiveName]*archive
-	coming   map[archiveName]*upload
+	coming   map[archiveName]*pendingUpload
 }
 
-// archiveName is whose archive it is, and of what.
+// archiveName names an archive by its owner and hash.
 type archiveName struct{ owner, hash string }
 
-// archive is one that is there.
+// archive is a stored archive.
 type archive struct {
 	space *diskspace.Reservation
 	used  time.Time
 	users int // builds that unpack it
 }
 
-// upload is one that comes, or waits for another one of the same archive.
-type upload struct {
-	turn  chan struct{} // held by the one that comes
+// pendingUpload is an upload that is being received, with others of the same archive that wait
+// for it.
+type pendingUpload struct {
+	turn  chan struct{} // held by the upload that is being received
 	users int
 }
 
-// newUploads returns the uploads in a directory; "" takes none. A nil budget has no
-// bounds.
-func newUploads(dir string, space *diskspace.Budget) *uploads {
+// newUploads returns the store in a directory; "" accepts no uploads. With a nil budget, there
+// are no limits of disk space.
+func newUploads(dir string, space *diskspace.Budget) *uploadStore {
 	if space == nil {
 		space = diskspace.NewBudget(diskspace.Options{Name: "files of builds"})
 	}
-	u := &uploads{
-		dir: dir, key: make([]byte, 32), space: space, archives: make(map[archiveName]*archive), coming: make(map[archiveName]*upload),
+	u := &uploadStore{
+		dir: dir, key: make([]byte, 32), space: space, archives: make(map[archiveName]*archive), coming: make(map[archiveName]*pendingUpload),
 		slots: fairshare.NewPool(fairshare.Options{
 			Name: "uploads at a time", Total: maxUploading, PerOwner: maxUploadingOf, MaxWaiting: uploadsWaiting, Hint: "wait for earlier uploads",
 		}),
 	}
 	_, _ = rand.Read(u.key) // never fails: crypto/rand ends the program instead
 	if dir != "" {
-		u.load()
+		u.loadArchives()
 	}
 	return u
 }
 
 const archiveSuffix = ".tar"
 
-// place is where an owner's archives are.
-func (u *uploads) place(owner string) string {
+// ownerDir returns the directory of an owner's archives.
+func (u *uploadStore) ownerDir(owner string) string {
 	return filepath.Join(u.dir, hex.EncodeToString([]byte(owner)))
 }
 
-func (u *uploads) file(n archiveName) string {
-	return filepath.Join(u.place(n.owner), n.hash+archiveSuffix)
+func (u *uploadStore) archivePath(n archiveName) string {
+	return filepath.Join(u.ownerDir(n.owner), n.hash+archiveSuffix)
 }
 
-// load finds the archives of an earlier server, and removes what else it has left.
-func (u *uploads) load() {
-	places, _ := os.ReadDir(u.dir) // without it there are none
-	for _, p := range places {
+// loadArchives finds the archives of an earlier server process, and removes everything else
+// that it left.
+func (u *uploadStore) loadArchives() {
+	dirs, _ := os.ReadDir(u.dir) // without the directory there are none
+	for _, p := range dirs {
 		dir := filepath.Join(u.dir, p.Name())
 		owner, err := hex.DecodeString(p.Name())
 		files, readErr := os.ReadDir(dir)
 		if err != nil || readErr != nil || !api.IsOwner(string(owner)) {
-			_ = os.RemoveAll(dir) // what stays is in nobody's way
+			_ = os.RemoveAll(dir) // if this fails, the file only takes up space
 			continue
 		}
 		for _, f := range files {
@@ -137,21 +139,21 @@ func (u *uploads) load() {
 	}
 }
 
-// has reports whether an archive is there, which then stays for a while.
-func (u *uploads) has(owner, hash string) bool {
+// hasArchive reports whether an archive exists, and marks it as used.
+func (u *uploadStore) hasArchive(owner, hash string) bool {
 	now := time.Now()
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a := u.archives[archiveName{owner, hash}]
-	if a == nil || os.Chtimes(u.file(archiveName{owner, hash}), now, now) != nil {
+	if a == nil || os.Chtimes(u.archivePath(archiveName{owner, hash}), now, now) != nil {
 		return false
 	}
 	a.used = now
 	return true
 }
 
-// link is the right to send one archive without an API key.
-type link struct {
+// uploadLink is the right to upload one archive without an API key.
+type uploadLink struct {
 	archiveName
 
 	// key is the ID of the API key that asked for the link, which ends with it; "" for a
@@ -161,39 +163,45 @@ type link struct {
 	until string
 }
 
-// sign returns the query of a link.
-func (u *uploads) sign(who api.Principal, hash string, until time.Time) string {
-	l := link{archiveName{who.Owner, hash}, who.KeyID, strconv.FormatInt(until.Unix(), 10)}
+// signLink returns the query of a signed link.
+func (u *uploadStore) signLink(client api.Principal, hash string, until time.Time) string {
+	l := uploadLink{archiveName{client.Owner, hash}, client.KeyID, strconv.FormatInt(until.Unix(), 10)}
 	return "owner=" + base64.RawURLEncoding.EncodeToString([]byte(l.owner)) + "&hash=" + l.hash +
-		"&key=" + base64.RawURLEncoding.EncodeToString([]byte(l.key)) + "&until=" + l.until + "&signature=" + u.signature(l)
+		"&key=" + base64.RawURLEncoding.EncodeToString([]byte(l.key)) + "&until=" + l.until + "&signature=" + u.linkSignature(l)
 }
 
-func (u *uploads) signature(l link) string {
+func (u *uploadStore) linkSignature(l uploadLink) string {
 	mac := hmac.New(sha256.New, u.key)
 	_, _ = mac.Write([]byte(l.owner + "\n" + l.hash + "\n" + l.key + "\n" + l.until)) // never fails
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// check returns the link that a request was made with. Whether its API key still exists is
-// for the caller to check. Unauthenticated.
-func (u *uploads) check(r *http.Request, now time.Time) (link, error) {
+// checkLink returns the link of a request. The caller must check whether its API key still
+// exists. Unauthenticated.
+func (u *uploadStore) checkLink(r *http.Request, now time.Time) (uploadLink, error) {
 	query := r.URL.Query()
 	owner, ownerErr := base64.RawURLEncoding.DecodeString(query.Get("owner"))
 	key, keyErr := base64.RawURLEncoding.DecodeString(query.Get("key"))
-	l := link{archiveName{string(owner), query.Get("hash")}, string(key), query.Get("until")}
-	if ownerErr != nil || keyErr != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(u.signature(l))) {
-		return link{}, sandpit.Errorf(sandpit.Unauthenticated, "invalid signature")
+	l := uploadLink{archiveName{string(owner), query.Get("hash")}, string(key), query.Get("until")}
+	if ownerErr != nil || keyErr != nil || !hmac.Equal([]byte(query.Get("signature")), []byte(u.linkSignature(l))) {
+		return uploadLink{}, sandpit.Errorf(sandpit.Unauthenticated, "invalid signature")
 	}
 	if seconds, err := strconv.ParseInt(l.until, 10, 64); err != nil || now.Unix() > seconds {
-		return link{}, sandpit.Errorf(sandpit.Unauthenticated, "signature is already expired")
+		return uploadLink{}, sandpit.Errorf(sandpit.Unauthenticated, "signature is already expired")
 	}
 	return l, nil
 }
 
-// upload takes an archive, which must come as a whole and be as long as was said. It counts
-// as a request of its owner's, whose link it is.
-func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
-	l, err := s.uploads.check(r, time.Now())
+// uploadHandler receives the files of builds.
+type uploadHandler struct {
+	uploads *uploadStore
+	keys    *api.Keys
+}
+
+// receiveUpload stores an archive, which must be complete and as long as announced. It counts
+// as a request of the owner of the link.
+func (h *uploadHandler) receiveUpload(w http.ResponseWriter, r *http.Request) error {
+	l, err := h.uploads.checkLink(r, time.Now())
 	switch {
 	case err != nil:
 		return err
@@ -203,12 +211,12 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 		return sandpit.Errorf(sandpit.Invalid, "%d bytes, want at most %d", r.ContentLength, maxUpload)
 	}
 	n := l.archiveName
-	attached, release, err := s.o.Keys.Attach(r.Context(), l.key)
+	attached, release, err := h.keys.Attach(r.Context(), l.key)
 	if err != nil {
 		return err
 	}
 	defer release()
-	leave, err := api.EnterAs(r, n.owner)
+	leave, err := api.CountRequest(r, n.owner)
 	if err != nil {
 		return err
 	}
@@ -216,32 +224,33 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) error {
 	waiting, cancel := context.WithTimeoutCause(attached, uploadWait,
 		sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "too many uploads"), "try again later"))
 	defer cancel()
-	// In this order: who waits for another upload of the same archive holds no slot.
-	done, err := s.uploads.enter(waiting, n)
+	// In this order, so that an upload does not hold a slot while it waits for its turn.
+	done, err := h.uploads.waitForTurn(waiting, n)
 	if err != nil {
 		return err
 	}
 	defer done()
-	slot, err := s.uploads.slots.Acquire(waiting, n.owner, 1)
+	slot, err := h.uploads.slots.Acquire(waiting, n.owner, 1)
 	if err != nil {
 		return err
 	}
 	defer slot.Release()
-	body := &paced{
+	body := &pacedReader{
 		ctx: attached, r: http.MaxBytesReader(w, r.Body, r.ContentLength), control: http.NewResponseController(w), end: time.Now().Add(uploadTime),
 	}
-	defer body.stop()
-	interrupt := context.AfterFunc(attached, body.interrupt)
+	defer body.clearDeadline()
+	interrupt := context.AfterFunc(attached, body.interruptRead)
 	defer interrupt()
-	return s.uploads.keep(n, body, r.ContentLength)
+	return h.uploads.storeArchive(n, body, r.ContentLength)
 }
 
-// enter waits until no other upload of an archive comes, and has others wait until done.
-func (u *uploads) enter(ctx context.Context, n archiveName) (done func(), err error) {
+// waitForTurn waits until no other upload of the archive is being received. Others then wait
+// until done is called.
+func (u *uploadStore) waitForTurn(ctx context.Context, n archiveName) (done func(), err error) {
 	u.mu.Lock()
 	one := u.coming[n]
 	if one == nil {
-		one = &upload{turn: make(chan struct{}, 1)}
+		one = &pendingUpload{turn: make(chan struct{}, 1)}
 		u.coming[n] = one
 	}
 	one.users++
@@ -265,23 +274,23 @@ func (u *uploads) enter(ctx context.Context, n archiveName) (done func(), err er
 	}
 }
 
-// paced is a body that has to keep coming, until its context ends.
-type paced struct {
-	ctx     context.Context //nolint:containedctx // of the reading, which is all it is there for
+// pacedReader is a body that must keep arriving, until its context ends.
+type pacedReader struct {
+	ctx     context.Context //nolint:containedctx // of the upload
 	r       io.Reader
 	control *http.ResponseController
 	end     time.Time // when all of it must have come
-	left    int       // of the piece that comes
+	left    int       // of the current piece
 }
 
 // Read implements io.Reader.
-func (p *paced) Read(b []byte) (int, error) {
+func (p *pacedReader) Read(b []byte) (int, error) {
 	if p.left <= 0 {
 		until := time.Now().Add(uploadPause)
 		if until.After(p.end) {
 			until = p.end
 		}
-		_ = p.control.SetReadDeadline(until) // what cannot have one needs none
+		_ = p.control.SetReadDeadline(until) // connections without deadlines need none
 		p.left = uploadPiece
 	}
 	if p.ctx.Err() != nil { // after the deadline was set, which may have replaced that of interrupt
@@ -298,29 +307,29 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// interrupt ends a read that waits.
-func (p *paced) interrupt() { _ = p.control.SetReadDeadline(time.Unix(1, 0)) } // as above
+// interruptRead ends a pending read.
+func (p *pacedReader) interruptRead() { _ = p.control.SetReadDeadline(time.Unix(1, 0)) } // as above
 
-// stop takes the deadline away, which is the connection's.
-func (p *paced) stop() { _ = p.control.SetReadDeadline(time.Time{}) }
+// clearDeadline clears the deadline of the connection.
+func (p *pacedReader) clearDeadline() { _ = p.control.SetReadDeadline(time.Time{}) }
 
-// keep writes an archive down, after others have made room for it.
-func (u *uploads) keep(n archiveName, from io.Reader, size int64) error {
-	dir := u.place(n.owner)
+// storeArchive stores an archive, after it has removed others to make room.
+func (u *uploadStore) storeArchive(n archiveName, from io.Reader, size int64) error {
+	dir := u.ownerDir(n.owner)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
+		return sandpit.Errorf(sandpit.CodeOf(err), "store files: %w", err)
 	}
 	space, err := u.makeRoom(n.owner, size)
 	if err != nil {
 		return err
 	}
-	if err := u.write(n, from, size, space); err != nil {
+	if err := u.writeArchive(n, from, size, space); err != nil {
 		space.Release()
 		return err
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if old := u.archives[n]; old != nil { // its file has been replaced
+	if old := u.archives[n]; old != nil { // its file was replaced
 		old.space.Release()
 		u.archives[n] = &archive{space: space, used: time.Now(), users: old.users}
 		return nil
@@ -329,26 +338,26 @@ func (u *uploads) keep(n archiveName, from io.Reader, size int64) error {
 	return nil
 }
 
-func (u *uploads) write(n archiveName, from io.Reader, size int64, space *diskspace.Reservation) error {
-	f, err := os.CreateTemp(u.place(n.owner), "part-")
+func (u *uploadStore) writeArchive(n archiveName, from io.Reader, size int64, space *diskspace.Reservation) error {
+	f, err := atomicfile.New(u.archivePath(n), 0o600, atomicfile.Pattern("part-*"))
 	if err != nil {
-		return sandpit.Errorf(sandpit.CodeOf(err), "keep files: %w", err)
+		return sandpit.Errorf(sandpit.CodeOf(err), "store files: %w", err)
 	}
 	written, err := io.Copy(reservedWriter{f, space}, from)
 	if err == nil && written != size {
 		err = sandpit.Errorf(sandpit.Invalid, "received %d of %d bytes", written, size)
 	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), u.file(n))
+	if err == nil {
+		err = f.Rename()
 	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
+	if err = errors.Join(err, f.Discard()); err != nil {
+		return err
 	}
 	space.Settle(size)
 	return nil
 }
 
-// reservedWriter writes what there is room for.
+// reservedWriter writes within a reservation of disk space.
 type reservedWriter struct {
 	io.Writer
 
@@ -363,16 +372,16 @@ func (w reservedWriter) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// makeRoom reserves room for an archive of an owner. What is old goes, and then the oldest
-// of the owner's until there is room.
+// makeRoom reserves disk space for an archive of an owner. It removes the owner's old archives
+// first, and then the least recently used ones until there is room.
 //
-// Exhausted: there is none all the same.
-func (u *uploads) makeRoom(owner string, size int64) (*diskspace.Reservation, error) {
+// Exhausted: there is not enough room.
+func (u *uploadStore) makeRoom(owner string, size int64) (*diskspace.Reservation, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for n, a := range u.archives {
 		if n.owner == owner && a.users == 0 && time.Since(a.used) >= uploadAge {
-			u.remove(n)
+			u.removeArchive(n)
 		}
 	}
 	for {
@@ -387,12 +396,12 @@ func (u *uploads) makeRoom(owner string, size int64) (*diskspace.Reservation, er
 		if !found {
 			return nil, err
 		}
-		u.remove(oldest)
+		u.removeArchive(oldest)
 	}
 }
 
 // sizeOf returns how many bytes an owner's archives have. The lock is held.
-func (u *uploads) sizeOf(owner string) (size int64) {
+func (u *uploadStore) sizeOf(owner string) (size int64) {
 	for n, a := range u.archives {
 		if n.owner == owner {
 			size += a.space.Bytes()
@@ -401,9 +410,8 @@ func (u *uploads) sizeOf(owner string) (size int64) {
 	return size
 }
 
-// oldestOf returns the archive of an owner that nobody has used for longest. The lock is
-// held.
-func (u *uploads) oldestOf(owner string) (oldest archiveName, found bool) {
+// oldestOf returns the least recently used archive of an owner. The lock is held.
+func (u *uploadStore) oldestOf(owner string) (oldest archiveName, found bool) {
 	for n, a := range u.archives {
 		if n.owner == owner && a.users == 0 && (!found || a.used.Before(u.archives[oldest].used)) {
 			oldest, found = n, true
@@ -412,10 +420,10 @@ func (u *uploads) oldestOf(owner string) (oldest archiveName, found bool) {
 	return oldest, found
 }
 
-// remove forgets an archive. The lock is held.
-func (u *uploads) remove(n archiveName) {
-	if err := os.Remove(u.file(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return // it takes room, and counts
+// removeArchive removes an archive. The lock is held.
+func (u *uploadStore) removeArchive(n archiveName) {
+	if err := os.Remove(u.archivePath(n)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return // it still takes up space
 	}
 	u.archives[n].space.Release()
 	delete(u.archives, n)

@@ -61,23 +61,23 @@ func zipped(tb testing.TB, b []byte) []byte {
 const someHash = "0123456789abcdef0123456789abcdef"
 
 // kept is what there is with one archive.
-func kept(tb testing.TB, archive []byte) *uploads {
+func kept(tb testing.TB, archive []byte) *uploadStore {
 	tb.Helper()
 	u := newUploads(tb.TempDir(), nil)
-	if err := u.keep(archiveName{"ann", someHash}, bytes.NewReader(archive), int64(len(archive))); err != nil {
+	if err := u.storeArchive(archiveName{"ann", someHash}, bytes.NewReader(archive), int64(len(archive))); err != nil {
 		tb.Fatal(err)
 	}
 	return u
 }
 
 // unpack unpacks an archive as a build of an owner does.
-func (u *uploads) unpack(ctx context.Context, owner, hash, dir string) error {
+func (u *uploadStore) unpack(ctx context.Context, owner, hash, dir string) error {
 	b, err := u.openFiles(owner)
 	if err != nil {
 		return err
 	}
-	defer b.close()
-	return b.unpack(ctx, hash, dir)
+	defer b.removeAll()
+	return b.unpackArchive(ctx, hash, dir)
 }
 
 // TestUnpack has archives be unpacked where they are to be, and nothing of them elsewhere.
@@ -131,10 +131,10 @@ func TestKeep(t *testing.T) {
 	space := diskspace.NewBudget(diskspace.Options{Name: "files", PerOwner: 10, Total: 25})
 	u := newUploads(dir, space)
 	keep := func(owner, hash, text string) error {
-		return u.keep(archiveName{owner, hash}, strings.NewReader(text), 5)
+		return u.storeArchive(archiveName{owner, hash}, strings.NewReader(text), 5)
 	}
 	hash := func(c string) string { return strings.Repeat(c, 32) }
-	if err := keep("ann", hash("a"), "1234"); sandpit.CodeOf(err) != sandpit.Invalid || u.has("ann", hash("a")) {
+	if err := keep("ann", hash("a"), "1234"); sandpit.CodeOf(err) != sandpit.Invalid || u.hasArchive("ann", hash("a")) {
 		t.Errorf("what is too short: %v", err)
 	}
 	if own, all := space.Reserved("ann"); own != 0 || all != 0 {
@@ -145,7 +145,7 @@ func TestKeep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if u.has("ann", hash("a")) || !u.has("ann", hash("b")) || !u.has("ann", hash("c")) {
+	if u.hasArchive("ann", hash("a")) || !u.hasArchive("ann", hash("b")) || !u.hasArchive("ann", hash("c")) {
 		t.Error("not the oldest went")
 	}
 	if err := keep("ann", hash("c"), "54321"); err != nil {
@@ -154,7 +154,7 @@ func TestKeep(t *testing.T) {
 	if own, _ := space.Reserved("ann"); own > 10 {
 		t.Errorf("%d bytes are reserved", own)
 	}
-	f, done, err := u.use(archiveName{"ann", hash("c")})
+	f, done, err := u.openArchive(archiveName{"ann", hash("c")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestKeep(t *testing.T) {
 		t.Errorf("%q, %v", text, err)
 	}
 	for _, h := range []string{"d", "e"} {
-		if err := keep("ann", hash(h), "12345"); err != nil || !u.has("ann", hash("c")) {
+		if err := keep("ann", hash(h), "12345"); err != nil || !u.hasArchive("ann", hash("c")) {
 			t.Errorf("an archive that is in use went: %v", err)
 		}
 	}
@@ -176,7 +176,7 @@ func TestKeep(t *testing.T) {
 		t.Errorf("all have %d bytes", all)
 	}
 	// The next server knows what is there, and removes what it does not.
-	if err := os.WriteFile(filepath.Join(u.place("ann"), "part-1"), []byte("x"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(u.ownerDir("ann"), "part-1"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "build-1"), 0o700); err != nil {
@@ -184,10 +184,10 @@ func TestKeep(t *testing.T) {
 	}
 	again := diskspace.NewBudget(diskspace.Options{Name: "files", PerOwner: 10, Total: 25})
 	u = newUploads(dir, again)
-	if own, all := again.Reserved("ann"); own != 10 || all < 20 || !u.has("ann", hash("c")) {
+	if own, all := again.Reserved("ann"); own != 10 || all < 20 || !u.hasArchive("ann", hash("c")) {
 		t.Errorf("after a restart ann has %d of %d bytes", own, all)
 	}
-	if left, err := os.ReadDir(u.place("ann")); err != nil || len(left) != 2 {
+	if left, err := os.ReadDir(u.ownerDir("ann")); err != nil || len(left) != 2 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "build-1")); err == nil {
@@ -197,7 +197,7 @@ func TestKeep(t *testing.T) {
 		a.used = time.Now().Add(-2 * uploadAge)
 		u.archives[n] = a
 	}
-	if err := keep("ann", hash("f"), "12345"); err != nil || u.has("ann", hash("c")) || !u.has("ann", hash("f")) {
+	if err := keep("ann", hash("f"), "12345"); err != nil || u.hasArchive("ann", hash("c")) || !u.hasArchive("ann", hash("f")) {
 		t.Errorf("what is old is to go: %v", err)
 	}
 }
@@ -208,17 +208,17 @@ func TestUploadsOfOneArchive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := newUploads("", nil)
 		n := archiveName{"ann", someHash}
-		done, err := u.enter(t.Context(), n)
+		done, err := u.waitForTurn(t.Context(), n)
 		if err != nil {
 			t.Fatal(err)
 		}
 		late, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := u.enter(late, n); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := u.waitForTurn(late, n); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a second one at a time: %v", err)
 		}
 		var second func()
-		go func() { second, _ = u.enter(t.Context(), n) }()
+		go func() { second, _ = u.waitForTurn(t.Context(), n) }()
 		synctest.Wait()
 		done()
 		synctest.Wait()
@@ -251,7 +251,7 @@ func TestBuildUnpacksOnce(t *testing.T) {
 		return zipped(t, b.Bytes())
 	}
 	for hash, archive := range map[string][]byte{someHash: zeros(300_000), other: zeros(2 << 20)} {
-		if err := u.keep(archiveName{"ann", hash}, bytes.NewReader(archive), int64(len(archive))); err != nil {
+		if err := u.storeArchive(archiveName{"ann", hash}, bytes.NewReader(archive), int64(len(archive))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -260,7 +260,7 @@ func TestBuildUnpacksOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		dir, err := b.place(t.Context(), someHash)
+		dir, err := b.unpackOnce(t.Context(), someHash)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,10 +271,10 @@ func TestBuildUnpacksOnce(t *testing.T) {
 	if own, _ := space.Reserved("ann"); own < 300_000 || own > 1<<20 {
 		t.Errorf("%d bytes are reserved", own)
 	}
-	if _, err := b.place(t.Context(), other); sandpit.CodeOf(err) != sandpit.Exhausted {
+	if _, err := b.unpackOnce(t.Context(), other); sandpit.CodeOf(err) != sandpit.Exhausted {
 		t.Errorf("more than the owner may have: %v, want Exhausted", err)
 	}
-	b.close()
+	b.removeAll()
 	if own, _ := space.Reserved("ann"); own > 10_000 {
 		t.Errorf("%d bytes are reserved after the build", own)
 	}
@@ -282,9 +282,9 @@ func TestBuildUnpacksOnce(t *testing.T) {
 	if b, err = u.openFiles("bob"); err != nil {
 		t.Fatal(err)
 	}
-	defer b.close()
+	defer b.removeAll()
 	cancel(sandpit.Errorf(sandpit.Canceled, "given up"))
-	if _, err := b.place(ctx, someHash); sandpit.CodeOf(err) != sandpit.NotFound {
+	if _, err := b.unpackOnce(ctx, someHash); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("bob unpacks ann's files: %v", err)
 	}
 }
@@ -294,16 +294,16 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	u, now := newUploads(t.TempDir(), nil), time.Now()
 	ann := api.Principal{Owner: "ann", KeyID: "key"}
-	good := u.sign(ann, someHash, now.Add(time.Hour))
+	good := u.signLink(ann, someHash, now.Add(time.Hour))
 	for query, want := range map[string]bool{
 		good: true, "": false, strings.Replace(good, someHash, strings.Repeat("b", 32), 1): false,
-		u.sign(ann, someHash, now.Add(-2*time.Second)):               false,
-		newUploads("", nil).sign(ann, someHash, now.Add(time.Hour)):  false,
-		strings.Replace(good, "owner=", "owner=Ym9i&was=", 1):        false,
-		strings.Replace(good, "key=", "key=&was=", 1):                false,
-		strings.Replace(good, "until=", "until=99999999999&was=", 1): false,
+		u.signLink(ann, someHash, now.Add(-2*time.Second)):              false,
+		newUploads("", nil).signLink(ann, someHash, now.Add(time.Hour)): false,
+		strings.Replace(good, "owner=", "owner=Ym9i&was=", 1):           false,
+		strings.Replace(good, "key=", "key=&was=", 1):                   false,
+		strings.Replace(good, "until=", "until=99999999999&was=", 1):    false,
 	} {
-		l, err := u.check(httptest.NewRequestWithContext(t.Context(), http.MethodPut, PathUpload+"?"+query, nil), now)
+		l, err := u.checkLink(httptest.NewRequestWithContext(t.Context(), http.MethodPut, PathUpload+"?"+query, nil), now)
 		if ok := err == nil; ok != want || ok && (l.archiveName != (archiveName{"ann", someHash}) || l.key != "key") {
 			t.Errorf("%s: %v %v", query, l, err)
 		}
@@ -348,11 +348,11 @@ func TestPeek(t *testing.T) {
 		{"a broken gzip", []byte("\x1f\x8bxxxxxxxxxxxx"), sandpit.Invalid},
 		{"no archive in gzip", zipped(t, []byte(strings.Repeat("no archive", 100))), sandpit.Invalid},
 	} {
-		if err := kept(t, test.archive).peek("ann", someHash); err != nil && sandpit.CodeOf(err) != test.want || err == nil && test.want != "" {
+		if err := kept(t, test.archive).checkArchive("ann", someHash); err != nil && sandpit.CodeOf(err) != test.want || err == nil && test.want != "" {
 			t.Errorf("%s: %v, want %q", test.name, err, test.want)
 		}
 	}
-	if err := kept(t, plain).peek("bob", someHash); sandpit.CodeOf(err) != sandpit.NotFound {
+	if err := kept(t, plain).checkArchive("bob", someHash); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("another owner's: %v, want NotFound", err)
 	}
 }

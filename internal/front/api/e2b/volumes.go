@@ -16,30 +16,36 @@ type volume struct {
 	Name string     `json:"name"`
 }
 
-// volumeToken stands for the token of a volume, which clients want to have. It opens
-// nothing: the calls for the files of volumes are missing.
+// volumeToken is the token of volumes, which clients expect. It opens nothing: sandpit does
+// not have the calls for files of volumes.
 const volumeToken = "unsupported"
 
-// openVolume is one as it is told to who may use it.
-type openVolume struct {
+// volumeHandlers serve volumes.
+type volumeHandlers struct {
+	manager   *manager.Manager
+	describer *describer
+}
+
+// volumeWithToken is a volume as clients that may use it get it.
+type volumeWithToken struct {
 	volume
 
 	Token  string  `json:"token"`
 	Domain *string `json:"domain"`
 }
 
-func (s *Server) open(v volume) openVolume {
-	return openVolume{v, volumeToken, s.domain()}
+func (h *volumeHandlers) openVolume(v volume) volumeWithToken {
+	return volumeWithToken{v, volumeToken, h.describer.domainName()}
 }
 
-// volumeMount is a volume in a sandbox.
+// volumeMount is a mount of a volume in a sandbox.
 type volumeMount struct {
 	Name string `json:"name"`
 	Path string `json:"path"`
 }
 
-// mounts are those of a sandbox that is to be made.
-func mounts(asked []volumeMount) []sandpit.Mount {
+// toMounts converts the mounts of a new sandbox.
+func toMounts(asked []volumeMount) []sandpit.Mount {
 	var all []sandpit.Mount
 	for _, m := range asked {
 		all = append(all, sandpit.Mount{Volume: m.Name, Target: m.Path})
@@ -47,7 +53,7 @@ func mounts(asked []volumeMount) []sandpit.Mount {
 	return all
 }
 
-// volumeMounts are the volumes of a sandbox.
+// volumeMounts returns the mounts of a sandbox's volumes.
 func volumeMounts(b sandpit.Sandbox) []volumeMount {
 	all := []volumeMount{}
 	for _, m := range b.Spec.Mounts {
@@ -58,9 +64,9 @@ func volumeMounts(b sandpit.Sandbox) []volumeMount {
 	return all
 }
 
-// volumes returns the volumes of an owner, of which there are few.
-func (s *Server) volumes(ctx context.Context, owner string) ([]volume, error) {
-	list, ids, err := s.o.Manager.Volumes(ctx, store.VolumeFilter{Owner: owner})
+// ownVolumes returns all volumes of an owner.
+func (h *volumeHandlers) ownVolumes(ctx context.Context, owner string) ([]volume, error) {
+	list, ids, err := h.manager.Volumes().List(ctx, store.VolumeFilter{Owner: owner})
 	all := make([]volume, len(list))
 	for i, v := range list {
 		all[i] = volume{ids[i], v.Name}
@@ -68,9 +74,9 @@ func (s *Server) volumes(ctx context.Context, owner string) ([]volume, error) {
 	return all, err
 }
 
-// findVolume returns the volume that the path names by its ID. NotFound.
-func (s *Server) findVolume(c *call) (volume, error) {
-	all, err := s.volumes(c.r.Context(), c.who.Owner)
+// findVolume returns the volume whose ID is in the path. NotFound.
+func (h *volumeHandlers) findVolume(c *call) (volume, error) {
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	if err != nil {
 		return volume{}, err
 	}
@@ -82,41 +88,41 @@ func (s *Server) findVolume(c *call) (volume, error) {
 	return all[i], nil
 }
 
-func (s *Server) listVolumes(c *call) (int, any, error) {
-	all, err := s.volumes(c.r.Context(), c.who.Owner)
+func (h *volumeHandlers) listVolumes(c *call) (int, any, error) {
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	return http.StatusOK, all, err
 }
 
-func (s *Server) getVolume(c *call) (int, any, error) {
-	v, err := s.findVolume(c)
-	return http.StatusOK, s.open(v), err
+func (h *volumeHandlers) getVolume(c *call) (int, any, error) {
+	v, err := h.findVolume(c)
+	return http.StatusOK, h.openVolume(v), err
 }
 
-func (s *Server) createVolume(c *call) (int, any, error) {
+func (h *volumeHandlers) createVolume(c *call) (int, any, error) {
 	var in struct {
 		Name string `json:"name"`
 	}
-	if err := c.read(&in); err != nil {
+	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
-	if _, err := s.o.Manager.CreateVolume(c.r.Context(), manager.VolumeRequest{Owner: c.who.Owner, Name: in.Name}); err != nil {
+	if _, err := h.manager.Volumes().Create(c.r.Context(), manager.VolumeRequest{Owner: c.client.Owner, Name: in.Name}); err != nil {
 		return 0, nil, err
 	}
-	all, err := s.volumes(c.r.Context(), c.who.Owner)
+	all, err := h.ownVolumes(c.r.Context(), c.client.Owner)
 	if err != nil {
 		return 0, nil, err
 	}
 	i := slices.IndexFunc(all, func(v volume) bool { return v.Name == in.Name })
 	if i < 0 {
-		return 0, nil, sandpit.Errorf(sandpit.Gone, "volume %s is deleted already", in.Name)
+		return 0, nil, sandpit.Errorf(sandpit.Gone, "volume %s was deleted", in.Name)
 	}
-	return http.StatusCreated, s.open(all[i]), nil
+	return http.StatusCreated, h.openVolume(all[i]), nil
 }
 
-func (s *Server) deleteVolume(c *call) (int, any, error) {
-	v, err := s.findVolume(c)
+func (h *volumeHandlers) deleteVolume(c *call) (int, any, error) {
+	v, err := h.findVolume(c)
 	if err != nil {
 		return 0, nil, err
 	}
-	return http.StatusNoContent, nil, s.o.Manager.DeleteVolume(c.r.Context(), c.who.Owner, v.Name)
+	return http.StatusNoContent, nil, h.manager.Volumes().Delete(c.r.Context(), c.client.Owner, v.Name)
 }

@@ -24,9 +24,9 @@ const (
 	// label marks the sandboxes of sessions, so that they are found after a crash. Its value
 	// is the sandbox's own ID: copies, which have it too, are not a session's. Until that is
 	// known it is nameless.
-	label, nameless = "sandpit.mcp", "new"
-	// spare is how much longer a sandbox may be idle than its session, which removes it.
-	spare = 5 * time.Minute
+	label, unsetLabel = "sandpit.mcp", "new"
+	// idleMargin is how much longer a sandbox may be idle than its session, which removes it.
+	idleMargin = 5 * time.Minute
 	// headerPrefix is what the headers begin with that say the same as the query.
 	headerPrefix = "Sandpit-"
 )
@@ -40,9 +40,9 @@ type choice struct {
 	idle     time.Duration
 }
 
-// choiceOf reads what the request that begins a session says: in its query, such as
+// parseChoice reads what the request that begins a session says: in its query, such as
 // /mcp?template=node&tools=file,shell, or in headers, such as Sandpit-Template.
-func choiceOf(r *http.Request) (choice, error) {
+func parseChoice(r *http.Request) (choice, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return choice{}, sandpit.Errorf(sandpit.Invalid, "the query of the URL is none")
@@ -86,12 +86,12 @@ func choiceOf(r *http.Request) (choice, error) {
 	return c, nil
 }
 
-// create asks for the sandbox.
-func (c choice) create() wire.Create {
+// toCreate asks for the sandbox.
+func (c choice) toCreate() wire.Create {
 	w := wire.Create{
 		Provider: c.provider,
-		Spec:     sandpit.Spec{Image: c.image, Labels: map[string]string{label: nameless}},
-		Policy:   wire.Policy{IdleTimeout: (c.idle + spare).Seconds(), IdleAction: sandpit.ActionKill},
+		Spec:     sandpit.Spec{Image: c.image, Labels: map[string]string{label: unsetLabel}},
+		Policy:   wire.Policy{IdleTimeout: (c.idle + idleMargin).Seconds(), IdleAction: sandpit.ActionKill},
 	}
 	if c.network != nil {
 		w.Spec.Network.Online, w.Offline = *c.network, !*c.network
@@ -99,11 +99,11 @@ func (c choice) create() wire.Create {
 	return w
 }
 
-// opener returns what makes the sandbox of a session.
-func (s *Server) opener(who api.Principal, c choice) func(context.Context) (mcp.Place, error) {
+// newOpener returns what makes the sandbox of a session.
+func (s *Server) newOpener(client api.Principal, c choice) func(context.Context) (mcp.Place, error) {
 	return func(ctx context.Context) (mcp.Place, error) {
-		ctx = api.WithPrincipal(ctx, who)
-		r, err := s.o.Request(ctx, who, c.create())
+		ctx = api.WithPrincipal(ctx, client)
+		r, err := s.o.Request(ctx, client, c.toCreate())
 		if err != nil {
 			return mcp.Place{}, err
 		}
@@ -116,20 +116,20 @@ func (s *Server) opener(who api.Principal, c choice) func(context.Context) (mcp.
 		}
 		return mcp.Place{
 			ID: made.ID, User: made.Spec.User,
-			Hold:    func(ctx context.Context) (mcp.Held, error) { return held(s.o.Manager.Wake(ctx, made.ID)) },
+			Hold:    func(ctx context.Context) (mcp.Held, error) { return toHeld(s.o.Manager.Wake(ctx, made.ID)) },
 			Close:   func(ctx context.Context) error { return s.o.Manager.Delete(ctx, made.ID) },
-			Preview: s.previews(who, made.ID),
+			Preview: s.newPreview(client, made.ID),
 		}, nil
 	}
 }
 
-// previews returns what tells where the ports of a sandbox are seen; nil if they are not.
-func (s *Server) previews(who api.Principal, id sandpit.ID) func(context.Context, int) (string, error) {
+// newPreview returns what tells where the ports of a sandbox are seen; nil if they are not.
+func (s *Server) newPreview(client api.Principal, id sandpit.ID) func(context.Context, int) (string, error) {
 	if s.o.Preview == nil {
 		return nil
 	}
 	return func(ctx context.Context, port int) (string, error) {
-		u, err := s.o.Preview(api.WithPrincipal(ctx, who), id, port, 0)
+		u, err := s.o.Preview(api.WithPrincipal(ctx, client), id, port, 0)
 		if err != nil {
 			return "", err
 		}
@@ -141,8 +141,8 @@ func (s *Server) previews(who api.Principal, id sandpit.ID) func(context.Context
 	}
 }
 
-// held keeps a nil pointer from becoming something.
-func held(h *manager.Handle, err error) (mcp.Held, error) {
+// toHeld keeps a nil pointer from becoming something.
+func toHeld(h *manager.Handle, err error) (mcp.Held, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -150,9 +150,9 @@ func held(h *manager.Handle, err error) (mcp.Held, error) {
 }
 
 const (
-	// maxChoices is how many words a choice may have whose registry is kept, and
-	// mostRegistries how many registries are kept.
-	maxChoices, mostRegistries = 16, 64
+	// maxCachedWords is how many words a choice may have whose registry is kept, and
+	// maxRegistries how many registries are kept.
+	maxCachedWords, maxRegistries = 16, 64
 )
 
 // registries are the tools of each choice that was made a short while ago.
@@ -161,8 +161,8 @@ type registries struct {
 	made map[string]*tool.Registry
 }
 
-// of returns the tools that some words choose. Invalid: a word chooses nothing.
-func (r *registries) of(words []string) (*tool.Registry, error) {
+// chooseTools returns the tools that some words choose. Invalid: a word chooses nothing.
+func (r *registries) chooseTools(words []string) (*tool.Registry, error) {
 	key := strings.Join(slices.Compact(slices.Sorted(slices.Values(words))), ",")
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -170,10 +170,10 @@ func (r *registries) of(words []string) (*tool.Registry, error) {
 		return tools, nil
 	}
 	tools, err := tool.Choose(nil, words...)
-	if err != nil || len(words) > maxChoices {
+	if err != nil || len(words) > maxCachedWords {
 		return tools, err
 	}
-	if r.made == nil || len(r.made) >= mostRegistries {
+	if r.made == nil || len(r.made) >= maxRegistries {
 		r.made = make(map[string]*tool.Registry)
 	}
 	r.made[key] = tools

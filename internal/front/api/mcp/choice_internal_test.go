@@ -24,13 +24,13 @@ func FuzzChoice(f *testing.F) {
 		if network != "" {
 			r.Header["Sandpit-Network"] = []string{network}
 		}
-		c, err := choiceOf(r)
+		c, err := parseChoice(r)
 		if err != nil {
 			return
 		}
 		c.idle = time.Minute
-		w := c.create()
-		if w.Spec.Labels[label] != nameless || w.Policy.IdleTimeout <= c.idle.Seconds() || w.Spec.Network.Online && w.Offline {
+		w := c.toCreate()
+		if w.Spec.Labels[label] != unsetLabel || w.Policy.IdleTimeout <= c.idle.Seconds() || w.Spec.Network.Online && w.Offline {
 			t.Errorf("%q, %q, %q: %+v", query, image, network, w)
 		}
 		if image != "" && string(w.Spec.Image) != image {
@@ -49,7 +49,7 @@ func FuzzHello(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		// Escapes may spell the word in other ways, which must not be taken for less.
-		if saysHello(body) && !strings.Contains(string(body), "initialize") && !strings.Contains(string(body), `\u`) {
+		if isInitialize(body) && !strings.Contains(string(body), "initialize") && !strings.Contains(string(body), `\u`) {
 			t.Errorf("%q says hello", body)
 		}
 	})
@@ -62,7 +62,7 @@ func TestHello(t *testing.T) {
 		`{"method":"initialize"}`: true, `[{"method":"ping"},{"method":"initialize"}]`: true, `{"method":"\u0069nitialize"}`: true,
 		`{"method":"ping"}`: false, `[]`: false, `null`: false, ``: false, `{"method":1}`: false, `"initialize"`: false,
 	} {
-		if got := saysHello([]byte(body)); got != want {
+		if got := isInitialize([]byte(body)); got != want {
 			t.Errorf("%s: %v, want %v", body, got, want)
 		}
 	}
@@ -72,14 +72,14 @@ func TestHello(t *testing.T) {
 func TestRegistries(t *testing.T) {
 	t.Parallel()
 	var r registries
-	one, err := r.of([]string{"shell", "file"})
+	one, err := r.chooseTools([]string{"shell", "file"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if other, err := r.of([]string{"file", "shell", "file"}); err != nil || other != one {
+	if other, err := r.chooseTools([]string{"file", "shell", "file"}); err != nil || other != one {
 		t.Errorf("%v, %v: want the same", other, err)
 	}
-	if _, err := r.of([]string{"none"}); err == nil || len(r.made) != 1 {
+	if _, err := r.chooseTools([]string{"none"}); err == nil || len(r.made) != 1 {
 		t.Errorf("%v, and %d are kept: want an error", err, len(r.made))
 	}
 }

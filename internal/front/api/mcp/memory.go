@@ -28,9 +28,9 @@ type sharedAccount struct {
 	users int
 }
 
-// open puts the account of a request into its header. The caller calls done when it was
+// openAccount puts the account of a request into its header. The caller calls done when it was
 // answered.
-func (m *callMemory) open(h http.Header, account *memory.Account) (done func()) {
+func (m *callMemory) openAccount(h http.Header, account *memory.Account) (done func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.requests == nil {
@@ -40,12 +40,12 @@ func (m *callMemory) open(h http.Header, account *memory.Account) (done func()) 
 	number := strconv.FormatUint(m.last, 10)
 	h.Set(headerCall, number)
 	m.requests[number] = &sharedAccount{account, 1}
-	return func() { m.leave(number) }
+	return func() { m.releaseAccount(number) }
 }
 
-// join returns the account of the request with a header, or one that is opened if its
+// joinAccount returns the account of the request with a header, or one that is opened if its
 // client has gone before the call began. The caller calls done when it needs it no more.
-func (m *callMemory) join(h http.Header, open func() *memory.Account) (account *memory.Account, done func()) {
+func (m *callMemory) joinAccount(h http.Header, open func() *memory.Account) (account *memory.Account, done func()) {
 	number := h.Get(headerCall)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,10 +55,10 @@ func (m *callMemory) join(h http.Header, open func() *memory.Account) (account *
 		return account, account.Close
 	}
 	shared.users++
-	return shared.Account, sync.OnceFunc(func() { m.leave(number) })
+	return shared.Account, sync.OnceFunc(func() { m.releaseAccount(number) })
 }
 
-func (m *callMemory) leave(number string) {
+func (m *callMemory) releaseAccount(number string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	shared := m.requests[number]

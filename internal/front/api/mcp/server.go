@@ -66,8 +66,8 @@ type Options struct {
 // message, and as the input of a tool on its way through the schema.
 const bodyCost = 7
 
-// answerLimit is how long a client may take to read a part of an answer.
-const answerLimit = 30 * time.Second
+// writeTimeout is how long a client may take to read a part of an answer.
+const writeTimeout = 30 * time.Second
 
 // Server has the sessions. All methods may be called concurrently.
 type Server struct {
@@ -87,9 +87,9 @@ type Server struct {
 type session struct {
 	*mcp.Session
 
-	who api.Principal
-	// over is closed when its sandbox is gone.
-	over chan struct{}
+	client api.Principal
+	// ended is closed when its sandbox is gone.
+	ended chan struct{}
 }
 
 // CheckTools refuses Options.Tools that choose nothing. Invalid.
@@ -140,7 +140,7 @@ func (s *Server) Register(mux api.Router) {
 	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		for _, path := range []string{Path, Path + "/{$}"} { // some clients add a slash
 			mux.HandleFunc(method+" "+path, func(w http.ResponseWriter, r *http.Request) {
-				if err := s.serve(w, r); err != nil {
+				if err := s.serveRequest(w, r); err != nil {
 					api.WriteError(w, r, err)
 				}
 			})
@@ -148,36 +148,36 @@ func (s *Server) Register(mux api.Router) {
 	}
 }
 
-// serve answers a request. An error is one that is to be told.
-func (s *Server) serve(w http.ResponseWriter, r *http.Request) error {
-	who, err := api.PrincipalOf(r.Context())
+// serveRequest answers a request. An error is one that is to be told.
+func (s *Server) serveRequest(w http.ResponseWriter, r *http.Request) error {
+	client, err := api.PrincipalOf(r.Context())
 	if err != nil {
 		return err
 	}
 	if err := s.checkOrigin(r); err != nil {
 		return err
 	}
-	body, err := api.Whole(w, r, mcp.MaxMessage, bodyCost)
+	body, err := api.ReadBody(w, r, mcp.MaxMessage, bodyCost)
 	if err != nil {
 		return err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	w = &unhurried{w}
-	defer s.calls.open(r.Header, s.o.Memory.OpenRequest(who.Owner))()
+	w = &deadlineWriter{w}
+	defer s.calls.openAccount(r.Header, s.o.Memory.OpenRequest(client.Owner))()
 	id := r.Header.Get(mcp.HeaderSession)
 	if id == "" {
 		if r.Method == http.MethodPost {
-			return s.begin(w, r, who, saysHello(body))
+			return s.beginSession(w, r, client, isInitialize(body))
 		}
 		return sandpit.Errorf(sandpit.Invalid, "the header %s is missing", mcp.HeaderSession)
 	}
-	one, err := s.find(id, who)
+	one, err := s.findSession(id, client)
 	if err != nil {
 		return err
 	}
 	switch r.Method {
 	case http.MethodDelete:
-		return one.end(w, r)
+		return one.endSession(w, r)
 	case http.MethodGet:
 		ctx, stop := untilDraining(r.Context())
 		defer stop()
@@ -198,41 +198,41 @@ func (s *Server) checkOrigin(r *http.Request) error {
 	return nil
 }
 
-// find returns a session of whoever asks. NotFound, also for one of others.
-func (s *Server) find(id string, who api.Principal) (*session, error) {
+// findSession returns a session of whoever asks. NotFound, also for one of others.
+func (s *Server) findSession(id string, client api.Principal) (*session, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	one := s.sessions[id]
-	if one == nil || one.who.Owner != who.Owner || one.who.KeyID != who.KeyID {
+	if one == nil || one.client.Owner != client.Owner || one.client.KeyID != client.KeyID {
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is no session %.64q, or it has ended", id), "begin a new one")
 	}
 	return one, nil
 }
 
-// begin answers a request outside of a session, which begins one if it says hello. Others
+// beginSession answers a request outside of a session, which begins one if it says hello. Others
 // are questions about the server, or mistakes.
-func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal, hello bool) error {
-	wanted, err := choiceOf(r)
+func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, client api.Principal, hello bool) error {
+	wanted, err := parseChoice(r)
 	if err != nil {
 		return err
 	}
 	wanted.idle = s.o.Idle
-	if err := s.check(r.Context(), who, wanted); err != nil {
+	if err := s.checkChoice(r.Context(), client, wanted); err != nil {
 		return err // sooner than with the first call
 	}
 	if len(wanted.tools) == 0 {
 		wanted.tools = s.o.Tools
 	}
-	tools, err := s.tools.of(wanted.tools)
+	tools, err := s.tools.chooseTools(wanted.tools)
 	if err != nil {
 		return err
 	}
 	id := rand.Text()
-	one := &session{who: who, over: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
-		Tools: tools.Audited(s.auditor(who)).WithCommandTimeout(s.o.CommandTimeout), Version: s.o.Version, Open: s.opener(who, wanted),
-		Memory: func() *memory.Account { return s.o.Memory.OpenSession(who.Owner) },
+	one := &session{client: client, ended: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
+		Tools: tools.Audited(s.newAuditor(client)).WithCommandTimeout(s.o.CommandTimeout), Version: s.o.Version, Open: s.newOpener(client, wanted),
+		Memory: func() *memory.Account { return s.o.Memory.OpenSession(client.Owner) },
 		CallMemory: func(h http.Header) (*memory.Account, func()) {
-			return s.calls.join(h, func() *memory.Account { return s.o.Memory.OpenRequest(who.Owner) })
+			return s.calls.joinAccount(h, func() *memory.Account { return s.o.Memory.OpenRequest(client.Owner) })
 		},
 	}, id, s.o.Idle)}
 	if !hello {
@@ -240,25 +240,25 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, who api.Principal
 		one.Close()
 		return one.Wait(r.Context())
 	}
-	if err := s.enter(id, one); err != nil {
+	if err := s.addSession(id, one); err != nil {
 		return err
 	}
-	defer s.follow(context.WithoutCancel(r.Context()), id, one)
+	defer s.awaitEnd(context.WithoutCancel(r.Context()), id, one)
 	one.ServeHTTP(w, r)
 	return nil
 }
 
-// check refuses what can be told of a sandbox before it is made.
-func (s *Server) check(ctx context.Context, who api.Principal, wanted choice) error {
-	err := s.checkImage(ctx, who, wanted)
+// checkChoice refuses what can be told of a sandbox before it is made.
+func (s *Server) checkChoice(ctx context.Context, client api.Principal, wanted choice) error {
+	err := s.checkImage(ctx, client, wanted)
 	if sandpit.CodeOf(err) == sandpit.NotFound { // which would say that there is no session
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%w", err), sandpit.HintOf(err))
 	}
 	return err
 }
 
-func (s *Server) checkImage(ctx context.Context, who api.Principal, wanted choice) error {
-	request, err := s.o.Request(ctx, who, wanted.create())
+func (s *Server) checkImage(ctx context.Context, client api.Principal, wanted choice) error {
+	request, err := s.o.Request(ctx, client, wanted.toCreate())
 	if err != nil {
 		return err
 	}
@@ -269,11 +269,11 @@ func (s *Server) checkImage(ctx context.Context, who api.Principal, wanted choic
 	return s.o.Template(ctx, request.Spec.Image)
 }
 
-// auditor returns what writes down calls of tools, without what was said.
-func (s *Server) auditor(who api.Principal) func(tool.Call) {
+// newAuditor returns what writes down calls of tools, without what was said.
+func (s *Server) newAuditor(client api.Principal) func(tool.Call) {
 	return func(c tool.Call) {
 		r := manager.Report{
-			Actor: who.Owner, Action: "tool", Sandbox: sandpit.ID(c.Session), Took: c.Took,
+			Actor: client.Owner, Action: "tool", Sandbox: sandpit.ID(c.Session), Took: c.Took,
 			Args: map[string]string{"tool": fmt.Sprintf("%.100s", c.Tool)},
 		}
 		switch {
@@ -282,15 +282,15 @@ func (s *Server) auditor(who api.Principal) func(tool.Call) {
 		case c.Failed:
 			r.Args["failed"] = "true"
 		}
-		s.o.Manager.Report(r)
+		s.o.Manager.Events().Record(r)
 	}
 }
 
-// enter counts a session. Exhausted: the owner has too many. Unavailable: the server ends.
-func (s *Server) enter(id string, one *session) error {
+// addSession counts a session. Exhausted: the owner has too many. Unavailable: the server ends.
+func (s *Server) addSession(id string, one *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owner := one.who.Owner
+	owner := one.client.Owner
 	if s.closed {
 		return api.ErrDraining
 	}
@@ -303,43 +303,43 @@ func (s *Server) enter(id string, one *session) error {
 	return nil
 }
 
-// follow sees to it that a session is forgotten when it has ended, which one that did not
+// awaitEnd sees to it that a session is forgotten when it has ended, which one that did not
 // begin has already.
-func (s *Server) follow(ctx context.Context, id string, one *session) {
+func (s *Server) awaitEnd(ctx context.Context, id string, one *session) {
 	end := func() {
 		if err := one.Wait(ctx); err != nil {
 			s.o.Log.WarnContext(ctx, "the sandbox of a session is not removed yet", slog.Any("error", err))
 		}
-		s.leave(id, one)
+		s.removeSession(id, one)
 	}
 	s.mu.Lock()
-	goesOn := one.Begun() && !s.closed // Close waits for what it has seen only
-	if goesOn {
+	isRunning := one.Begun() && !s.closed // Close waits for what it has seen only
+	if isRunning {
 		s.group.Go(end)
 	}
 	s.mu.Unlock()
-	if !goesOn {
+	if !isRunning {
 		one.Close()
 		end()
 	}
 }
 
-func (s *Server) leave(id string, one *session) {
+func (s *Server) removeSession(id string, one *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owner := one.who.Owner
+	owner := one.client.Owner
 	delete(s.sessions, id)
 	if s.owners[owner]--; s.owners[owner] == 0 {
 		delete(s.owners, owner)
 	}
-	close(one.over)
+	close(one.ended)
 }
 
-// end ends a session, and answers when its sandbox is gone.
-func (one *session) end(w http.ResponseWriter, r *http.Request) error {
+// endSession ends a session, and answers when its sandbox is gone.
+func (one *session) endSession(w http.ResponseWriter, r *http.Request) error {
 	one.Close()
 	select {
-	case <-one.over:
+	case <-one.ended:
 	case <-r.Context().Done(): // it goes on without this client
 		return context.Cause(r.Context())
 	}
@@ -347,8 +347,8 @@ func (one *session) end(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// saysHello reports whether a body may begin a session. It is one message, or several.
-func saysHello(body []byte) bool {
+// isInitialize reports whether a body may begin a session. It is one message, or several.
+func isInitialize(body []byte) bool {
 	type message struct {
 		Method string `json:"method"`
 	}
@@ -379,14 +379,14 @@ func untilDraining(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// unhurried gives each part of an answer its own time, since the whole has none.
-type unhurried struct{ http.ResponseWriter }
+// deadlineWriter gives each part of an answer its own time, since the whole has none.
+type deadlineWriter struct{ http.ResponseWriter }
 
 // Unwrap lets http.ResponseController find what the connection can do.
-func (u *unhurried) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+func (u *deadlineWriter) Unwrap() http.ResponseWriter { return u.ResponseWriter }
 
-func (u *unhurried) Write(p []byte) (int, error) {
+func (u *deadlineWriter) Write(p []byte) (int, error) {
 	// What cannot have one needs none.
-	_ = http.NewResponseController(u.ResponseWriter).SetWriteDeadline(time.Now().Add(answerLimit))
+	_ = http.NewResponseController(u.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout))
 	return u.ResponseWriter.Write(p)
 }

@@ -1,5 +1,4 @@
-// Package native is sandpit's own API: what a server does with sandboxes and with
-// itself, as REST that describes itself (OpenAPI 3.1). It puts requests into the
-// words of the manager and answers into those of internal/front/wire, and decides nothing
-// but who may ask for what.
+// Package native is sandpit's own REST API, with its OpenAPI 3.1 description. It converts
+// requests to those of the manager and results to the types of internal/front/wire, and
+// checks what clients may request. There is one type of handlers for each resource.
 package native

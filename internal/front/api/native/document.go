@@ -21,9 +21,9 @@ import (
 //go:embed page.html page.css
 var pageFiles embed.FS
 
-// document serves the description of the API, as it is when the first request
-// comes: as OpenAPI 3.1, as 3.0 for generators that know no other, and as a page.
-func (s *server) document(mux api.Router) {
+// serveDocument serves the description of the API, as it is at the first request: as
+// OpenAPI 3.1, as 3.0 for generators that support only that, and as a page.
+func serveDocument(mux api.Router, doc *huma.OpenAPI) {
 	serve := func(path, kind, policy string, make func() ([]byte, error)) {
 		once := sync.OnceValues(make)
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
@@ -38,13 +38,12 @@ func (s *server) document(mux api.Router) {
 			if policy != "" {
 				h.Set("Content-Security-Policy", policy)
 			}
-			_, _ = w.Write(text) // whoever asked has gone then
+			_, _ = w.Write(text) // fails only if the client disconnected
 		})
 	}
-	doc := s.api.OpenAPI()
 	serve(pathDocument, "application/json", "", func() ([]byte, error) { return json.MarshalIndent(doc, "", "  ") })
 	serve(pathDocument30, "application/json", "", doc.Downgrade)
-	serve(pathPage, "text/html; charset=utf-8", pagePolicy(), func() ([]byte, error) { return page(doc) })
+	serve(pathPage, "text/html; charset=utf-8", pagePolicy(), func() ([]byte, error) { return renderPage(doc) })
 }
 
 // pagePolicy lets a browser do nothing with the page but show it, in its own style.
@@ -64,26 +63,27 @@ type section struct {
 	Operations []*huma.Operation
 }
 
-// page writes the description for people.
-func page(doc *huma.OpenAPI) ([]byte, error) {
+// renderPage returns the description as an HTML page.
+func renderPage(doc *huma.OpenAPI) ([]byte, error) {
 	style, err := pageFiles.ReadFile("page.css")
 	if err != nil {
 		return nil, err
 	}
-	funcs := template.FuncMap{"kind": kind, "anchor": anchor, "text": text}
+	funcs := template.FuncMap{"kind": describeKind, "anchor": schemaAnchor, "text": describeValue}
 	t, err := template.New("page.html").Funcs(funcs).ParseFS(pageFiles, "page.html")
 	if err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
 	err = t.Execute(&out, map[string]any{
-		"Doc": doc, "Sections": sections(doc), "Schemas": doc.Components.Schemas.Map(),
+		"Doc": doc, "Sections": groupOperations(doc), "Schemas": doc.Components.Schemas.Map(),
 		"Style": template.CSS(style), //nolint:gosec // a file of ours
 	})
 	return out.Bytes(), err
 }
 
-func sections(doc *huma.OpenAPI) []*section {
+// groupOperations returns the operations by their tags, sorted.
+func groupOperations(doc *huma.OpenAPI) []*section {
 	byName := make(map[string]*section)
 	for _, item := range doc.Paths {
 		for _, op := range []*huma.Operation{item.Get, item.Head, item.Post, item.Put, item.Patch, item.Delete} {
@@ -111,8 +111,8 @@ func sections(doc *huma.OpenAPI) []*section {
 	return list
 }
 
-// anchor is where a page has the schema that a reference is to; "" for none.
-func anchor(s *huma.Schema) string {
+// schemaAnchor returns the anchor of the schema that s or its items refer to, or "".
+func schemaAnchor(s *huma.Schema) string {
 	for s != nil && s.Ref == "" {
 		s = s.Items
 	}
@@ -122,15 +122,15 @@ func anchor(s *huma.Schema) string {
 	return s.Ref[strings.LastIndexByte(s.Ref, '/')+1:]
 }
 
-// kind says of what kind a value is.
-func kind(s *huma.Schema) string {
+// describeKind names the type of a value.
+func describeKind(s *huma.Schema) string {
 	switch {
 	case s == nil:
 		return ""
 	case s.Ref != "":
-		return anchor(s)
+		return schemaAnchor(s)
 	case s.Type == huma.TypeArray:
-		return "list of " + kind(s.Items)
+		return "list of " + describeKind(s.Items)
 	case s.Format != "":
 		return s.Type + " (" + s.Format + ")"
 	default:
@@ -138,8 +138,8 @@ func kind(s *huma.Schema) string {
 	}
 }
 
-// text says what is known of a value besides its kind.
-func text(s *huma.Schema) string {
+// describeValue returns the description of a value and its allowed values.
+func describeValue(s *huma.Schema) string {
 	if s == nil {
 		return ""
 	}

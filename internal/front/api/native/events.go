@@ -16,20 +16,19 @@ import (
 
 const pathEvents = wire.Prefix + "/events"
 
-// EventFilter chooses events. An ordinary owner sees what was done in the owner's name,
-// and to the owner's sandboxes.
+// EventFilter selects events. An owner sees its own actions and all events of its sandboxes.
 type EventFilter struct {
-	Sandbox sandpit.ID `query:"sandbox" maxLength:"100" doc:"What was done to this one."`
-	Actor   string     `query:"actor" maxLength:"200" doc:"What was done in this name."`
-	Action  string     `query:"action" maxLength:"200" doc:"What was done like this."`
+	Sandbox sandpit.ID `query:"sandbox" maxLength:"100" doc:"Only events of this sandbox."`
+	Actor   string     `query:"actor" maxLength:"200" doc:"Only events of this actor."`
+	Action  string     `query:"action" maxLength:"200" doc:"Only events of this action."`
 }
 
 type eventsIn struct {
 	EventFilter
 
-	After  int64 `query:"after" minimum:"0" doc:"The seq of an event: only later ones."`
-	Cursor int64 `query:"cursor" minimum:"0" doc:"That of the page before. The later of the two counts."`
-	Limit  int   `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"At most so many."`
+	After  int64 `query:"after" minimum:"0" doc:"The seq of an event; only later events are returned."`
+	Cursor int64 `query:"cursor" minimum:"0" doc:"The cursor of the previous page. The later of after and cursor counts."`
+	Limit  int   `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"The maximum number of items."`
 }
 
 type eventsOut struct {
@@ -39,25 +38,32 @@ type eventsOut struct {
 type eventStreamIn struct {
 	EventFilter
 
-	After int64 `query:"after" minimum:"-1" default:"-1" doc:"The seq of the event to go on after; -1: only what comes from now on."`
-	Last  int64 `header:"Last-Event-ID" minimum:"0" doc:"Goes before after: browsers send it."`
+	After int64 `query:"after" minimum:"-1" default:"-1" doc:"The seq of the event to continue after; -1: only new events."`
+	Last  int64 `header:"Last-Event-ID" minimum:"0" doc:"Takes precedence over after; browsers send it."`
 }
 
 type verdictOut struct {
 	Body wire.Verdict
 }
 
-// events registers what tells of the past.
-func (s *server) events() {
-	add(s, operation(http.MethodGet, pathEvents, "listEvents", "List events"), s.listEvents)
-	op := operation(http.MethodGet, pathEvents+"/stream", "streamEvents", "Be told of events")
-	op.Description = "Each message is an event; its id is the event's seq. The event \"error\" ends the stream, with a problem."
-	stream(s, op, s.streamEvents)
-	add(s, operation(http.MethodGet, pathEvents+"/verify", "verifyEvents", "See whether the trail of events is whole"), s.verifyEvents)
+// eventHandlers serve the audit trail.
+type eventHandlers struct {
+	store  *store.Store
+	access access
+	log    *slog.Logger
 }
 
-// filter puts a filter into the words of the store.
-func (s *server) filter(ctx context.Context, f EventFilter) (store.EventFilter, error) {
+// addOperations adds the operations on events.
+func (h *eventHandlers) addOperations(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathEvents, "listEvents", "List events"), h.listEvents)
+	op := newOperation(http.MethodGet, pathEvents+"/stream", "streamEvents", "Stream events")
+	op.Description = "Each message is an event; its ID is the seq. The message \"error\" has a problem and ends the stream."
+	addStream(r, op, h.streamEvents)
+	addOperation(r, newOperation(http.MethodGet, pathEvents+"/verify", "verifyEvents", "Verify that the audit trail is complete and unchanged"), h.verifyEvents)
+}
+
+// toEventFilter converts a filter, which it limits to the events that the client may see.
+func toEventFilter(ctx context.Context, f EventFilter) (store.EventFilter, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return store.EventFilter{}, err
@@ -69,41 +75,41 @@ func (s *server) filter(ctx context.Context, f EventFilter) (store.EventFilter, 
 	return out, nil
 }
 
-func (s *server) listEvents(ctx context.Context, in *eventsIn) (*eventsOut, error) {
-	f, err := s.filter(ctx, in.EventFilter)
+func (h *eventHandlers) listEvents(ctx context.Context, in *eventsIn) (*eventsOut, error) {
+	f, err := toEventFilter(ctx, in.EventFilter)
 	if err != nil {
 		return nil, err
 	}
 	f.After, f.Limit = max(in.After, in.Cursor), in.Limit+1
-	list, err := s.Store.Events(ctx, f)
+	list, err := h.store.Events(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(e store.Event) string { return strconv.FormatInt(e.Seq, 10) })
+	page := toPage(list, in.Limit, func(e store.Event) string { return strconv.FormatInt(e.Seq, 10) })
 	out := wire.Page[wire.Event]{Items: make([]wire.Event, 0, len(page.Items)), Next: page.Next}
 	for _, e := range page.Items {
-		out.Items = append(out.Items, event(ctx, e))
+		out.Items = append(out.Items, toEvent(ctx, e))
 	}
 	return &eventsOut{out}, nil
 }
 
-func event(ctx context.Context, e store.Event) wire.Event {
+func toEvent(ctx context.Context, e store.Event) wire.Event {
 	return wire.Event{
 		Seq: e.Seq, At: e.At, Actor: e.Actor, Action: e.Action, Sandbox: e.Sandbox, Args: e.Args,
 		Result: e.Result, Message: api.Redact(ctx, e.Message), Duration: e.Duration.Seconds(), Hash: e.Hash,
 	}
 }
 
-func (s *server) verifyEvents(ctx context.Context, _ *struct{}) (*verdictOut, error) {
-	if err := s.administrator(ctx, "verify events"); err != nil {
+func (h *eventHandlers) verifyEvents(ctx context.Context, _ *struct{}) (*verdictOut, error) {
+	if err := h.access.requireAdmin(ctx, "verify events"); err != nil {
 		return nil, err
 	}
-	span, err := s.Store.EventSpan(ctx)
+	span, err := h.store.EventSpan(ctx)
 	if err != nil {
 		return nil, err
 	}
 	v := wire.Verdict{OK: true, Events: span.End - span.Start}
-	if err := s.Store.VerifyEvents(ctx); err != nil {
+	if err := h.store.VerifyEvents(ctx); err != nil {
 		if sandpit.CodeOf(err) != sandpit.Internal {
 			return nil, err
 		}
@@ -112,9 +118,9 @@ func (s *server) verifyEvents(ctx context.Context, _ *struct{}) (*verdictOut, er
 	return &verdictOut{v}, nil
 }
 
-// streamEvents tells what is there after an event, and what comes.
-func (s *server) streamEvents(ctx context.Context, in *eventStreamIn) (func(*http.Request, *api.Stream), error) {
-	f, err := s.filter(ctx, in.EventFilter)
+// streamEvents sends the events after one, and new ones as they happen.
+func (h *eventHandlers) streamEvents(ctx context.Context, in *eventStreamIn) (func(*http.Request, *api.Stream), error) {
+	f, err := toEventFilter(ctx, in.EventFilter)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +129,7 @@ func (s *server) streamEvents(ctx context.Context, in *eventStreamIn) (func(*htt
 	case in.Last > 0:
 		f.After = in.Last
 	case in.After < 0:
-		span, err := s.Store.EventSpan(ctx)
+		span, err := h.store.EventSpan(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -131,25 +137,25 @@ func (s *server) streamEvents(ctx context.Context, in *eventStreamIn) (func(*htt
 	}
 	f.Limit = store.MaxEvents
 	return func(r *http.Request, st *api.Stream) {
-		err := s.tell(r.Context(), st, f)
+		err := h.sendEvents(r.Context(), st, f)
 		if err == nil || sandpit.CodeOf(err) == sandpit.Canceled {
-			return // whoever listened has gone
+			return // the client disconnected
 		}
 		if err := st.Fail(r, err); err != nil {
-			s.Log.DebugContext(r.Context(), "the end of a stream is not heard", slog.Any("error", err))
+			h.log.DebugContext(r.Context(), "api: cannot send the error that ends an event stream", slog.Any("error", err))
 		}
 	}, nil
 }
 
-// tell sends events until something ends it, which it returns.
-func (s *server) tell(ctx context.Context, st *api.Stream, f store.EventFilter) error {
+// sendEvents sends events until something ends it, and returns the reason.
+func (h *eventHandlers) sendEvents(ctx context.Context, st *api.Stream, f store.EventFilter) error {
 	beat := time.NewTicker(api.HeartbeatEvery)
 	defer beat.Stop()
 	now := make(chan struct{})
 	close(now)
 	for {
-		more := s.Store.MoreEvents()
-		full, err := s.tellPage(ctx, st, &f)
+		more := h.store.MoreEvents()
+		full, err := h.sendPage(ctx, st, &f)
 		if err != nil {
 			return err
 		}
@@ -170,15 +176,15 @@ func (s *server) tell(ctx context.Context, st *api.Stream, f store.EventFilter) 
 	}
 }
 
-// tellPage sends what there is, moves the filter on, and reports whether it was as
-// much as one look finds.
-func (s *server) tellPage(ctx context.Context, st *api.Stream, f *store.EventFilter) (full bool, err error) {
-	// The end before the look: nothing up to it is missed, whoever it concerns.
-	span, err := s.Store.EventSpan(ctx)
+// sendPage sends the next page of events and moves the filter behind it. It reports whether
+// the page was full.
+func (h *eventHandlers) sendPage(ctx context.Context, st *api.Stream, f *store.EventFilter) (full bool, err error) {
+	// The end is read before the events, so that no event up to it is missed.
+	span, err := h.store.EventSpan(ctx)
 	if err != nil {
 		return false, err
 	}
-	list, err := s.Store.Events(ctx, *f)
+	list, err := h.store.Events(ctx, *f)
 	if err != nil {
 		return false, err
 	}
@@ -188,7 +194,7 @@ func (s *server) tellPage(ctx context.Context, st *api.Stream, f *store.EventFil
 	}
 	defer memory.AccountOf(ctx).Return(size)
 	for _, e := range list {
-		if err := st.Send("", strconv.FormatInt(e.Seq, 10), event(ctx, e)); err != nil {
+		if err := st.Send("", strconv.FormatInt(e.Seq, 10), toEvent(ctx, e)); err != nil {
 			return false, err
 		}
 		f.After = e.Seq

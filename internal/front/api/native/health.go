@@ -23,74 +23,73 @@ type versionOut struct {
 	Body wire.Version
 }
 
-// The bounds of checks: everybody may ask for them.
+// The limits of health checks, which need no key.
 const (
-	checkLimit = 5 * time.Second
-	checkEvery = time.Second // asking more often gets the last answer
+	checkTimeout  = 5 * time.Second
+	checkInterval = time.Second // more frequent requests get the last results
 )
 
-// checker looks at what the server needs, at most so often.
+// checker runs health checks, at most once in each checkInterval.
 type checker struct {
 	list []Check
 
-	mu   sync.Mutex // held while it looks: others wait for the same answer
-	last time.Time
-	seen []seen
+	mu      sync.Mutex // held during the checks: other requests wait for the same results
+	last    time.Time
+	results []checkResult
 }
 
-// seen is what a look at one thing has shown.
-type seen struct {
+// checkResult is the result of one check.
+type checkResult struct {
 	Name   string
 	OK     bool
 	Reason string
 }
 
-// health registers what everybody may know.
-func (s *server) health() {
+// registerHealth adds the operations that need no key.
+func (h *serverHandlers) registerHealth(r *registrar) {
 	open := func(op huma.Operation) huma.Operation {
 		op.Security, op.Tags = []map[string][]string{{}}, []string{"server"}
 		return op
 	}
-	add(s, open(operation(http.MethodGet, pathHealth, "getHealth", "See whether the server answers")),
+	addOperation(r, open(newOperation(http.MethodGet, pathHealth, "getHealth", "Report whether the server responds")),
 		func(context.Context, *struct{}) (*healthOut, error) {
 			return &healthOut{wire.Health{OK: true}}, nil
 		})
-	checks := &checker{list: s.Checks}
-	op := open(operation(http.MethodGet, pathReady, "getReadiness", "See whether the server can do its work"))
-	op.Description = "503 if it cannot; the problem names what is missing."
-	add(s, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return checks.answer(ctx) })
-	add(s, open(operation(http.MethodGet, pathVersion, "getVersion", "See what the server is")),
+	op := open(newOperation(http.MethodGet, pathReady, "getReadiness", "Report whether the server is ready"))
+	op.Description = "503 if it is not; the problem names the failed checks."
+	addOperation(r, op, func(ctx context.Context, _ *struct{}) (*healthOut, error) { return h.checks.reportHealth(ctx) })
+	addOperation(r, open(newOperation(http.MethodGet, pathVersion, "getVersion", "Get the versions of the server")),
 		func(ctx context.Context, _ *struct{}) (*versionOut, error) {
-			return &versionOut{s.versionFor(ctx)}, nil
+			return &versionOut{h.visibleVersion(ctx)}, nil
 		})
 }
 
-// versionFor returns what a client may know of the server.
-func (s *server) versionFor(ctx context.Context) wire.Version {
-	v := s.Version
-	if p, err := api.PrincipalOf(ctx); err == nil && p.Admin && s.URL != nil {
-		v.URL = s.URL()
+// visibleVersion returns what the client may know about the server.
+func (h *serverHandlers) visibleVersion(ctx context.Context) wire.Version {
+	v := h.version
+	if p, err := api.PrincipalOf(ctx); err == nil && p.Admin && h.url != nil {
+		v.URL = h.url()
 	}
 	return v
 }
 
-// answer says that all is well, or what is not. Why is for administrators.
-func (c *checker) answer(ctx context.Context) (*healthOut, error) {
+// reportHealth runs the checks. Unavailable: some failed; only administrators get the reasons.
+func (c *checker) reportHealth(ctx context.Context) (*healthOut, error) {
 	p, err := api.PrincipalOf(ctx)
-	tell := err == nil && p.Admin
-	checks := append(c.look(ctx), draining(ctx))
+	isAdmin := err == nil && p.Admin
+	checks := append(c.runChecks(ctx), checkDraining(ctx))
 	var bad []string
 	for _, check := range checks {
 		switch {
 		case check.OK:
-		case tell:
+		case isAdmin:
 			bad = append(bad, check.Name+" ("+check.Reason+")")
 		default:
 			bad = append(bad, check.Name)
 		}
 	}
 	if len(bad) > 0 {
-		return nil, sandpit.Errorf(sandpit.Unavailable, "the server cannot do its work for now: %s", strings.Join(bad, ", "))
+		return nil, sandpit.Errorf(sandpit.Unavailable, "the server is not ready: %s", strings.Join(bad, ", "))
 	}
 	out := &healthOut{Body: wire.Health{OK: true}}
 	for _, check := range checks {
@@ -99,37 +98,37 @@ func (c *checker) answer(ctx context.Context) (*healthOut, error) {
 	return out, nil
 }
 
-// draining says whether the server goes on.
-func draining(ctx context.Context) seen {
+// checkDraining reports whether the server is shutting down.
+func checkDraining(ctx context.Context) checkResult {
 	select {
 	case <-api.Draining(ctx):
-		return seen{Name: "server", Reason: api.ErrDraining.Error()}
+		return checkResult{Name: "server", Reason: api.ErrDraining.Error()}
 	default:
-		return seen{Name: "server", OK: true}
+		return checkResult{Name: "server", OK: true}
 	}
 }
 
-// look asks all that the server needs at the same time.
-func (c *checker) look(ctx context.Context) []seen {
+// runChecks runs all checks at the same time.
+func (c *checker) runChecks(ctx context.Context) []checkResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if time.Since(c.last) < checkEvery {
-		return slices.Clone(c.seen)
+	if time.Since(c.last) < checkInterval {
+		return slices.Clone(c.results)
 	}
-	// Whoever asked may give up; the answer is for others, too.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkLimit)
+	// The results are for other requests, too, even if this client disconnects.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
 	defer cancel()
-	list := make([]seen, len(c.list))
-	var asking sync.WaitGroup
+	list := make([]checkResult, len(c.list))
+	var running sync.WaitGroup
 	for i, check := range c.list {
-		asking.Go(func() {
-			list[i] = seen{Name: check.Name, OK: true}
+		running.Go(func() {
+			list[i] = checkResult{Name: check.Name, OK: true}
 			if err := check.Do(ctx); err != nil {
 				list[i].OK, list[i].Reason = false, err.Error()
 			}
 		})
 	}
-	asking.Wait()
-	c.last, c.seen = time.Now(), list
+	running.Wait()
+	c.last, c.results = time.Now(), list
 	return slices.Clone(list)
 }

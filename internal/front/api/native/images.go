@@ -28,57 +28,65 @@ type pullIn struct {
 }
 
 type imagesIn struct {
-	Provider string `query:"provider" maxLength:"64" doc:"The provider whose sandboxes they are for: docker has images of its own. Default: the server's."`
+	Provider string `query:"provider" maxLength:"64" doc:"The provider whose images to list; docker has images of its own. Default: the server's provider."`
 }
 
 type imageIn struct {
-	Provider string `query:"provider" maxLength:"64" doc:"The provider whose image it is. Default: the server's."`
-	ID       string `path:"id" maxLength:"200" doc:"The image, or its name."`
+	Provider string `query:"provider" maxLength:"64" doc:"The provider of the image. Default: the server's provider."`
+	ID       string `path:"id" maxLength:"200" doc:"ID or name of the image."`
 }
 
-// images registers what sandboxes are made from.
-func (s *server) images() {
-	op := operation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache")
-	op.Description = "Lists the images that the client has names for: its own names and the names that all owners share. Administrators see all images."
-	add(s, op,
+// imageHandlers serve the cache of images.
+type imageHandlers struct {
+	images   Images // nil: the server has none
+	prePulls func() []wire.PrePull
+	access   access
+	log      *slog.Logger
+}
+
+// addOperations adds the operations on images.
+func (h *imageHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodGet, pathImages, "listImages", "List the images of the server's cache")
+	op.Description = "Lists the images that have a name of the client or a name that all owners share. Administrators see all images."
+	addOperation(r, op,
 		func(ctx context.Context, in *imagesIn) (*imagesOut, error) {
-			if err := s.hasImages(); err != nil {
+			if err := h.checkImages(); err != nil {
 				return nil, err
 			}
 			p, err := api.PrincipalOf(ctx)
 			if err != nil {
 				return nil, err
 			}
-			list, err := s.Images.List(ctx, p, in.Provider)
-			return &imagesOut{paged(list, len(list), func(wire.Image) string { return "" })}, err
+			list, err := h.images.List(ctx, p, in.Provider)
+			return &imagesOut{toPage(list, len(list), func(wire.Image) string { return "" })}, err
 		})
-	add(s, operation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server makes ready when it starts"), s.listPrePulls)
-	op = operation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image of a registry")
-	op.Description = "Events: progress, with the bytes done and those in all; then either result, with the image, or error, with a problem."
-	stream(s, op, s.pull)
-	op = operation(http.MethodDelete, pathImages+"/{id}", "deleteImage", "Remove an image from the cache")
+	addOperation(r, newOperation(http.MethodGet, pathImages+"/pre-pull", "listPrePulls", "List the images that the server fetches when it starts"), h.listPrePulls)
+	op = newOperation(http.MethodPost, pathImages+"/pull", "pullImage", "Fetch an image from a registry")
+	op.Description = "Events: progress, with the number of bytes done and in total; then either result, with the image, or error, with a problem."
+	addStream(r, op, h.beginPull)
+	op = newOperation(http.MethodDelete, pathImages+"/{id}", "deleteImage", "Remove an image from the cache")
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *imageIn) (*struct{}, error) {
-		if err := s.administrator(ctx, "delete an image"); err != nil {
+	addOperation(r, op, func(ctx context.Context, in *imageIn) (*struct{}, error) {
+		if err := h.access.requireAdmin(ctx, "delete an image"); err != nil {
 			return nil, err
 		}
-		err := s.hasImages()
+		err := h.checkImages()
 		if err == nil {
-			err = s.Images.Remove(ctx, in.Provider, in.ID)
+			err = h.images.Remove(ctx, in.Provider, in.ID)
 		}
-		s.tellOf(ctx, "delete an image", map[string]string{"image": in.ID}, err)
+		h.access.reportAction(ctx, "delete an image", map[string]string{"image": in.ID}, err)
 		return nil, err
 	})
 }
 
-func (s *server) listPrePulls(ctx context.Context, _ *struct{}) (*prePullsOut, error) {
+func (h *imageHandlers) listPrePulls(ctx context.Context, _ *struct{}) (*prePullsOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
 	}
 	list := []wire.PrePull{}
-	if s.PrePulls != nil {
-		list = append(list, s.PrePulls()...)
+	if h.prePulls != nil {
+		list = append(list, h.prePulls()...)
 	}
 	for i := range list {
 		if !p.Admin {
@@ -88,41 +96,41 @@ func (s *server) listPrePulls(ctx context.Context, _ *struct{}) (*prePullsOut, e
 	return &prePullsOut{wire.Page[wire.PrePull]{Items: list}}, nil
 }
 
-func (s *server) hasImages() error {
-	if s.Images == nil {
-		return sandpit.Errorf(sandpit.Unsupported, "this server keeps no images")
+func (h *imageHandlers) checkImages() error {
+	if h.images == nil {
+		return sandpit.Errorf(sandpit.Unsupported, "this server has no image cache")
 	}
 	return nil
 }
 
-// progressEvery is how often it is told how far something has come.
+// progressEvery is the interval of progress events.
 const progressEvery = 250 * time.Millisecond
 
-func (s *server) pull(ctx context.Context, in *pullIn) (func(*http.Request, *api.Stream), error) {
-	if err := s.hasImages(); err != nil {
+func (h *imageHandlers) beginPull(ctx context.Context, in *pullIn) (func(*http.Request, *api.Stream), error) {
+	if err := h.checkImages(); err != nil {
 		return nil, err
 	}
 	if image.IsPath(in.Body.Name) || in.Body.Name == string(sandpit.HostImage) {
-		return nil, sandpit.Errorf(sandpit.Invalid, "image %.100q is of no registry", in.Body.Name)
+		return nil, sandpit.Errorf(sandpit.Invalid, "image %.100q: want an image of a registry", in.Body.Name)
 	}
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return func(r *http.Request, st *api.Stream) {
-		err := s.pulling(r.Context(), p, in.Body, st)
-		s.tellOf(ctx, "pull", map[string]string{"image": in.Body.Name}, err)
+		err := h.pullImage(r.Context(), p, in.Body, st)
+		h.access.reportAction(ctx, "pull", map[string]string{"image": in.Body.Name}, err)
 		if err == nil {
 			return
 		}
 		if err := st.Fail(r, err); err != nil {
-			s.Log.DebugContext(r.Context(), "the end of a stream is not heard", slog.Any("error", err))
+			h.log.DebugContext(r.Context(), "api: cannot send the error that ends an event stream", slog.Any("error", err))
 		}
 	}, nil
 }
 
-// pulling fetches an image and tells of it. Who goes away ends it.
-func (s *server) pulling(ctx context.Context, client api.Principal, p wire.Pull, st *api.Stream) error {
+// pullImage fetches an image and sends progress. It ends when the client disconnects.
+func (h *imageHandlers) pullImage(ctx context.Context, client api.Principal, p wire.Pull, st *api.Stream) error {
 	type result struct {
 		image wire.Image
 		err   error
@@ -131,16 +139,16 @@ func (s *server) pulling(ctx context.Context, client api.Principal, p wire.Pull,
 	defer cancel()
 	latest := make(chan wire.Progress, 1)
 	done := make(chan result)
-	go func() { // ends with the pull, which is waited for below
-		r := result{err: sandpit.Errorf(sandpit.Internal, "something went wrong in the server")}
+	go func() { // ends with the pull; the code below waits for it
+		r := result{err: sandpit.Errorf(sandpit.Internal, "internal error of the server")}
 		defer func() {
 			if p := recover(); p != nil {
-				s.Log.ErrorContext(ctx, "a pull panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+				h.log.ErrorContext(ctx, "api: image pull panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 			}
 			done <- r
 		}()
-		r.image, r.err = s.Images.Pull(ctx, client, p, func(p wire.Progress) {
-			select { // the last one counts
+		r.image, r.err = h.images.Pull(ctx, client, p, func(p wire.Progress) {
+			select { // only the latest progress is sent
 			case <-latest:
 			default:
 			}

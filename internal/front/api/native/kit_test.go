@@ -72,7 +72,7 @@ func newRig(tb testing.TB, change func(*native.Options, *manager.Options, *api.E
 	if r.Manager, err = manager.Open(tb.Context(), mo); err != nil {
 		tb.Fatal(err)
 	}
-	no.Manager, eo.Report = r.Manager, r.Report
+	no.Manager, eo.Report = r.Manager, r.Events().Record
 	mux := http.NewServeMux()
 	described := native.Register(mux, no)
 	inside := data.New(data.Options{Manager: r.Manager})

@@ -4,10 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"net/http"
 	"reflect"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -20,72 +17,63 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// Options say what the API is for. Manager, Store and Keys must be given; the zero
-// value of another field means the default stated with it.
+// Options configure the API. Manager, Store and Keys are required; the zero value of
+// another field means the default stated with it.
 type Options struct {
 	Manager *manager.Manager
 	Store   *store.Store
 	Keys    *api.Keys
-	// SSH is how sandboxes are reached by SSH. Default: not at all.
+	// SSH gives access to sandboxes by SSH. Default: none.
 	SSH SSH
-	// Images are the server's cache. Default: what needs it is Unsupported.
+	// Images is the server's cache. Default: operations on images are Unsupported.
 	Images Images
-	// PrePulls tells of the images that are made ready at the start. Default: there are
-	// none.
+	// PrePulls returns the images that are fetched when the server starts. Default: none.
 	PrePulls func() []wire.PrePull
-	// Providers tells which places make sandboxes. Default: none is told of.
+	// Providers returns the state of the providers. Default: none.
 	Providers func(context.Context) []wire.Provider
-	// Tokens open sandboxes without an API key. Default: what needs them is Unsupported.
+	// Tokens open sandboxes without an API key. Default: operations on tokens are Unsupported.
 	Tokens Tokens
-	// Previews let people see ports. Default: what needs them is Unsupported.
+	// Previews give access to ports. Default: operations on ports are Unsupported.
 	Previews Previews
-	// Checks are what the server needs to be ready. Default: nothing.
+	// Checks are the health checks of the server. Default: none.
 	Checks []Check
-	// Version says what the server is.
+	// Version has the versions of the server.
 	Version wire.Version
-	// URL returns the address at which the server listens, from its machine, or "". Default:
-	// no client hears of it.
+	// URL returns the address at which the server listens, from its machine, or "". Default: "".
 	URL func() string
-	// MountRoots are directories of the machine, absolute, below which clients may
-	// have directories shown to their sandboxes. Administrators are not bound to them.
-	// Default: none.
-	MountRoots []string
-	// OwnPaths and Homes are the server's own directories and the home directory of its
-	// user: mounts show them only if an administrator insists.
-	OwnPaths, Homes []string
-	// TemporaryMounts lets clients have temporary directories of the machine. Default:
-	// administrators may.
-	TemporaryMounts bool
-	// Lifetime is how long a sandbox may exist that says nothing of it. Default: for ever.
+	// HostAccess says which parts of the server's machine sandboxes may use.
+	api.HostAccess
+	// Lifetime is the time to the deadline of sandboxes whose request has none. Default: they
+	// have no deadline.
 	Lifetime time.Duration
-	// Contexts keep the files of builds. Default: templates cannot be built.
+	// Contexts store the files of builds. Default: templates cannot be built.
 	Contexts Contexts
-	// MaxBody is how many bytes a request may have. Default: 1 MiB.
+	// MaxBody is the maximum number of bytes of a request. Default: 1 MiB.
 	MaxBody int64
-	// Log hears of what is not told to clients. Default: nobody does.
+	// Log receives errors that clients do not get. Default: nothing is logged.
 	Log *slog.Logger
 }
 
 // Images are the cache of images. All methods may be called concurrently.
 type Images interface {
-	// List returns the images for a provider's sandboxes that a client has names for, or all
-	// to an administrator. The provider "" is the usual one.
+	// List returns the images of a provider that have a name for the client, or all for an
+	// administrator. The provider "" is the default one.
 	List(ctx context.Context, client api.Principal, provider string) ([]wire.Image, error)
 	// Pull fetches an image for a client and reports its progress. Progress is called by one
 	// goroutine at a time, and not after Pull has returned.
 	Pull(ctx context.Context, client api.Principal, p wire.Pull, progress func(wire.Progress)) (wire.Image, error)
-	// Remove forgets the image with an ID or name. NotFound. Conflict: it is in use.
+	// Remove deletes the image with an ID or name. NotFound. Conflict: it is in use.
 	Remove(ctx context.Context, provider, id string) error
 }
 
-// Check is something the server needs to be ready.
+// Check is a health check of the server.
 type Check struct {
 	Name string
-	// Do returns why it is not there.
+	// Do returns an error if the check fails.
 	Do func(context.Context) error
 }
 
-// Public are the paths that nobody needs a key for.
+// Public returns the paths that need no key.
 func Public() []string {
 	return []string{pathHealth, pathReady, pathVersion, pathDocument, pathDocument30, pathPage}
 }
@@ -99,52 +87,8 @@ const (
 	pathPage       = "/docs"
 )
 
-// bodyLimit is how long the body of a request may take to come.
-const bodyLimit = 30 * time.Second
-
-// server answers.
-type server struct {
-	Options
-
-	api     huma.API
-	streams streams
-}
-
-// maxStreams is how many streams each owner may listen to at a time: what happens is
-// looked up for each of them.
-const maxStreams = 100
-
-// streams counts who listens to how many.
-type streams struct {
-	mu     sync.Mutex
-	owners map[string]int
-}
-
-// enter counts one more. Exhausted: there are too many. Who gets no error calls leave.
-func (s *streams) enter(owner string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.owners[owner] >= maxStreams {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "owner %.100q listens to %d streams already", owner, maxStreams),
-			"end those that nobody needs")
-	}
-	if s.owners == nil {
-		s.owners = make(map[string]int)
-	}
-	s.owners[owner]++
-	return nil
-}
-
-func (s *streams) leave(owner string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.owners[owner]--; s.owners[owner] == 0 {
-		delete(s.owners, owner)
-	}
-}
-
-// Register adds the API to a mux that is behind an api.Edge, and returns its
-// description, to which others may add until the first request comes.
+// Register adds the API to a mux behind an api.Edge, and returns its description, to which
+// the caller may add operations until the first request.
 func Register(mux api.Router, o Options) huma.API {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 1 << 20
@@ -155,43 +99,53 @@ func Register(mux api.Router, o Options) huma.API {
 	if o.Previews == nil {
 		o.Previews = noPreviews{}
 	}
-	s := &server{Options: o}
-	s.api = humago.New(mux, s.config())
-	// Both are the same in JSON, and the latter is described.
-	s.api.OpenAPI().Components.Schemas.RegisterTypeAlias(reflect.TypeFor[sandpit.Policy](), reflect.TypeFor[wire.Policy]())
-	s.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&reply{request: ctx}) })
-	s.sandboxes()
-	s.changes()
-	s.previews()
-	s.network()
-	s.events()
-	s.queue()
-	s.keys()
-	s.tokens()
-	s.ssh()
-	s.images()
-	s.volumes()
-	s.snapshots()
-	s.templates()
-	s.facts()
-	s.health()
-	schemas := s.api.OpenAPI().Components.Schemas.Map()
-	delete(schemas, "ErrorModel") // huma's own errors, which are never sent
-	delete(schemas, "ErrorDetail")
-	s.document(mux)
-	return s.api
+	r := &registrar{api: humago.New(mux, newConfig()), maxBody: o.MaxBody, log: o.Log}
+	schemas := r.api.OpenAPI().Components.Schemas
+	// Both are the same in JSON, and the latter has the descriptions.
+	schemas.RegisterTypeAlias(reflect.TypeFor[sandpit.Policy](), reflect.TypeFor[wire.Policy]())
+	r.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&responseContext{humaContext: ctx}) })
+	o.addHandlers(r)
+	delete(schemas.Map(), "ErrorModel") // huma's own errors, which are never sent
+	delete(schemas.Map(), "ErrorDetail")
+	serveDocument(mux, r.api.OpenAPI())
+	return r.api
 }
 
-// config describes the API as a whole.
-func (s *server) config() huma.Config {
-	jsonOnly := map[string]huma.Format{"application/json": {Marshal: encode, Unmarshal: json.Unmarshal}}
+// addHandlers registers the operations of all resources.
+func (o Options) addHandlers(r *registrar) {
+	access := access{report: o.Manager.Events().Record}
+	sandboxes := &sandboxHandlers{manager: o.Manager, requests: o.newRequestBuilder(), access: access}
+	sandboxes.addOperations(r)
+	sandboxes.registerLifecycle(r)
+	(&previewHandlers{manager: o.Manager, previews: o.Previews}).addOperations(r)
+	(&networkHandlers{manager: o.Manager}).addOperations(r)
+	(&eventHandlers{store: o.Store, access: access, log: o.Log}).addOperations(r)
+	(&queueHandlers{manager: o.Manager, access: access}).addOperations(r)
+	(&keyHandlers{keys: o.Keys, access: access}).addOperations(r)
+	(&tokenHandlers{manager: o.Manager, tokens: o.Tokens, access: access}).addOperations(r)
+	(&sshHandlers{manager: o.Manager, ssh: o.SSH, access: access}).addOperations(r)
+	(&imageHandlers{images: o.Images, prePulls: o.PrePulls, access: access, log: o.Log}).addOperations(r)
+	(&volumeHandlers{manager: o.Manager, access: access}).addOperations(r)
+	(&snapshotHandlers{manager: o.Manager, access: access, log: o.Log}).addOperations(r)
+	(&templateHandlers{manager: o.Manager, access: access}).addOperations(r)
+	(&buildHandlers{manager: o.Manager, contexts: o.Contexts, access: access}).addOperations(r)
+	server := &serverHandlers{
+		manager: o.Manager, providers: o.Providers, checks: &checker{list: o.Checks}, version: o.Version, url: o.URL,
+	}
+	server.addOperations(r)
+	server.registerHealth(r)
+}
+
+// newConfig describes the API as a whole.
+func newConfig() huma.Config {
+	jsonOnly := map[string]huma.Format{"application/json": {Marshal: encodeJSON, Unmarshal: json.Unmarshal}}
 	jsonOnly["json"] = jsonOnly["application/json"]
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title: "sandpit", Version: "1",
-				Description: "Isolated computers for code that nobody vouches for. Durations are seconds, sizes are bytes, times are RFC 3339.",
+				Description: "Isolated computers for untrusted code. Durations are seconds, sizes are bytes, times are RFC 3339.",
 			},
 			Components: &huma.Components{
 				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
@@ -204,12 +158,12 @@ func (s *server) config() huma.Config {
 		},
 		Formats: jsonOnly, DefaultFormat: "application/json",
 		RejectUnknownQueryParameters: true,
-		Transformers:                 []huma.Transformer{problemOf},
+		Transformers:                 []huma.Transformer{toProblem},
 	}
 }
 
-// names are those of types that would have the name of another.
-var names = map[reflect.Type]string{
+// schemaNames are the schema names of types whose default names are ambiguous.
+var schemaNames = map[reflect.Type]string{
 	reflect.TypeFor[wire.Create]():   "CreateSandbox",
 	reflect.TypeFor[wire.Lease]():    "NewLease",
 	reflect.TypeFor[wire.Stats]():    "ServerStats",
@@ -217,103 +171,8 @@ var names = map[reflect.Type]string{
 }
 
 func schemaName(t reflect.Type, hint string) string {
-	if name, ok := names[t]; ok {
+	if name, ok := schemaNames[t]; ok {
 		return name
 	}
 	return huma.DefaultSchemaNamer(t, hint)
-}
-
-// operation begins the description of an operation.
-func operation(method, path, id, summary string) huma.Operation {
-	tag, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(path, wire.Prefix), "/"), "/")
-	return huma.Operation{Method: method, Path: path, OperationID: id, Summary: summary, Tags: []string{tag}}
-}
-
-// add registers an operation. What f returns as an error is told as a problem.
-func add[I, O any](s *server, op huma.Operation, f func(context.Context, *I) (*O, error)) {
-	op.MaxBodyBytes, op.BodyReadTimeout = s.MaxBody, bodyLimit
-	if op.Responses == nil {
-		op.Responses = map[string]*huma.Response{}
-	}
-	s.describe(&op)
-	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
-		out, err := f(ctx, in)
-		if err == nil {
-			err = api.ReserveAnswer(ctx, out)
-		}
-		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
-		}
-		return out, nil
-	})
-}
-
-// describe adds the answer that every operation may give.
-func (s *server) describe(op *huma.Operation) {
-	op.Responses["default"] = &huma.Response{
-		Description: "A failure.",
-		Content: map[string]*huma.MediaType{wire.ContentTypeProblem: {
-			Schema: s.api.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[wire.Problem](), true, "Problem"),
-		}},
-	}
-}
-
-// stream registers an operation that answers with events. What begin returns sends
-// them; its context is that of the request.
-func stream[I any](s *server, op huma.Operation, begin func(context.Context, *I) (func(*http.Request, *api.Stream), error)) {
-	op.MaxBodyBytes, op.BodyReadTimeout = s.MaxBody, bodyLimit
-	op.Responses = map[string]*huma.Response{"200": {
-		Description: "Server-sent events.",
-		Content:     map[string]*huma.MediaType{api.ContentTypeStream: {Schema: &huma.Schema{Type: huma.TypeString}}},
-	}}
-	s.describe(&op)
-	huma.Register(s.api, op, func(ctx context.Context, in *I) (*huma.StreamResponse, error) {
-		p, err := api.PrincipalOf(ctx)
-		if err == nil {
-			err = s.streams.enter(p.Owner)
-		}
-		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
-		}
-		send, err := begin(ctx, in)
-		if err != nil {
-			s.streams.leave(p.Owner)
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
-		}
-		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			defer s.streams.leave(p.Owner)
-			r, w := humago.Unwrap(hc)
-			st, err := api.NewStream(w)
-			if err != nil {
-				s.Log.DebugContext(r.Context(), "a stream cannot begin", slog.Any("error", err))
-				return
-			}
-			send(r, st)
-		}}, nil
-	})
-}
-
-// administrator refuses everybody else, and tells of it.
-func (s *server) administrator(ctx context.Context, action string) error {
-	p, err := api.PrincipalOf(ctx)
-	if err != nil {
-		return err
-	}
-	if p.Admin {
-		return nil
-	}
-	err = sandpit.Errorf(sandpit.PermissionDenied, "%s: this is for administrators", action)
-	s.Manager.Report(manager.Report{Actor: p.Owner, Action: action, Err: err, Restricted: true})
-	return err
-}
-
-// maxSeconds bounds spans of time: what is longer means never, and has a way to say so.
-const maxSeconds = 100 * 365 * 24 * 3600
-
-// seconds returns a number of them as a span.
-func seconds(name string, n float64) (time.Duration, error) {
-	if n > maxSeconds || n < -maxSeconds {
-		return 0, sandpit.Errorf(sandpit.Invalid, "%s: %g seconds are too many", name, n)
-	}
-	return time.Duration(n * float64(time.Second)), nil
 }

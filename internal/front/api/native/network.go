@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -16,92 +17,95 @@ type networkOut struct {
 }
 
 type setNetworkIn struct {
-	One
+	SandboxPath
 
 	Body wire.SetNetwork
 }
 
 type networkLogIn struct {
-	One
+	SandboxPath
 
-	After int64 `query:"after" minimum:"0" doc:"The seq of a decision: only what was decided, or decided again, later."`
-	Limit int   `query:"limit" minimum:"1" maximum:"2000" default:"100" doc:"At most so many, the latest."`
+	After int64 `query:"after" minimum:"0" doc:"The seq of a decision; only later decisions are returned."`
+	Limit int   `query:"limit" minimum:"1" maximum:"2000" default:"100" doc:"The maximum number of decisions; the latest are returned."`
 }
 
 type networkTestIn struct {
-	One
+	SandboxPath
 
-	Target string `query:"target" required:"true" maxLength:"300" doc:"name:port or address:port."`
+	Target string `query:"target" required:"true" maxLength:"300" doc:"The destination, as name:port or address:port."`
 }
 
 type decisionsOut struct {
 	Body wire.NetworkDecisions
 }
 
-// network registers what looks at the network of a sandbox, and sets it.
-func (s *server) network() {
-	add(s, operation(http.MethodGet, pathNetwork, "getNetwork", "See what a sandbox may reach"), func(ctx context.Context, in *One) (*networkOut, error) {
-		return s.lookNetwork(ctx, in.ID)
+// networkHandlers serve the network of sandboxes.
+type networkHandlers struct{ manager *manager.Manager }
+
+// addOperations adds the operations on the network of a sandbox.
+func (h *networkHandlers) addOperations(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathNetwork, "getNetwork", "Get the network policy of a sandbox"), func(ctx context.Context, in *SandboxPath) (*networkOut, error) {
+		return h.getNetwork(ctx, in.ID)
 	})
-	op := operation(http.MethodPut, pathNetwork, "setNetwork", "Replace what a sandbox may reach")
-	op.Description = "Connections that are forbidden now are closed, all others go on. Whether it is online is fixed when it is made."
-	add(s, op, s.setNetwork)
-	op = operation(http.MethodGet, pathNetwork+"/log", "listNetworkDecisions", "See what was decided about connections of a sandbox")
-	op.Description = "The last thousand different decisions are remembered."
-	add(s, op, s.networkLog)
-	op = operation(http.MethodGet, pathNetwork+"/test", "testNetwork", "See what would become of a connection of a sandbox")
-	op.Description = "Nothing is connected. For a name, the server's resolvers are asked, and each of its addresses is one answer."
-	add(s, op, func(ctx context.Context, in *networkTestIn) (*decisionsOut, error) {
-		if _, err := api.Find(ctx, s.Manager, in.ID); err != nil {
+	op := newOperation(http.MethodPut, pathNetwork, "setNetwork", "Replace the network policy of a sandbox")
+	op.Description = "Connections that the new policy denies are closed; all others continue. Whether a sandbox is online is fixed at its creation."
+	addOperation(r, op, h.setNetwork)
+	op = newOperation(http.MethodGet, pathNetwork+"/log", "listNetworkDecisions", "List the network decisions about a sandbox")
+	op.Description = "The server keeps the last thousand different decisions."
+	addOperation(r, op, h.listDecisions)
+	op = newOperation(http.MethodGet, pathNetwork+"/test", "testNetwork", "Test what the network policy decides about a connection")
+	op.Description = "No connection is made. A name is resolved by the server's resolvers; there is one decision for each of its addresses."
+	addOperation(r, op, func(ctx context.Context, in *networkTestIn) (*decisionsOut, error) {
+		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
-		list, err := s.Manager.TestNetwork(ctx, in.ID, in.Target)
-		return decisions(list), err
+		list, err := h.manager.Network().Test(ctx, in.ID, in.Target)
+		return toDecisions(list), err
 	})
 }
 
-func decisions(list []sandpit.NetworkDecision) *decisionsOut {
+func toDecisions(list []sandpit.NetworkDecision) *decisionsOut {
 	if list == nil {
 		list = []sandpit.NetworkDecision{}
 	}
 	return &decisionsOut{wire.NetworkDecisions{Items: list}}
 }
 
-func (s *server) lookNetwork(ctx context.Context, id sandpit.ID) (*networkOut, error) {
-	found, err := api.Find(ctx, s.Manager, id)
+func (h *networkHandlers) getNetwork(ctx context.Context, id sandpit.ID) (*networkOut, error) {
+	found, err := api.Find(ctx, h.manager, id)
 	if err != nil {
 		return nil, err
 	}
 	out := &networkOut{wire.Network{Policy: found.Spec.Network}}
 	if found.Spec.Network.Online {
-		out.Body.Stats, err = s.Manager.NetworkStats(ctx, id)
+		out.Body.Stats, err = h.manager.Network().Stats(ctx, id)
 	}
 	return out, err
 }
 
-func (s *server) setNetwork(ctx context.Context, in *setNetworkIn) (*networkOut, error) {
-	found, err := api.Find(ctx, s.Manager, in.ID)
+func (h *networkHandlers) setNetwork(ctx context.Context, in *setNetworkIn) (*networkOut, error) {
+	found, err := api.Find(ctx, h.manager, in.ID)
 	if err != nil {
 		return nil, err
 	}
 	if !found.Spec.Network.Online {
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "sandbox %s is offline", in.ID),
-			"whether a sandbox is online is fixed when it is made")
+			"whether a sandbox is online is fixed at its creation")
 	}
 	p := sandpit.NetworkPolicy{Online: true, Allow: in.Body.Allow, Deny: in.Body.Deny, Headers: in.Body.Headers, Limits: in.Body.Limits}
-	if err := s.Manager.SetNetwork(ctx, in.ID, p, in.Body.Secrets); err != nil {
+	if err := h.manager.Network().Set(ctx, in.ID, p, in.Body.Secrets); err != nil {
 		return nil, err
 	}
-	return s.lookNetwork(ctx, in.ID)
+	return h.getNetwork(ctx, in.ID)
 }
 
-func (s *server) networkLog(ctx context.Context, in *networkLogIn) (*decisionsOut, error) {
-	if _, err := api.Find(ctx, s.Manager, in.ID); err != nil {
+func (h *networkHandlers) listDecisions(ctx context.Context, in *networkLogIn) (*decisionsOut, error) {
+	if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 		return nil, err
 	}
-	list, err := s.Manager.NetworkLog(ctx, in.ID, in.After)
+	list, err := h.manager.Network().Log(ctx, in.ID, in.After)
 	if err != nil {
 		return nil, err
 	}
-	return decisions(list[max(0, len(list)-in.Limit):]), nil
+	return toDecisions(list[max(0, len(list)-in.Limit):]), nil
 }

@@ -6,44 +6,46 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// Previews let people see what programs inside serve. All methods may be called
-// concurrently, with the context of a request, whose maker must own the sandbox.
+// Previews give access to ports of sandboxes. All methods may be called concurrently, with
+// the context of a request whose client must own the sandbox.
 type Previews interface {
 	URL(ctx context.Context, id sandpit.ID, port int, life time.Duration, note string) (wire.PreviewURL, error)
 	// Ticket is like URL, for one browser and one use.
 	Ticket(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error)
 	SetPublic(ctx context.Context, id sandpit.ID, port int, public bool) error
-	// Revoke makes a port private and every URL useless that was given out for it.
+	// Revoke makes a port private and revokes all of its URLs.
 	Revoke(ctx context.Context, id sandpit.ID, port int) error
 	// Public lists the public ports of a sandbox.
 	Public(id sandpit.ID) []int
 }
 
-// OnePort names a port of a sandbox. It is exported, as huma asks of what is embedded.
-type OnePort struct {
-	One
+// PortPath names a port of a sandbox. It is exported because huma requires that of embedded
+// types.
+type PortPath struct {
+	SandboxPath
 
-	Port int `path:"port" minimum:"1" maximum:"65535" doc:"The port inside."`
+	Port int `path:"port" minimum:"1" maximum:"65535" doc:"The port in the sandbox."`
 }
 
 type previewIn struct {
-	OnePort
+	PortPath
 
 	Body wire.NewPreviewURL
 }
 
 type ticketIn struct {
-	OnePort
+	PortPath
 
 	Body wire.NewPreviewTicket
 }
 
 type accessIn struct {
-	OnePort
+	PortPath
 
 	Body wire.PortAccess
 }
@@ -52,55 +54,61 @@ type previewOut struct{ Body wire.PreviewURL }
 
 type ticketOut struct{ Body wire.PreviewTicket }
 
-type sharedOut struct{ Body wire.Page[wire.SharedPort] }
+type portsOut struct{ Body wire.Page[wire.SharedPort] }
 
-// previews registers what lets people see ports.
-func (s *server) previews() {
-	add(s, operation(http.MethodGet, pathSandbox+"/ports", "listPorts", "List the ports of a sandbox that are seen without a key"), s.sharedPorts)
+// previewHandlers serve the ports of sandboxes that are reached without a key.
+type previewHandlers struct {
+	manager  *manager.Manager
+	previews Previews
+}
+
+// addOperations adds the operations on ports.
+func (h *previewHandlers) addOperations(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathSandbox+"/ports", "listPorts", "List the ports of a sandbox that need no key"), h.listPorts)
 	const path = pathSandbox + "/ports/{port}"
-	op := operation(http.MethodPost, path+"/url", "createPreviewURL", "Get the URL of a port")
-	op.Description = "Who has the URL sees the port until it expires; of a public port it never does."
+	op := newOperation(http.MethodPost, path+"/url", "createPreviewURL", "Create a URL of a port")
+	op.Description = "Everyone with the URL can see the port until the URL expires. The URL of a public port never expires."
 	op.DefaultStatus = http.StatusCreated
-	add(s, op, func(ctx context.Context, in *previewIn) (*previewOut, error) {
-		life, err := seconds("expires_seconds", in.Body.Expires)
+	addOperation(r, op, func(ctx context.Context, in *previewIn) (*previewOut, error) {
+		life, err := toDuration("expires_seconds", in.Body.Expires)
 		if err != nil {
 			return nil, err
 		}
-		u, err := s.Previews.URL(ctx, in.ID, in.Port, life, in.Body.Note)
+		u, err := h.previews.URL(ctx, in.ID, in.Port, life, in.Body.Note)
 		return &previewOut{u}, err
 	})
-	op = operation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Get a URL of a port that one browser may open, once")
-	op.Description = "The ticket in it is exchanged for a cookie of this port. It is used up then, and no restart of the server keeps it."
+	op = newOperation(http.MethodPost, path+"/ticket", "createPreviewTicket", "Create a single-use URL of a port for one browser")
+	op.Description = "The browser exchanges the ticket in the URL for a cookie of this port. The ticket works once and does not survive a restart of the server."
 	op.DefaultStatus = http.StatusCreated
-	add(s, op, s.previewTicket)
-	op = operation(http.MethodPut, path, "setPortAccess", "Say whether everybody may see a port")
-	op.Description = "URLs that were given out stay good."
+	addOperation(r, op, h.createTicket)
+	op = newOperation(http.MethodPut, path, "setPortAccess", "Make a port public or private")
+	op.Description = "Existing URLs stay valid."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *accessIn) (*struct{}, error) {
-		return nil, s.Previews.SetPublic(ctx, in.ID, in.Port, in.Body.Public)
+	addOperation(r, op, func(ctx context.Context, in *accessIn) (*struct{}, error) {
+		return nil, h.previews.SetPublic(ctx, in.ID, in.Port, in.Body.Public)
 	})
-	op = operation(http.MethodDelete, path, "closePort", "Make a port private, and all URLs of it useless")
+	op = newOperation(http.MethodDelete, path, "closePort", "Make a port private and revoke all of its URLs")
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *OnePort) (*struct{}, error) {
-		return nil, s.Previews.Revoke(ctx, in.ID, in.Port)
+	addOperation(r, op, func(ctx context.Context, in *PortPath) (*struct{}, error) {
+		return nil, h.previews.Revoke(ctx, in.ID, in.Port)
 	})
 }
 
-func (s *server) previewTicket(ctx context.Context, in *ticketIn) (*ticketOut, error) {
-	life, err := seconds("expires_seconds", in.Body.Expires)
+func (h *previewHandlers) createTicket(ctx context.Context, in *ticketIn) (*ticketOut, error) {
+	life, err := toDuration("expires_seconds", in.Body.Expires)
 	if err != nil {
 		return nil, err
 	}
-	session, err := seconds("session_seconds", in.Body.Session)
+	session, err := toDuration("session_seconds", in.Body.Session)
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.Previews.Ticket(ctx, in.ID, in.Port, life, session)
+	t, err := h.previews.Ticket(ctx, in.ID, in.Port, life, session)
 	return &ticketOut{t}, err
 }
 
-func (s *server) sharedPorts(ctx context.Context, in *One) (*sharedOut, error) {
-	found, err := api.Find(ctx, s.Manager, in.ID)
+func (h *previewHandlers) listPorts(ctx context.Context, in *SandboxPath) (*portsOut, error) {
+	found, err := api.Find(ctx, h.manager, in.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -108,13 +116,13 @@ func (s *server) sharedPorts(ctx context.Context, in *One) (*sharedOut, error) {
 	for _, p := range found.Spec.Ports {
 		list = append(list, wire.SharedPort{Port: p.Port, Address: p.Address()})
 	}
-	for _, port := range s.Previews.Public(in.ID) {
+	for _, port := range h.previews.Public(in.ID) {
 		list = append(list, wire.SharedPort{Port: port, Public: true})
 	}
-	return &sharedOut{wire.Page[wire.SharedPort]{Items: list}}, nil
+	return &portsOut{wire.Page[wire.SharedPort]{Items: list}}, nil
 }
 
-// noPreviews is a server that has none.
+// noPreviews is Previews of a server without a preview proxy.
 type noPreviews struct{}
 
 var errNoPreviews = sandpit.Errorf(sandpit.Unsupported, "this server has no previews")

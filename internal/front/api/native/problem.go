@@ -11,47 +11,48 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// failure is a problem as huma takes it.
-type failure struct {
+// problemError is a problem as an error for huma.
+type problemError struct {
 	wire.Problem
 }
 
 // Error implements error.
-func (f *failure) Error() string { return f.Detail }
+func (f *problemError) Error() string { return f.Detail }
 
 // GetStatus implements huma.StatusError.
-func (f *failure) GetStatus() int { return f.Status }
+func (f *problemError) GetStatus() int { return f.Status }
 
 // GetHeaders implements huma.HeadersError.
-func (f *failure) GetHeaders() http.Header { return api.ProblemHeaders(f.Problem) }
+func (f *problemError) GetHeaders() http.Header { return api.ProblemHeaders(f.Problem) }
 
 // ContentType implements huma.ContentTypeFilter.
-func (f *failure) ContentType(string) string { return wire.ContentTypeProblem }
+func (f *problemError) ContentType(string) string { return wire.ContentTypeProblem }
 
-// answerLimit is how long an answer may take to be sent.
-const answerLimit = 30 * time.Second
+// writeTimeout is how long sending a response may take.
+const writeTimeout = 30 * time.Second
 
-// request is a name for what has a method Context, too.
-type request = huma.Context
+// humaContext renames huma.Context, which as an embedded field would hide its method Context.
+type humaContext = huma.Context
 
-// bodyCost is how many bytes each byte of a body takes: as it is, as values of no type to
-// be validated, and as those that it is meant to be.
+// bodyCost is how many bytes of memory each byte of a body takes: as text, as untyped values
+// for validation, and as typed values.
 const bodyCost = 8
 
-// reply is the context of one request, with the last word on the status. The body is taken
-// from the request's account of memory.
-type reply struct {
-	request
+// responseContext is the huma.Context of one request. It can override the status, and counts
+// the memory of the body in the request's account.
+type responseContext struct {
+	humaContext
 
-	status int // 0: as huma has it
+	status int // 0: huma's
 	body   *limitedBody
 }
 
-// limitedBody is the body of a request that remembers why it cannot be read.
+// limitedBody is the body of a request. It records why reading it failed.
 type limitedBody struct {
 	io.Reader
 
@@ -68,13 +69,13 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 }
 
 // BodyReader implements huma.Context.
-func (c *reply) BodyReader() io.Reader {
-	c.body = &limitedBody{Reader: memory.Metered(c.request.BodyReader(), memory.AccountOf(c.Context()), bodyCost)}
+func (c *responseContext) BodyReader() io.Reader {
+	c.body = &limitedBody{Reader: memory.Metered(c.humaContext.BodyReader(), memory.AccountOf(c.Context()), bodyCost)}
 	return c.body
 }
 
-// encode writes an answer, as huma.DefaultJSONFormat does, without keeping all of it.
-func encode(w io.Writer, v any) error {
+// encodeJSON writes a response like huma.DefaultJSONFormat, without holding all of its text.
+func encodeJSON(w io.Writer, v any) error {
 	if err := api.EncodeJSON(w, v); err != nil {
 		return err
 	}
@@ -82,41 +83,41 @@ func encode(w io.Writer, v any) error {
 	return err
 }
 
-// Unwrap lets the adapter find its own.
-func (c *reply) Unwrap() huma.Context { return c.request }
+// Unwrap returns the context of the adapter.
+func (c *responseContext) Unwrap() huma.Context { return c.humaContext }
 
-// SetStatus implements huma.Context. From here on the answer is sent.
-func (c *reply) SetStatus(status int) {
+// SetStatus implements huma.Context. It sets the deadline of sending the response.
+func (c *responseContext) SetStatus(status int) {
 	if c.status != 0 {
 		status = c.status
 	}
 	_, w := humago.Unwrap(c)
-	// The edge takes it away again before the next request.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerLimit)) // what cannot have one needs none
-	c.request.SetStatus(status)
+	// The edge clears it before the next request. Connections without deadlines need none.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+	c.humaContext.SetStatus(status)
 }
 
-// codes say what the statuses mean that huma itself answers with.
-var codes = map[int]sandpit.Code{
+// statusCodes are the codes of statuses that huma itself returns.
+var statusCodes = map[int]sandpit.Code{
 	http.StatusRequestTimeout:      sandpit.Timeout,
 	http.StatusInternalServerError: sandpit.Internal,
 }
 
 const maxFaults = 50
 
-// problemOf makes a problem of what huma says about a request, and leaves out the
-// values that it quotes: they may be secrets.
-func problemOf(ctx huma.Context, _ string, v any) (any, error) {
+// toProblem converts an error of huma to a problem without the quoted values, which may be
+// secrets.
+func toProblem(ctx huma.Context, _ string, v any) (any, error) {
 	model, ok := v.(*huma.ErrorModel)
 	if !ok {
 		return v, nil
 	}
-	code, known := codes[model.Status]
+	code, known := statusCodes[model.Status]
 	if !known {
 		code = sandpit.Invalid
 	}
 	p := api.ProblemOf(ctx.Context(), &sandpit.Error{Code: code, Err: errors.New(model.Detail)})
-	r, _ := ctx.(*reply) // else there is only the problem to be written
+	r, _ := ctx.(*responseContext) // nil: only the problem is written
 	if r != nil && r.body != nil && r.body.err != nil {
 		p, model = api.ProblemOf(ctx.Context(), r.body.err), &huma.ErrorModel{}
 		for name, values := range api.ProblemHeaders(p) {
@@ -131,7 +132,7 @@ func problemOf(ctx huma.Context, _ string, v any) (any, error) {
 		if i == maxFaults {
 			break
 		}
-		p.Errors = append(p.Errors, wire.Fault{Message: clip(e.Message), Location: clip(e.Location)})
+		p.Errors = append(p.Errors, wire.Fault{Message: truncate(e.Message), Location: truncate(e.Location)})
 	}
 	if r != nil {
 		r.status = p.Status
@@ -139,10 +140,7 @@ func problemOf(ctx huma.Context, _ string, v any) (any, error) {
 	return p, nil
 }
 
-func clip(s string) string {
-	const most = 200
-	if len(s) > most {
-		return s[:most] + "..."
-	}
-	return s
+func truncate(s string) string {
+	const maxLength = 200
+	return textlen.Shorten(s, maxLength)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -11,9 +12,9 @@ import (
 const pathQueue = wire.Prefix + "/queue"
 
 type queueIn struct {
-	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: to be done, or being done; dead: given up."`
-	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"At most so many."`
+	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: waiting or running; dead: failed for good."`
+	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"The maximum number of items."`
 }
 
 type queueOut struct {
@@ -21,39 +22,45 @@ type queueOut struct {
 }
 
 type messageIn struct {
-	ID string `path:"id" maxLength:"100" doc:"The message."`
+	ID string `path:"id" maxLength:"100" doc:"ID of the message."`
 }
 
-// queue registers what is to be done later. All of it is for administrators.
-func (s *server) queue() {
-	add(s, operation(http.MethodGet, pathQueue, "listMessages", "List what is to be done later"), s.messages)
-	op := operation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Try again at once what was given up")
+// queueHandlers serve the queue of scheduled actions.
+type queueHandlers struct {
+	manager *manager.Manager
+	access  access
+}
+
+// addOperations adds the operations on the queue, which are for administrators.
+func (h *queueHandlers) addOperations(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathQueue, "listMessages", "List the scheduled actions"), h.listMessages)
+	op := newOperation(http.MethodPost, pathQueue+"/{id}/retry", "retryMessage", "Retry a failed action at once")
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
-		if err := s.administrator(ctx, "retry"); err != nil {
+	addOperation(r, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
+		if err := h.access.requireAdmin(ctx, "retry"); err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.RetryMessage(ctx, in.ID)
+		return nil, h.manager.Messages().Retry(ctx, in.ID)
 	})
-	op = operation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Forget what was given up")
+	op = newOperation(http.MethodDelete, pathQueue+"/{id}", "dropMessage", "Remove a failed action")
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
-		if err := s.administrator(ctx, "drop"); err != nil {
+	addOperation(r, op, func(ctx context.Context, in *messageIn) (*struct{}, error) {
+		if err := h.access.requireAdmin(ctx, "drop"); err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.DropMessage(ctx, in.ID)
+		return nil, h.manager.Messages().Drop(ctx, in.ID)
 	})
 }
 
-func (s *server) messages(ctx context.Context, in *queueIn) (*queueOut, error) {
-	if err := s.administrator(ctx, "list the queue"); err != nil {
+func (h *queueHandlers) listMessages(ctx context.Context, in *queueIn) (*queueOut, error) {
+	if err := h.access.requireAdmin(ctx, "list the queue"); err != nil {
 		return nil, err
 	}
-	list, err := s.Manager.Messages(ctx, queue.Filter{Dead: in.State == "dead", After: in.Cursor, Limit: in.Limit + 1})
+	list, err := h.manager.Messages().List(ctx, queue.Filter{Dead: in.State == "dead", After: in.Cursor, Limit: in.Limit + 1})
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(m queue.Message) string { return m.ID })
+	page := toPage(list, in.Limit, func(m queue.Message) string { return m.ID })
 	out := wire.Page[wire.Message]{Items: make([]wire.Message, 0, len(page.Items)), Next: page.Next}
 	for _, m := range page.Items {
 		out.Items = append(out.Items, wire.Message{

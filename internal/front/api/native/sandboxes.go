@@ -18,9 +18,9 @@ const (
 	pathSandbox   = pathSandboxes + "/{id}"
 )
 
-// One names a sandbox. It is exported, as huma asks of what is embedded.
-type One struct {
-	ID sandpit.ID `path:"id" doc:"The sandbox."`
+// SandboxPath names a sandbox. It is exported because huma requires that of embedded types.
+type SandboxPath struct {
+	ID sandpit.ID `path:"id" doc:"ID of the sandbox."`
 }
 
 // sandboxOut is a sandbox.
@@ -29,7 +29,7 @@ type sandboxOut struct {
 }
 
 type createIn struct {
-	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"Makes this a request that may be sent again: while the sandbox exists the same request returns it."`
+	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"Makes this a request that can be repeated: while the sandbox exists, the same request returns it."`
 	Body wire.Create
 }
 
@@ -39,11 +39,11 @@ type createOut struct {
 }
 
 type listIn struct {
-	Cursor string   `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int      `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
-	Labels []string `query:"label,explode" maxItems:"64" nullable:"false" doc:"key=value; all must be there."`
-	States []string `query:"state,explode" maxItems:"20" nullable:"false" doc:"Any of these. Default: all but deleted."`
-	Owner  string   `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
+	Cursor string   `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int      `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Labels []string `query:"label,explode" maxItems:"64" nullable:"false" doc:"key=value; sandboxes must have all of these labels."`
+	States []string `query:"state,explode" maxItems:"20" nullable:"false" doc:"States of the sandboxes. Default: all except deleted."`
+	Owner  string   `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
 }
 
 type listOut struct {
@@ -54,99 +54,67 @@ type statsOut struct {
 	Body sandpit.Stats
 }
 
-// sandboxes registers what makes, finds and ends sandboxes.
-func (s *server) sandboxes() {
-	op := operation(http.MethodPost, pathSandboxes, "createSandbox", "Make a sandbox")
+// sandboxHandlers serve sandboxes: what creates, finds, changes and deletes them.
+type sandboxHandlers struct {
+	manager  *manager.Manager
+	requests requestBuilder
+	access   access
+}
+
+// addOperations adds the operations that create, find and delete sandboxes.
+func (h *sandboxHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodPost, pathSandboxes, "createSandbox", "Create a sandbox")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "Answers when it runs. If the client gives up before, what was made is taken back."
-	add(s, op, s.create)
-	add(s, operation(http.MethodGet, pathSandboxes, "listSandboxes", "List sandboxes"), s.list)
-	add(s, operation(http.MethodGet, pathSandbox, "getSandbox", "Look at a sandbox"), func(ctx context.Context, in *One) (*sandboxOut, error) {
-		return s.look(ctx, in.ID)
+	op.Description = "Responds when the sandbox runs. If the client disconnects before the response, the sandbox is deleted."
+	addOperation(r, op, h.createSandbox)
+	addOperation(r, newOperation(http.MethodGet, pathSandboxes, "listSandboxes", "List sandboxes"), h.listSandboxes)
+	addOperation(r, newOperation(http.MethodGet, pathSandbox, "getSandbox", "Get a sandbox"), func(ctx context.Context, in *SandboxPath) (*sandboxOut, error) {
+		return getSandbox(ctx, h.manager, in.ID)
 	})
-	op = operation(http.MethodDelete, pathSandbox, "deleteSandbox", "Delete a sandbox")
-	op.Description = "One that was deleted already is no error, as long as it is remembered."
+	op = newOperation(http.MethodDelete, pathSandbox, "deleteSandbox", "Delete a sandbox")
+	op.Description = "Deleting a sandbox that was deleted recently is not an error."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *One) (*struct{}, error) {
-		if _, err := api.Find(ctx, s.Manager, in.ID); err != nil {
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*struct{}, error) {
+		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.Delete(ctx, in.ID)
+		return nil, h.manager.Delete(ctx, in.ID)
 	})
-	op = operation(http.MethodGet, pathSandbox+"/stats", "measureSandbox", "Measure a sandbox")
-	op.Description = "It is no use of the sandbox, which may be idle all the while. cpu is in nanoseconds."
-	add(s, op, func(ctx context.Context, in *One) (*statsOut, error) {
-		if _, err := api.Find(ctx, s.Manager, in.ID); err != nil {
+	op = newOperation(http.MethodGet, pathSandbox+"/stats", "measureSandbox", "Measure a sandbox")
+	op.Description = "Does not count as a use of the sandbox. cpu is in nanoseconds."
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*statsOut, error) {
+		if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 			return nil, err
 		}
-		stats, err := s.Manager.Measure(ctx, in.ID)
+		stats, err := h.manager.Usage().Measure(ctx, in.ID)
 		return &statsOut{stats}, err
 	})
 }
 
-// look returns a sandbox as it is now.
-func (s *server) look(ctx context.Context, id sandpit.ID) (*sandboxOut, error) {
-	found, err := api.Find(ctx, s.Manager, id)
+// getSandbox returns a sandbox as it is now.
+func getSandbox(ctx context.Context, m *manager.Manager, id sandpit.ID) (*sandboxOut, error) {
+	found, err := api.Find(ctx, m, id)
 	return &sandboxOut{found}, err
 }
 
-func (s *server) create(ctx context.Context, in *createIn) (*createOut, error) {
+func (h *sandboxHandlers) createSandbox(ctx context.Context, in *createIn) (*createOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.request(ctx, p, in)
+	r, err := h.requests.buildRequest(ctx, p, in.Body, in.Key)
 	if err != nil {
-		s.Manager.Report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
+		h.access.report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
 		return nil, err
 	}
-	made, err := s.Manager.Create(ctx, r)
+	made, err := h.manager.Create(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	return &createOut{pathSandboxes + "/" + string(made.ID), made}, nil
 }
 
-// Request puts what p asks for into the words of the manager, as for createSandbox.
-//
-// Invalid, NotFound, PermissionDenied: p cannot have that.
-func (o Options) Request(ctx context.Context, p api.Principal, w wire.Create) (manager.CreateRequest, error) {
-	return (&server{Options: o}).request(ctx, p, &createIn{Body: w})
-}
-
-// request puts what is asked for into the words of the manager.
-func (s *server) request(ctx context.Context, p api.Principal, in *createIn) (manager.CreateRequest, error) {
-	r := manager.CreateRequest{Owner: p.Owner, Admin: p.Admin, Provider: in.Body.Provider, Spec: in.Body.Spec, Secrets: in.Body.Secrets, Key: in.Key, Offline: in.Body.Offline}
-	r.Lease.Action = in.Body.OnTimeout
-	r, err := s.Manager.Expand(ctx, r) // what a snapshot has must be allowed, too
-	if err == nil {
-		err = s.allow(p, &r.Spec, in.Body.AllowPaths)
-	}
-	if err != nil {
-		return r, err
-	}
-	r.Setup = setup(in.Body, r.Spec)
-	if r.Timeout, err = seconds("create_timeout_seconds", in.Body.CreateTimeout); err != nil {
-		return r, err
-	}
-	if r.Policy, err = policy(in.Body.Policy); err != nil {
-		return r, err
-	}
-	life, err := seconds("timeout_seconds", in.Body.Timeout)
-	if err != nil {
-		return r, err
-	}
-	if in.Body.Timeout == 0 {
-		life = s.Lifetime
-	}
-	r.Endless = life < 0
-	if life > 0 {
-		r.Lease.Deadline = time.Now().Add(life)
-	}
-	return r, nil
-}
-
-func policy(w wire.Policy) (p store.Policy, err error) {
+func toPolicy(w wire.Policy) (p store.Policy, err error) {
 	p.IdleAction, p.Recreate, p.IgnoreBackground = w.IdleAction, w.Recreate, w.IgnoreBackground
 	p.WakeOnUse = w.WakeOnUse
 	for _, f := range []struct {
@@ -161,27 +129,21 @@ func policy(w wire.Policy) (p store.Policy, err error) {
 		{"policy.auto_archive_seconds", w.AutoArchive, &p.AutoArchive},
 		{"policy.auto_delete_seconds", w.AutoDelete, &p.AutoDelete},
 	} {
-		if *f.to, err = seconds(f.name, f.from); err != nil {
+		if *f.to, err = toDuration(f.name, f.from); err != nil {
 			return p, err
 		}
 	}
 	return p, nil
 }
 
-func (s *server) list(ctx context.Context, in *listIn) (*listOut, error) {
-	p, err := api.PrincipalOf(ctx)
+func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listOut, error) {
+	owner, _, err := h.access.listOwner(ctx, in.Owner, "list sandboxes of others")
 	if err != nil {
 		return nil, err
 	}
-	f := manager.Filter{Owner: in.Owner, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
-	if !p.Admin {
-		if in.Owner != "" && in.Owner != p.Owner {
-			return nil, s.administrator(ctx, "list sandboxes of others")
-		}
-		f.Owner = p.Owner
-	}
+	f := manager.Filter{Owner: owner, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
 	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
 	for _, label := range in.Labels {
 		key, value, ok := strings.Cut(label, "=")
@@ -192,22 +154,23 @@ func (s *server) list(ctx context.Context, in *listIn) (*listOut, error) {
 			f.Labels = make(map[string]string)
 		}
 		if other, twice := f.Labels[key]; twice && other != value {
-			return &listOut{wire.Page[sandpit.Sandbox]{Items: []sandpit.Sandbox{}}}, nil // none has both
+			return &listOut{wire.Page[sandpit.Sandbox]{Items: []sandpit.Sandbox{}}}, nil // a label has one value
 		}
 		f.Labels[key] = value
 	}
 	for _, state := range in.States {
 		if !sandpit.State(state).Valid() {
-			return nil, sandpit.Errorf(sandpit.Invalid, "state %.40q: there is no such state", state)
+			return nil, sandpit.Errorf(sandpit.Invalid, "unknown state %.40q", state)
 		}
 		f.States = append(f.States, sandpit.State(state))
 	}
-	page := paged(s.Manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
+	page := toPage(h.manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
 	return &listOut{page}, nil
 }
 
-// paged makes a page of a list that has one more if there are more.
-func paged[T any](list []T, limit int, cursor func(T) string) wire.Page[T] {
+// toPage returns the first page of a list, which has one item more than the limit if there
+// is another page.
+func toPage[T any](list []T, limit int, cursor func(T) string) wire.Page[T] {
 	p := wire.Page[T]{Items: list}
 	if list == nil {
 		p.Items = []T{}

@@ -10,28 +10,27 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// cloneTime is how long a clone may take; the making as a whole has its own limit.
-const cloneTime = time.Hour
+// cloneTimeout is the time limit of a clone. Creating the sandbox as a whole has its own limit.
+const cloneTimeout = time.Hour
 
-// setup is what a new sandbox needs before it counts as running, nil if there is
-// nothing.
-func setup(c wire.Create, spec sandpit.Spec) func(context.Context, sandpit.Instance) error {
+// newSetup returns what prepares a new sandbox before it counts as running, or nil.
+func newSetup(c wire.Create, spec sandpit.Spec) func(context.Context, sandpit.Instance) error {
 	secrets := manager.NetworkSecrets(c.NetworkSecrets)
 	if c.Repository == nil {
 		return secrets
 	}
 	return func(ctx context.Context, i sandpit.Instance) error {
-		if secrets != nil { // what is cloned may need them
+		if secrets != nil { // the clone may need them
 			if err := secrets(ctx, i); err != nil {
 				return err
 			}
 		}
-		return clone(ctx, i.Guest(), *c.Repository, spec)
+		return cloneRepository(ctx, i.Guest(), *c.Repository, spec)
 	}
 }
 
-func clone(ctx context.Context, g sandpit.Guest, r wire.Repository, spec sandpit.Spec) error {
-	w, err := workspace.New(g, workspace.Options{User: spec.User, Dir: spec.WorkDir, Timeout: cloneTime})
+func cloneRepository(ctx context.Context, g sandpit.Guest, r wire.Repository, spec sandpit.Spec) error {
+	w, err := workspace.New(g, workspace.Options{User: spec.User, Dir: spec.WorkDir, Timeout: cloneTimeout})
 	if err != nil {
 		return err
 	}

@@ -28,14 +28,14 @@ type newSnapshotIn struct {
 	Body wire.NewSnapshot
 }
 
-type madeSnapshotOut struct {
+type createdSnapshotOut struct {
 	Location string `header:"Location" doc:"The path of the snapshot."`
 	Body     sandpit.Snapshot
 }
 
 type snapshotIn struct {
-	Snapshot string `path:"snapshot" maxLength:"63" doc:"The snapshot, by its ID or name."`
-	Owner    string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: the caller's own."`
+	Snapshot string `path:"snapshot" maxLength:"63" doc:"ID or name of the snapshot."`
+	Owner    string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own."`
 }
 
 type snapshotOut struct {
@@ -43,10 +43,10 @@ type snapshotOut struct {
 }
 
 type snapshotsIn struct {
-	Cursor  string     `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
-	Owner   string     `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
-	Sandbox sandpit.ID `query:"sandbox" maxLength:"20" doc:"What they were taken of. Default: any."`
+	Cursor  string     `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Owner   string     `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
+	Sandbox sandpit.ID `query:"sandbox" maxLength:"20" doc:"The sandbox that was saved. Default: any."`
 }
 
 type snapshotsOut struct {
@@ -54,7 +54,7 @@ type snapshotsOut struct {
 }
 
 type forkIn struct {
-	One
+	SandboxPath
 
 	Body wire.Fork
 }
@@ -64,140 +64,134 @@ type forkOut struct {
 }
 
 type rollbackIn struct {
-	One
+	SandboxPath
 
 	Body wire.Rollback
 }
 
 type diffIn struct {
-	From  string `query:"from" maxLength:"100" doc:"sandbox:ID, or snapshot: and an ID or name. Default: the image of the other."`
-	To    string `query:"to" maxLength:"100" doc:"As from."`
-	Patch bool   `query:"patch" doc:"Tell how small texts differ, too."`
-	Owner string `query:"owner" maxLength:"200" doc:"Whose snapshots; for administrators. Default: the caller's own."`
+	From  string `query:"from" maxLength:"100" doc:"sandbox:ID, or snapshot: and an ID or name. Default: the image of the other side."`
+	To    string `query:"to" maxLength:"100" doc:"Like from."`
+	Patch bool   `query:"patch" doc:"Include the differences of small text files."`
+	Owner string `query:"owner" maxLength:"200" doc:"The owner of the snapshots; only administrators may name another owner. Default: the client's own."`
 }
 
 type diffOut struct {
 	Body sandpit.FileDiff
 }
 
-// snapshots registers what saves sandboxes, and makes others of what was saved.
-func (s *server) snapshots() {
-	op := operation(http.MethodPost, pathSnapshots, "createSnapshot", "Save a sandbox, which goes on")
+// snapshotHandlers serve snapshots, and what is done with them: fork, rollback, comparison.
+type snapshotHandlers struct {
+	manager *manager.Manager
+	access  access
+	log     *slog.Logger
+}
+
+// addOperations adds the operations on snapshots.
+func (h *snapshotHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodPost, pathSnapshots, "createSnapshot", "Create a snapshot of a sandbox, which keeps running")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = `Sandboxes with the image "snapshot:" and its ID or name begin as it is. It stays until it is deleted, also after its sandbox.`
-	add(s, op, s.createSnapshot)
-	op = operation(http.MethodGet, pathSnapshots, "listSnapshots", "List snapshots")
-	add(s, op, s.listSnapshots)
-	add(s, operation(http.MethodGet, pathSnapshot, "getSnapshot", "Look at a snapshot"), func(ctx context.Context, in *snapshotIn) (*snapshotOut, error) {
-		owner, err := s.snapshotOwner(ctx, in.Owner)
+	op.Description = `A new sandbox with the image "snapshot:" and the ID or name starts from the snapshot. The snapshot exists until it is deleted, even after its sandbox.`
+	addOperation(r, op, h.createSnapshot)
+	op = newOperation(http.MethodGet, pathSnapshots, "listSnapshots", "List snapshots")
+	addOperation(r, op, h.listSnapshots)
+	addOperation(r, newOperation(http.MethodGet, pathSnapshot, "getSnapshot", "Get a snapshot"), func(ctx context.Context, in *snapshotIn) (*snapshotOut, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 		if err != nil {
 			return nil, err
 		}
-		found, err := s.Manager.FindSnapshot(ctx, owner, in.Snapshot)
+		found, err := h.manager.Snapshots().Get(ctx, owner, in.Snapshot)
 		return &snapshotOut{found}, err
 	})
-	op = operation(http.MethodDelete, pathSnapshot, "deleteSnapshot", "Delete a snapshot")
-	op.Description = "Sandboxes that were made of it go on. 409 while one is being made."
+	op = newOperation(http.MethodDelete, pathSnapshot, "deleteSnapshot", "Delete a snapshot")
+	op.Description = "Sandboxes that were created from it keep running. 409 while one is being created."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *snapshotIn) (*struct{}, error) {
-		owner, err := s.snapshotOwner(ctx, in.Owner)
+	addOperation(r, op, func(ctx context.Context, in *snapshotIn) (*struct{}, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.RemoveSnapshot(ctx, owner, in.Snapshot)
+		return nil, h.manager.Snapshots().Delete(ctx, owner, in.Snapshot)
 	})
-	op = operation(http.MethodPost, pathSandbox+"/fork", "forkSandbox", "Make copies of a sandbox, which goes on")
+	op = newOperation(http.MethodPost, pathSandbox+"/fork", "forkSandbox", "Fork a sandbox, which keeps running")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "All or none. If the client gives up before, those that were made are deleted."
-	add(s, op, s.fork)
-	op = operation(http.MethodPost, pathSandbox+"/rollback", "rollbackSandbox", "Make a sandbox what a snapshot of it was")
+	op.Description = "Creates all forks or none. If the client disconnects before the response, they are deleted."
+	addOperation(r, op, h.forkSandbox)
+	op = newOperation(http.MethodPost, pathSandbox+"/rollback", "rollbackSandbox", "Roll a sandbox back to one of its snapshots")
 	op.DefaultStatus = http.StatusOK
-	op.Description = "It runs then. What it has become since is lost."
-	add(s, op, func(ctx context.Context, in *rollbackIn) (*sandboxOut, error) {
-		return s.change(ctx, in.ID, func(ctx context.Context, id sandpit.ID) error { return s.Manager.Rollback(ctx, id, in.Body.Snapshot) })
+	op.Description = "The sandbox runs afterwards. Its later changes are lost."
+	addOperation(r, op, func(ctx context.Context, in *rollbackIn) (*sandboxOut, error) {
+		return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
+			return h.manager.Snapshots().RollBack(ctx, id, in.Body.Snapshot)
+		})
 	})
-	op = operation(http.MethodGet, wire.Prefix+"/diff", "compareFiles", "Tell which files differ between sandboxes, snapshots and their image")
-	op.Description = "Sandboxes must run. Mounts are not looked at."
-	add(s, op, s.diff)
-	s.exportSnapshot()
-	s.importSnapshot()
+	op = newOperation(http.MethodGet, wire.Prefix+"/diff", "compareFiles", "Compare the files of sandboxes, snapshots and their image")
+	op.Description = "Sandboxes must be running. Mounts are not compared."
+	addOperation(r, op, h.compareFiles)
+	h.registerExport(r)
+	h.registerImport(r)
 }
 
-// snapshotOwner returns whose snapshots a request is about.
-func (s *server) snapshotOwner(ctx context.Context, owner string) (string, error) {
-	p, err := api.PrincipalOf(ctx)
-	if err != nil || owner == "" || owner == p.Owner {
-		return p.Owner, err
-	}
-	return owner, s.administrator(ctx, "use snapshots of others")
-}
-
-func (s *server) createSnapshot(ctx context.Context, in *newSnapshotIn) (*madeSnapshotOut, error) {
-	if _, err := api.Find(ctx, s.Manager, in.Body.Sandbox); err != nil {
+func (h *snapshotHandlers) createSnapshot(ctx context.Context, in *newSnapshotIn) (*createdSnapshotOut, error) {
+	if _, err := api.Find(ctx, h.manager, in.Body.Sandbox); err != nil {
 		return nil, err
 	}
-	made, err := s.Manager.Snapshot(ctx, in.Body.Sandbox, in.Body.Name)
+	made, err := h.manager.Snapshots().Create(ctx, in.Body.Sandbox, in.Body.Name)
 	if err != nil {
 		return nil, err
 	}
-	return &madeSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
+	return &createdSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
 }
 
-func (s *server) listSnapshots(ctx context.Context, in *snapshotsIn) (*snapshotsOut, error) {
-	p, err := api.PrincipalOf(ctx)
+func (h *snapshotHandlers) listSnapshots(ctx context.Context, in *snapshotsIn) (*snapshotsOut, error) {
+	owner, all, err := h.access.listOwner(ctx, in.Owner, "list snapshots of others")
 	if err != nil {
 		return nil, err
 	}
 	f := store.SnapshotFilter{
-		Owner: in.Owner, All: p.Admin && in.Owner == "", Sandbox: in.Sandbox, After: sandpit.SnapshotID(in.Cursor), Limit: in.Limit + 1,
-	}
-	if !p.Admin {
-		if in.Owner != "" && in.Owner != p.Owner {
-			return nil, s.administrator(ctx, "list snapshots of others")
-		}
-		f.Owner = p.Owner
+		Owner: owner, All: all, Sandbox: in.Sandbox, After: sandpit.SnapshotID(in.Cursor), Limit: in.Limit + 1,
 	}
 	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
-	list, err := s.Manager.Snapshots(ctx, f)
+	list, err := h.manager.Snapshots().List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return &snapshotsOut{paged(list, in.Limit, func(n sandpit.Snapshot) string { return string(n.ID) })}, nil
+	return &snapshotsOut{toPage(list, in.Limit, func(n sandpit.Snapshot) string { return string(n.ID) })}, nil
 }
 
-func (s *server) fork(ctx context.Context, in *forkIn) (*forkOut, error) {
-	if _, err := api.Find(ctx, s.Manager, in.ID); err != nil {
+func (h *snapshotHandlers) forkSandbox(ctx context.Context, in *forkIn) (*forkOut, error) {
+	if _, err := api.Find(ctx, h.manager, in.ID); err != nil {
 		return nil, err
 	}
-	made, err := s.Manager.Fork(ctx, manager.ForkRequest{
+	made, err := h.manager.Snapshots().Fork(ctx, manager.ForkRequest{
 		Sandbox: in.ID, Count: in.Body.Count, Labels: in.Body.Labels, Env: in.Body.Env, Secrets: in.Body.Secrets,
 	})
 	return &forkOut{wire.Page[sandpit.Sandbox]{Items: made}}, err
 }
 
-func (s *server) diff(ctx context.Context, in *diffIn) (*diffOut, error) {
-	owner, err := s.snapshotOwner(ctx, in.Owner)
+func (h *snapshotHandlers) compareFiles(ctx context.Context, in *diffIn) (*diffOut, error) {
+	owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 	if err != nil {
 		return nil, err
 	}
 	r := manager.DiffRequest{Owner: owner, Patch: in.Patch}
-	if r.From, err = s.side(ctx, in.From); err != nil {
+	if r.From, err = h.parseSide(ctx, in.From); err != nil {
 		return nil, err
 	}
-	if r.To, err = s.side(ctx, in.To); err != nil {
+	if r.To, err = h.parseSide(ctx, in.To); err != nil {
 		return nil, err
 	}
-	d, err := s.Manager.Diff(ctx, r)
+	d, err := h.manager.Snapshots().Diff(ctx, r)
 	if err == nil {
-		err = memory.AccountOf(ctx).Reserve(diffSize(d))
+		err = memory.AccountOf(ctx).Reserve(diffMemory(d))
 	}
 	return &diffOut{d}, err
 }
 
-// diffSize is how many bytes of memory a comparison takes, with what is sent of it.
-func diffSize(d sandpit.FileDiff) (size int64) {
+// diffMemory returns how many bytes of memory a comparison and its response take.
+func diffMemory(d sandpit.FileDiff) (size int64) {
 	const each, copies = 400, 2
 	for _, c := range d.Changes {
 		size += each + copies*int64(len(c.Path)+len(c.Patch))
@@ -205,15 +199,15 @@ func diffSize(d sandpit.FileDiff) (size int64) {
 	return size
 }
 
-// side reads what is to be compared.
-func (s *server) side(ctx context.Context, text string) (manager.Side, error) {
+// parseSide reads one side of a comparison.
+func (h *snapshotHandlers) parseSide(ctx context.Context, text string) (manager.Side, error) {
 	if text == "" {
 		return manager.Side{}, nil
 	}
 	kind, name, _ := strings.Cut(text, ":")
 	switch {
 	case kind == "sandbox":
-		_, err := api.Find(ctx, s.Manager, sandpit.ID(name))
+		_, err := api.Find(ctx, h.manager, sandpit.ID(name))
 		return manager.Side{Sandbox: sandpit.ID(name)}, err
 	case kind == "snapshot" && name != "":
 		return manager.Side{Snapshot: name}, nil
@@ -221,48 +215,48 @@ func (s *server) side(ctx context.Context, text string) (manager.Side, error) {
 	return manager.Side{}, sandpit.Errorf(sandpit.Invalid, "compare %.100q: want sandbox:ID, or snapshot: and an ID or name", text)
 }
 
-// exportSnapshot registers the stream of a snapshot. Its headers are sent with its first
-// bytes, so that what fails before is told; later the answer is broken off.
-func (s *server) exportSnapshot() {
-	op := operation(http.MethodGet, pathSnapshot+"/export", "exportSnapshot", "Read a snapshot as one stream, with all that it needs")
+// registerExport adds the export of snapshots. Headers are sent with the first bytes, so
+// that earlier errors become a problem; later errors cut the connection.
+func (h *snapshotHandlers) registerExport(r *registrar) {
+	op := newOperation(http.MethodGet, pathSnapshot+"/export", "exportSnapshot", "Export a snapshot as one stream with everything that it needs")
 	op.Responses = map[string]*huma.Response{"200": {
-		Description: "What importSnapshot takes. One that ends early is broken off.",
+		Description: "The input of importSnapshot. If the export fails, the connection is cut.",
 		Content:     map[string]*huma.MediaType{wire.ContentTypeSnapshot: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
 	}}
-	s.describe(&op)
-	huma.Register(s.api, op, func(ctx context.Context, in *snapshotIn) (*huma.StreamResponse, error) {
-		owner, err := s.snapshotOwner(ctx, in.Owner)
+	r.describeFailures(&op)
+	huma.Register(r.api, op, func(ctx context.Context, in *snapshotIn) (*huma.StreamResponse, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use snapshots of others")
 		if err == nil {
-			_, err = s.Manager.FindSnapshot(ctx, owner, in.Snapshot)
+			_, err = h.manager.Snapshots().Get(ctx, owner, in.Snapshot)
 		}
 		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
-			out := &late{ResponseWriter: w}
-			err := s.Manager.ExportSnapshot(r.Context(), owner, in.Snapshot, out)
+			req, w := humago.Unwrap(hc)
+			out := &lateHeaderWriter{ResponseWriter: w}
+			err := h.manager.Snapshots().Export(req.Context(), owner, in.Snapshot, out)
 			switch {
 			case err == nil:
 			case !out.begun:
-				api.WriteError(w, r, err)
-			default: // the manager has told of it; the client must not take this for the end
-				s.Log.DebugContext(r.Context(), "an export is broken off", slog.Any("error", err))
+				api.WriteError(w, req, err)
+			default: // the manager has reported it; the client must not take this for the end
+				h.log.DebugContext(req.Context(), "api: snapshot export aborted", slog.Any("error", err))
 				panic(http.ErrAbortHandler)
 			}
 		}}, nil
 	})
 }
 
-// late sends headers with the first bytes.
-type late struct {
+// lateHeaderWriter sets the content type with the first bytes.
+type lateHeaderWriter struct {
 	http.ResponseWriter
 
 	begun bool
 }
 
 // Write implements io.Writer.
-func (l *late) Write(p []byte) (int, error) {
+func (l *lateHeaderWriter) Write(p []byte) (int, error) {
 	if !l.begun {
 		l.begun = true
 		l.Header().Set("Content-Type", wire.ContentTypeSnapshot)
@@ -271,42 +265,42 @@ func (l *late) Write(p []byte) (int, error) {
 }
 
 type importIn struct {
-	Name     string `query:"name" maxLength:"63" doc:"What it shall be called. Default: nothing."`
-	Provider string `query:"provider" maxLength:"100" doc:"Who keeps it. Default: the server's own choice."`
-	Owner    string `query:"owner" maxLength:"200" doc:"Whose it shall be. Default: the caller's own."`
+	Name     string `query:"name" maxLength:"63" doc:"Name of the snapshot. Default: none."`
+	Provider string `query:"provider" maxLength:"100" doc:"The provider that stores the snapshot. Default: the server's."`
+	Owner    string `query:"owner" maxLength:"200" doc:"The owner of the snapshot. Default: the client's own."`
 
 	body io.Reader
 }
 
-// Resolve takes the body as it comes: it is too large to be kept.
+// Resolve implements huma.Resolver. The body is too large to be held in memory.
 func (i *importIn) Resolve(hc huma.Context) []error {
 	i.body = hc.BodyReader()
 	return nil
 }
 
-// importSnapshot registers what adds a snapshot from a stream.
-func (s *server) importSnapshot() {
-	op := operation(http.MethodPost, pathSnapshots+"/import", "importSnapshot", "Add a snapshot that exportSnapshot wrote")
+// registerImport adds the import of snapshots.
+func (h *snapshotHandlers) registerImport(r *registrar) {
+	op := newOperation(http.MethodPost, pathSnapshots+"/import", "importSnapshot", "Import a snapshot that exportSnapshot wrote")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "If the client gives up before the end, nothing of it stays. This is for administrators: a snapshot " +
-		"has the state of a sandbox's kernel, and one that was made up attacks the kernel from within."
+	op.Description = "If the client disconnects before the end, nothing is kept. Only administrators may import: a snapshot " +
+		"contains the state of a sandbox's kernel, and a forged one can attack the kernel."
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 		wire.ContentTypeSnapshot: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
 	}}
 	op.Responses = map[string]*huma.Response{}
-	s.describe(&op)
-	huma.Register(s.api, op, func(ctx context.Context, in *importIn) (*madeSnapshotOut, error) {
+	r.describeFailures(&op)
+	huma.Register(r.api, op, func(ctx context.Context, in *importIn) (*createdSnapshotOut, error) {
 		p, err := api.PrincipalOf(ctx)
 		if err == nil {
-			err = s.administrator(ctx, "import a snapshot")
+			err = h.access.requireAdmin(ctx, "import a snapshot")
 		}
 		var made sandpit.Snapshot
 		if err == nil {
-			made, err = s.Manager.ImportSnapshot(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
+			made, err = h.manager.Snapshots().Import(ctx, manager.ImportRequest{Owner: cmp.Or(in.Owner, p.Owner), Name: in.Name, Provider: in.Provider}, in.body)
 		}
 		if err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
-		return &madeSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
+		return &createdSnapshotOut{pathSnapshots + "/" + string(made.ID), made}, nil
 	})
 }

@@ -113,7 +113,7 @@ func TestSnapshotClient(t *testing.T) {
 	r := newRig(t, nil)
 	ctx := t.Context()
 	c := r.dialed(t, r.ann)
-	box, err := c.Create(ctx, client.CreateRequest{})
+	box, err := c.Sandboxes.Create(ctx, client.CreateRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,55 +125,55 @@ func TestSnapshotClient(t *testing.T) {
 		}
 	}
 	write(box, "one\n")
-	s, err := c.CreateSnapshot(ctx, box.ID, "before")
+	s, err := c.Snapshots.Create(ctx, box.ID, "before")
 	if err != nil {
 		t.Fatal(err)
 	}
 	write(box, "two\n")
-	d, err := c.Diff(ctx, client.DiffRequest{From: client.Side{Snapshot: "before"}, To: client.Side{Sandbox: box.ID}, Patch: true})
+	d, err := c.Sandboxes.Diff(ctx, client.DiffRequest{From: client.Side{Snapshot: "before"}, To: client.Side{Sandbox: box.ID}, Patch: true})
 	if err != nil || len(d.Changes) != 1 || d.Changes[0].Kind != sandpit.DiffChanged || !strings.Contains(d.Changes[0].Patch, "-one\n+two\n") {
 		t.Errorf("compare: %+v, %v", d, err)
 	}
-	copies, err := c.Fork(ctx, box.ID, client.ForkRequest{Count: 2, Labels: map[string]string{"copy": "yes"}})
+	copies, err := c.Sandboxes.Fork(ctx, box.ID, client.ForkRequest{Count: 2, Labels: map[string]string{"copy": "yes"}})
 	if err != nil || len(copies) != 2 || copies[0].Spec.Labels["copy"] != "yes" {
 		t.Errorf("forked %+v, %v", copies, err)
 	}
-	if err := c.Rollback(ctx, box.ID, "before"); err != nil {
+	if err := c.Sandboxes.Rollback(ctx, box.ID, "before"); err != nil {
 		t.Error(err)
 	}
-	if d, err := c.Diff(ctx, client.DiffRequest{From: client.Side{Snapshot: "before"}, To: client.Side{Sandbox: box.ID}}); err != nil || len(d.Changes) != 0 {
+	if d, err := c.Sandboxes.Diff(ctx, client.DiffRequest{From: client.Side{Snapshot: "before"}, To: client.Side{Sandbox: box.ID}}); err != nil || len(d.Changes) != 0 {
 		t.Errorf("after a rollback: %+v, %v", d, err)
 	}
 
 	var file bytes.Buffer
-	if err := c.ExportSnapshot(ctx, "", "before", &file); err != nil {
+	if err := c.Snapshots.Export(ctx, "", "before", &file); err != nil {
 		t.Fatal(err)
 	}
 	whole := file.Bytes()
 	bob, admin := r.dialed(t, r.bob), r.dialed(t, r.admin)
-	imported, err := admin.ImportSnapshot(ctx, client.ImportRequest{Name: "mine", Owner: "bob"}, bytes.NewReader(whole))
+	imported, err := admin.Snapshots.Import(ctx, client.ImportRequest{Name: "mine", Owner: "bob"}, bytes.NewReader(whole))
 	if err != nil || imported.Owner != "bob" || imported.ID == s.ID {
 		t.Errorf("imported %+v, %v", imported, err)
 	}
 	cut := io.MultiReader(bytes.NewReader(whole[:len(whole)/2]), broken{})
-	if _, err := admin.ImportSnapshot(ctx, client.ImportRequest{Name: "cut", Owner: "bob"}, cut); err == nil {
+	if _, err := admin.Snapshots.Import(ctx, client.ImportRequest{Name: "cut", Owner: "bob"}, cut); err == nil {
 		t.Error("what was cut is imported")
 	}
-	if list, err := bob.Snapshots(ctx, client.SnapshotFilter{}); err != nil || len(list) != 1 {
+	if list, err := bob.Snapshots.List(ctx, client.SnapshotFilter{}); err != nil || len(list) != 1 {
 		t.Errorf("bob has %+v, %v", list, err)
 	}
 	r.world.Inject(fake.Fault{Op: fake.OpExportSnapshot, Err: sandpit.Errorf(sandpit.Unavailable, "as ordered")})
-	if err := c.ExportSnapshot(ctx, "", "before", io.Discard); sandpit.CodeOf(err) != sandpit.Unavailable {
+	if err := c.Snapshots.Export(ctx, "", "before", io.Discard); sandpit.CodeOf(err) != sandpit.Unavailable {
 		t.Errorf("an export that cannot begin: %v", err)
 	}
 	r.world.Inject(fake.Fault{Op: fake.OpExportSnapshot, Err: sandpit.Errorf(sandpit.Internal, "as ordered"), After: true})
-	if err := c.ExportSnapshot(ctx, "", "before", io.Discard); err == nil {
+	if err := c.Snapshots.Export(ctx, "", "before", io.Discard); err == nil {
 		t.Error("an export that fails at its end looks whole")
 	}
-	if err := c.DeleteSnapshot(ctx, "", "before"); err != nil {
+	if err := c.Snapshots.Delete(ctx, "", "before"); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Snapshot(ctx, "", "before"); sandpit.CodeOf(err) != sandpit.NotFound {
+	if _, err := c.Snapshots.Get(ctx, "", "before"); sandpit.CodeOf(err) != sandpit.NotFound {
 		t.Errorf("after its end: %v", err)
 	}
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// SSH is how sandboxes are reached by SSH. The zero value means not at all.
+// SSH gives access to sandboxes by SSH. The zero value is a server without SSH.
 type SSH struct {
 	Keys   *sshkey.Keys
 	Tokens *sshkey.Tokens
-	// Where tells where. Unsupported: nowhere.
+	// Where returns the address of the SSH server. Unsupported: the server has no SSH.
 	Where func() (wire.SSHServer, error)
 }
 
 const pathSSHKeys = wire.Prefix + "/ssh-keys"
 
 type sshKeysIn struct {
-	Owner string `query:"owner" maxLength:"200" doc:"Whose keys; others than one's own are for administrators. Default: the caller's."`
+	Owner string `query:"owner" maxLength:"200" doc:"The owner of the keys; only administrators may name another owner. Default: the client's own."`
 }
 
 type sshKeysOut struct {
@@ -40,12 +40,12 @@ type sshKeyOut struct {
 }
 
 type sshKeyIn struct {
-	ID    string `path:"id" maxLength:"200" doc:"The key's ID."`
-	Owner string `query:"owner" maxLength:"200" doc:"Whose key; others than one's own are for administrators. Default: the caller's."`
+	ID    string `path:"id" maxLength:"200" doc:"ID of the key."`
+	Owner string `query:"owner" maxLength:"200" doc:"The owner of the key; only administrators may name another owner. Default: the client's own."`
 }
 
 type sshAccessIn struct {
-	ID   string `path:"id" doc:"The sandbox."`
+	ID   string `path:"id" doc:"ID of the sandbox."`
 	Body *wire.SSHAccess
 }
 
@@ -53,44 +53,51 @@ type sshTokenOut struct {
 	Body wire.SSHToken
 }
 
-// ssh registers who may come in by SSH.
-func (s *server) ssh() {
-	add(s, operation(http.MethodGet, pathSSHKeys, "listSSHKeys", "List public keys for SSH"), s.listSSHKeys)
-	op := operation(http.MethodPost, pathSSHKeys, "addSSHKey", "Register a public key for SSH")
-	op.Description = "The private half of the key opens all sandboxes of the owner by SSH. The key ends with the API key of this request, unless it is for another owner."
-	op.DefaultStatus = http.StatusCreated
-	add(s, op, s.addSSHKey)
-	op = operation(http.MethodDelete, pathSSHKeys+"/{id}", "deleteSSHKey", "Remove a public key for SSH")
-	op.Description = "Closes the connections that the key has opened."
-	op.DefaultStatus = http.StatusNoContent
-	add(s, op, s.deleteSSHKey)
-	op = operation(http.MethodPost, pathSandbox+"/ssh", "openSSH", "Get a one-time token for SSH")
-	op.Description = "The token is the password of one connection to this sandbox."
-	op.DefaultStatus = http.StatusCreated
-	add(s, op, s.openSSH)
+// sshHandlers serve SSH keys and one-time tokens for SSH.
+type sshHandlers struct {
+	manager *manager.Manager
+	ssh     SSH
+	access  access
 }
 
-// sshKeysOf returns the keys of the server, and the owner whose keys are meant.
-func (s *server) sshKeysOf(ctx context.Context, action, owner string) (*sshkey.Keys, string, error) {
+// addOperations adds the operations for SSH.
+func (h *sshHandlers) addOperations(r *registrar) {
+	addOperation(r, newOperation(http.MethodGet, pathSSHKeys, "listSSHKeys", "List public keys for SSH"), h.listKeys)
+	op := newOperation(http.MethodPost, pathSSHKeys, "addSSHKey", "Register a public key for SSH")
+	op.Description = "The private key opens all sandboxes of the owner by SSH. The SSH key ends with the API key of this request, unless it is for another owner."
+	op.DefaultStatus = http.StatusCreated
+	addOperation(r, op, h.addKey)
+	op = newOperation(http.MethodDelete, pathSSHKeys+"/{id}", "deleteSSHKey", "Remove a public key for SSH")
+	op.Description = "Closes the connections that the key has opened."
+	op.DefaultStatus = http.StatusNoContent
+	addOperation(r, op, h.deleteKey)
+	op = newOperation(http.MethodPost, pathSandbox+"/ssh", "openSSH", "Create a one-time token for SSH")
+	op.Description = "The token is the password of one connection to this sandbox."
+	op.DefaultStatus = http.StatusCreated
+	addOperation(r, op, h.createToken)
+}
+
+// keysFor returns the keys of the server and the owner whose keys a request is about.
+func (h *sshHandlers) keysFor(ctx context.Context, action, owner string) (*sshkey.Keys, string, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, "", err
 	}
 	if owner != "" && owner != p.Owner {
-		if err := s.administrator(ctx, action+" of somebody else"); err != nil {
+		if err := h.access.requireAdmin(ctx, action+" of another owner"); err != nil {
 			return nil, "", err
 		}
 	}
-	if s.SSH.Keys == nil {
+	if h.ssh.Keys == nil {
 		return nil, "", errNoSSH
 	}
-	return s.SSH.Keys, cmp.Or(owner, p.Owner), nil
+	return h.ssh.Keys, cmp.Or(owner, p.Owner), nil
 }
 
 var errNoSSH = sandpit.Errorf(sandpit.Unsupported, "this server has no SSH")
 
-func (s *server) listSSHKeys(ctx context.Context, in *sshKeysIn) (*sshKeysOut, error) {
-	keys, owner, err := s.sshKeysOf(ctx, "list SSH keys", in.Owner)
+func (h *sshHandlers) listKeys(ctx context.Context, in *sshKeysIn) (*sshKeysOut, error) {
+	keys, owner, err := h.keysFor(ctx, "list SSH keys", in.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -100,20 +107,20 @@ func (s *server) listSSHKeys(ctx context.Context, in *sshKeysIn) (*sshKeysOut, e
 	}
 	page := wire.Page[wire.SSHKey]{Items: make([]wire.SSHKey, 0, len(list))}
 	for _, k := range list {
-		page.Items = append(page.Items, sshKey(k))
+		page.Items = append(page.Items, toSSHKey(k))
 	}
 	return &sshKeysOut{page}, nil
 }
 
-func sshKey(k store.SSHKey) wire.SSHKey {
+func toSSHKey(k store.SSHKey) wire.SSHKey {
 	return wire.SSHKey{
 		ID: k.ID, Owner: k.Owner, Name: k.Name, Type: k.Type, Fingerprint: k.Fingerprint, APIKey: k.APIKey,
 		CreatedAt: k.CreatedAt, LastUsedAt: k.LastUsedAt,
 	}
 }
 
-func (s *server) addSSHKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, error) {
-	keys, owner, err := s.sshKeysOf(ctx, "add an SSH key", in.Body.Owner)
+func (h *sshHandlers) addKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, error) {
+	keys, owner, err := h.keysFor(ctx, "add an SSH key", in.Body.Owner)
 	if err != nil {
 		return nil, err
 	}
@@ -123,39 +130,39 @@ func (s *server) addSSHKey(ctx context.Context, in *newSSHKeyIn) (*sshKeyOut, er
 	}
 	apiKey := p.KeyID
 	if owner != p.Owner {
-		apiKey = "" // an administrator's key is not what others depend on
+		apiKey = "" // keys of other owners do not depend on an administrator's API key
 	}
 	added, err := keys.Add(ctx, owner, apiKey, in.Body.Name, in.Body.PublicKey)
 	args := map[string]string{"owner": owner}
 	if err == nil {
 		args["key"], args["fingerprint"] = added.ID, added.Fingerprint
 	}
-	s.tellOf(ctx, "add an SSH key", args, err)
+	h.access.reportAction(ctx, "add an SSH key", args, err)
 	if err != nil {
 		return nil, err
 	}
-	return &sshKeyOut{sshKey(added)}, nil
+	return &sshKeyOut{toSSHKey(added)}, nil
 }
 
-func (s *server) deleteSSHKey(ctx context.Context, in *sshKeyIn) (*struct{}, error) {
-	keys, owner, err := s.sshKeysOf(ctx, "remove an SSH key", in.Owner)
+func (h *sshHandlers) deleteKey(ctx context.Context, in *sshKeyIn) (*struct{}, error) {
+	keys, owner, err := h.keysFor(ctx, "remove an SSH key", in.Owner)
 	if err != nil {
 		return nil, err
 	}
 	err = keys.Delete(ctx, owner, in.ID)
-	s.tellOf(ctx, "remove an SSH key", map[string]string{"owner": owner, "key": in.ID}, err)
+	h.access.reportAction(ctx, "remove an SSH key", map[string]string{"owner": owner, "key": in.ID}, err)
 	return nil, err
 }
 
-func (s *server) openSSH(ctx context.Context, in *sshAccessIn) (*sshTokenOut, error) {
-	box, err := api.Find(ctx, s.Manager, sandpit.ID(in.ID))
+func (h *sshHandlers) createToken(ctx context.Context, in *sshAccessIn) (*sshTokenOut, error) {
+	box, err := api.Find(ctx, h.manager, sandpit.ID(in.ID))
 	if err != nil {
 		return nil, err
 	}
-	if s.SSH.Where == nil {
+	if h.ssh.Where == nil {
 		return nil, errNoSSH
 	}
-	where, err := s.SSH.Where()
+	where, err := h.ssh.Where()
 	if err != nil {
 		return nil, err
 	}
@@ -163,16 +170,16 @@ func (s *server) openSSH(ctx context.Context, in *sshAccessIn) (*sshTokenOut, er
 	if err != nil {
 		return nil, err
 	}
-	var asked wire.SSHAccess
+	var access wire.SSHAccess
 	if in.Body != nil {
-		asked = *in.Body
+		access = *in.Body
 	}
-	ttl, err := seconds("ttl_seconds", asked.TTL)
+	ttl, err := toDuration("ttl_seconds", access.TTL)
 	if err != nil {
 		return nil, err
 	}
-	token, expires, err := s.SSH.Tokens.Issue(box.ID, sshkey.Holder{Owner: p.Owner, Key: p.KeyID}, ttl)
-	s.Manager.Report(manager.Report{Actor: p.Owner, Action: "open ssh", Sandbox: box.ID, Err: err})
+	token, expires, err := h.ssh.Tokens.Issue(box.ID, sshkey.Holder{Owner: p.Owner, Key: p.KeyID}, ttl)
+	h.access.report(manager.Report{Actor: p.Owner, Action: "open ssh", Sandbox: box.ID, Err: err})
 	if err != nil {
 		return nil, err
 	}

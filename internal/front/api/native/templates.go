@@ -9,7 +9,6 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
@@ -24,14 +23,14 @@ const (
 	pathBuiltin   = wire.Prefix + "/builtins/{name}"
 )
 
-// Contexts keep the files that builds copy.
+// Contexts store the files that builds copy.
 type Contexts interface {
-	// Put reads a tar stream, which is hostile. What a build had before is replaced.
+	// Put reads an untrusted tar stream and replaces the files of a build.
 	//
-	// Invalid: no such stream. Conflict: another one is being read for the build. Exhausted:
-	// it is too large, or the owner's builds that were not started have too much.
+	// Invalid: not a tar stream. Conflict: another one is being read for the build. Exhausted:
+	// it is too large, or the files of the owner's waiting builds are.
 	Put(ctx context.Context, owner string, id sandpit.BuildID, from io.Reader) error
-	// Take returns the directory of a build, "" if it has none, and what removes it.
+	// Take returns the directory of a build, or "", and a function that removes it.
 	//
 	// Conflict: it is being filled.
 	Take(id sandpit.BuildID) (dir string, release func(), err error)
@@ -41,14 +40,14 @@ type newTemplateIn struct {
 	Body wire.NewTemplate
 }
 
-type madeTemplateOut struct {
+type createdTemplateOut struct {
 	Body wire.MadeTemplate
 }
 
 // TemplateIn names a template.
 type TemplateIn struct {
 	Template string `path:"template" maxLength:"200" doc:"The template: NAME, OWNER/NAME or an ID, each with an optional tag."`
-	Owner    string `query:"owner" maxLength:"200" doc:"In whose name; for administrators. Default: the caller's own."`
+	Owner    string `query:"owner" maxLength:"200" doc:"The owner that the request acts for; only administrators may name another owner. Default: the client's own."`
 }
 
 type templateOut struct {
@@ -56,10 +55,10 @@ type templateOut struct {
 }
 
 type templatesIn struct {
-	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
-	Owner  string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
-	Public bool   `query:"public" doc:"Those of others that are public, too."`
+	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Owner  string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
+	Public bool   `query:"public" doc:"Include the public templates of other owners."`
 }
 
 type templatesOut struct {
@@ -86,8 +85,8 @@ type tagIn struct {
 
 // BuildIn names a build.
 type BuildIn struct {
-	Build sandpit.BuildID `path:"build" maxLength:"40" doc:"The build."`
-	Owner string          `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: the caller's own."`
+	Build sandpit.BuildID `path:"build" maxLength:"40" doc:"ID of the build."`
+	Owner string          `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own."`
 }
 
 type buildOut struct {
@@ -107,58 +106,70 @@ type startBuildIn struct {
 type buildLogIn struct {
 	BuildIn
 
-	After int64 `query:"after" minimum:"0" doc:"The number of the last entry that is known."`
-	Limit int   `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
+	After int64 `query:"after" minimum:"0" doc:"The number of the last known entry."`
+	Limit int   `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
 }
 
 type buildLogOut struct {
 	Body wire.Page[sandpit.BuildLog]
 }
 
-// templates registers what sandboxes are made of that was built here.
-func (s *server) templates() {
-	op := operation(http.MethodPost, pathTemplates, "createTemplate", "Make a build of a template")
+// templateHandlers serve templates.
+type templateHandlers struct {
+	manager *manager.Manager
+	access  access
+}
+
+// buildHandlers serve builds of templates.
+type buildHandlers struct {
+	manager  *manager.Manager
+	contexts Contexts // nil: the server builds no templates
+	access   access
+}
+
+// addOperations adds the operations on templates.
+func (h *templateHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodPost, pathTemplates, "createTemplate", "Create a build of a template")
 	op.DefaultStatus = http.StatusAccepted
-	op.Description = "The template is made if there is none of this name. The build waits for its files, if it copies any, and for startBuild."
-	add(s, op, s.createTemplate)
-	add(s, operation(http.MethodGet, pathTemplates, "listTemplates", "List templates"), s.listTemplates)
-	add(s, operation(http.MethodGet, pathTemplate, "getTemplate", "Look at a template"), func(ctx context.Context, in *TemplateIn) (*templateOut, error) {
-		owner, err := s.templateOwner(ctx, in.Owner)
+	op.Description = "The template is created if it does not exist. The build waits for its files, if it copies any, and for startBuild."
+	addOperation(r, op, h.createTemplate)
+	addOperation(r, newOperation(http.MethodGet, pathTemplates, "listTemplates", "List templates"), h.listTemplates)
+	addOperation(r, newOperation(http.MethodGet, pathTemplate, "getTemplate", "Get a template"), func(ctx context.Context, in *TemplateIn) (*templateOut, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
 		}
-		t, err := s.Manager.FindTemplate(ctx, owner, in.Template)
+		t, err := h.manager.Templates().Get(ctx, owner, in.Template)
 		return &templateOut{t}, err
 	})
-	op = operation(http.MethodPatch, pathTemplate, "changeTemplate", "Change a template")
+	op = newOperation(http.MethodPatch, pathTemplate, "changeTemplate", "Change a template")
 	op.Description = "Other owners find a public template as OWNER/NAME. When an administrator publishes their own template, the bare name also means it, for owners that have no template of that name."
-	add(s, op, func(ctx context.Context, in *changeTemplateIn) (*templateOut, error) {
-		owner, err := s.templateOwner(ctx, in.Owner)
+	addOperation(r, op, func(ctx context.Context, in *changeTemplateIn) (*templateOut, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
 		}
-		// An administrator who acts for another owner shares nothing: that owner could
-		// replace it later.
+		// An administrator acting for another owner does not share the bare name: that owner
+		// could replace the template later.
 		p, err := api.PrincipalOf(ctx)
 		if err != nil {
 			return nil, err
 		}
-		t, err := s.Manager.SetTemplatePublic(ctx, owner, in.Template, in.Body.Public, p.Admin && owner == p.Owner)
+		t, err := h.manager.Templates().SetPublic(ctx, owner, in.Template, in.Body.Public, p.Admin && owner == p.Owner)
 		return &templateOut{t}, err
 	})
-	op = operation(http.MethodDelete, pathTemplate, "deleteTemplate", "Delete a template")
-	op.Description = "Sandboxes that were made of it go on."
+	op = newOperation(http.MethodDelete, pathTemplate, "deleteTemplate", "Delete a template")
+	op.Description = "Sandboxes that were created from it keep running."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *TemplateIn) (*struct{}, error) {
-		owner, err := s.templateOwner(ctx, in.Owner)
+	addOperation(r, op, func(ctx context.Context, in *TemplateIn) (*struct{}, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.RemoveTemplate(ctx, owner, in.Template)
+		return nil, h.manager.Templates().Delete(ctx, owner, in.Template)
 	})
-	s.templateTags()
-	s.builds()
-	s.builtins()
+	h.registerTags(r)
+	h.registerBuiltins(r)
 }
 
 type builtinIn struct {
@@ -169,16 +180,16 @@ type builtinOut struct {
 	Body wire.Builtin
 }
 
-// builtins registers the templates that are part of the program.
-func (s *server) builtins() {
-	op := operation(http.MethodPost, pathBuiltin, "prepareBuiltin", "Have a built-in template built, unless it was")
-	op.Description = "It returns at once; send it again to see how the build is doing. All owners share the template, and E2B's clients request it by its name."
-	add(s, op, func(ctx context.Context, in *builtinIn) (*builtinOut, error) {
+// registerBuiltins adds the operation on built-in templates.
+func (h *templateHandlers) registerBuiltins(r *registrar) {
+	op := newOperation(http.MethodPost, pathBuiltin, "prepareBuiltin", "Build a built-in template, unless it is built")
+	op.Description = "Responds at once; repeat the request to get the progress. All owners share the template, and E2B clients request it by its name."
+	addOperation(r, op, func(ctx context.Context, in *builtinIn) (*builtinOut, error) {
 		p, err := api.PrincipalOf(ctx)
 		if err != nil {
 			return nil, err
 		}
-		b, err := s.Manager.PrepareBuiltin(ctx, in.Name)
+		b, err := h.manager.Builtins().Prepare(ctx, in.Name)
 		out := wire.Builtin{Name: in.Name, Status: b.Status, Progress: b.Progress}
 		if p.Admin && b.Status == sandpit.BuildFailed {
 			out.Reason = b.Reason
@@ -187,63 +198,63 @@ func (s *server) builtins() {
 	})
 }
 
-func (s *server) templateTags() {
-	op := operation(http.MethodPost, pathTemplate+"/tags", "tagTemplate", "Call a build of a template by further tags")
-	add(s, op, func(ctx context.Context, in *tagsIn) (*templateOut, error) {
-		owner, err := s.templateOwner(ctx, in.Owner)
+func (h *templateHandlers) registerTags(r *registrar) {
+	op := newOperation(http.MethodPost, pathTemplate+"/tags", "tagTemplate", "Add tags to a build of a template")
+	addOperation(r, op, func(ctx context.Context, in *tagsIn) (*templateOut, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
 		}
-		t, err := s.Manager.TagTemplate(ctx, owner, in.Template, in.Body.Tags)
+		t, err := h.manager.Templates().Tag(ctx, owner, in.Template, in.Body.Tags)
 		return &templateOut{t}, err
 	})
-	op = operation(http.MethodDelete, pathTemplate+"/tags/{tag}", "untagTemplate", "Take a tag away from a template")
-	op.Description = "A build without one is removed some time later."
+	op = newOperation(http.MethodDelete, pathTemplate+"/tags/{tag}", "untagTemplate", "Remove a tag from a template")
+	op.Description = "A build without tags is deleted some time later."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *tagIn) (*struct{}, error) {
-		owner, err := s.templateOwner(ctx, in.Owner)
+	addOperation(r, op, func(ctx context.Context, in *tagIn) (*struct{}, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.UntagTemplate(ctx, owner, in.Template, []string{in.Tag})
+		return nil, h.manager.Templates().Untag(ctx, owner, in.Template, []string{in.Tag})
 	})
 }
 
-// builds registers how templates come to be.
-func (s *server) builds() {
-	op := operation(http.MethodGet, pathTemplate+"/builds", "listBuilds", "List the builds of a template, the newest first")
+// addOperations adds the operations on builds.
+func (h *buildHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodGet, pathTemplate+"/builds", "listBuilds", "List the builds of a template, the newest first")
 	op.Description = "At most 100, without their recipes, which getBuild returns."
-	add(s, op,
+	addOperation(r, op,
 		func(ctx context.Context, in *TemplateIn) (*buildsOut, error) {
-			owner, err := s.templateOwner(ctx, in.Owner)
+			owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 			if err != nil {
 				return nil, err
 			}
 			const most = 100
-			list, err := s.Manager.Builds(ctx, owner, in.Template, most)
+			list, err := h.manager.Builds().List(ctx, owner, in.Template, most)
 			return &buildsOut{wire.Page[sandpit.TemplateBuild]{Items: list}}, err
 		})
-	s.putContext()
-	op = operation(http.MethodPost, pathBuild, "startBuild", "Have a build begin")
+	h.registerFiles(r)
+	op = newOperation(http.MethodPost, pathBuild, "startBuild", "Start a build")
 	op.DefaultStatus = http.StatusAccepted
-	op.Description = "It goes on by itself; see getBuild and getBuildLog."
-	add(s, op, s.startBuild)
-	add(s, operation(http.MethodGet, pathBuild, "getBuild", "Look at a build"), func(ctx context.Context, in *BuildIn) (*buildOut, error) {
-		owner, err := s.templateOwner(ctx, in.Owner)
+	op.Description = "The build runs in the background; see getBuild and getBuildLog."
+	addOperation(r, op, h.startBuild)
+	addOperation(r, newOperation(http.MethodGet, pathBuild, "getBuild", "Get a build"), func(ctx context.Context, in *BuildIn) (*buildOut, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
 		}
-		b, err := s.Manager.Build(ctx, owner, in.Build)
+		b, err := h.manager.Builds().Get(ctx, owner, in.Build)
 		return &buildOut{b}, err
 	})
-	op = operation(http.MethodGet, pathBuild+"/log", "getBuildLog", "Read what a build tells")
-	op.Description = "Also while it goes on: an empty page of one whose status is ready or failed is the end."
-	add(s, op, func(ctx context.Context, in *buildLogIn) (*buildLogOut, error) {
-		owner, err := s.templateOwner(ctx, in.Owner)
+	op = newOperation(http.MethodGet, pathBuild+"/log", "getBuildLog", "Read the log of a build")
+	op.Description = "Works while the build runs. An empty page of a build whose status is ready or failed is the end."
+	addOperation(r, op, func(ctx context.Context, in *buildLogIn) (*buildLogOut, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 		if err != nil {
 			return nil, err
 		}
-		list, err := s.Manager.BuildLog(ctx, owner, in.Build, in.After, in.Limit)
+		list, err := h.manager.Builds().Log(ctx, owner, in.Build, in.After, in.Limit)
 		if list == nil {
 			list = []sandpit.BuildLog{}
 		}
@@ -251,77 +262,62 @@ func (s *server) builds() {
 	})
 }
 
-// templateOwner returns in whose name a request is made.
-func (s *server) templateOwner(ctx context.Context, owner string) (string, error) {
-	p, err := api.PrincipalOf(ctx)
-	if err != nil || owner == "" || owner == p.Owner {
-		return p.Owner, err
-	}
-	return owner, s.administrator(ctx, "use templates of others")
-}
-
-func (s *server) createTemplate(ctx context.Context, in *newTemplateIn) (*madeTemplateOut, error) {
+func (h *templateHandlers) createTemplate(ctx context.Context, in *newTemplateIn) (*createdTemplateOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	t, b, err := s.Manager.CreateTemplate(ctx, manager.TemplateRequest{
+	t, b, err := h.manager.Templates().Create(ctx, manager.TemplateRequest{
 		Owner: p.Owner, Name: in.Body.Name, Tags: in.Body.Tags, Resources: in.Body.Resources,
 	})
-	return &madeTemplateOut{wire.MadeTemplate{Template: t, Build: b}}, err
+	return &createdTemplateOut{wire.MadeTemplate{Template: t, Build: b}}, err
 }
 
-func (s *server) listTemplates(ctx context.Context, in *templatesIn) (*templatesOut, error) {
-	p, err := api.PrincipalOf(ctx)
+func (h *templateHandlers) listTemplates(ctx context.Context, in *templatesIn) (*templatesOut, error) {
+	owner, all, err := h.access.listOwner(ctx, in.Owner, "list templates of others")
 	if err != nil {
 		return nil, err
 	}
 	f := store.TemplateFilter{
-		Owner: in.Owner, All: p.Admin && in.Owner == "", Public: in.Public, After: sandpit.TemplateID(in.Cursor), Limit: in.Limit + 1,
-	}
-	if !p.Admin {
-		if in.Owner != "" && in.Owner != p.Owner {
-			return nil, s.administrator(ctx, "list templates of others")
-		}
-		f.Owner = p.Owner
+		Owner: owner, All: all, Public: in.Public, After: sandpit.TemplateID(in.Cursor), Limit: in.Limit + 1,
 	}
 	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
-	list, err := s.Manager.Templates(ctx, f)
+	list, err := h.manager.Templates().List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	return &templatesOut{paged(list, in.Limit, func(t sandpit.Template) string { return string(t.ID) })}, nil
+	return &templatesOut{toPage(list, in.Limit, func(t sandpit.Template) string { return string(t.ID) })}, nil
 }
 
-func (s *server) startBuild(ctx context.Context, in *startBuildIn) (*buildOut, error) {
+func (h *buildHandlers) startBuild(ctx context.Context, in *startBuildIn) (*buildOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if image.IsPath(string(in.Body.Recipe.From)) && !p.Admin {
-		return nil, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "image %.100q is a file or directory of the server's machine", string(in.Body.Recipe.From)),
-			"name an image of a registry")
-	}
-	before, err := s.Manager.Build(ctx, p.Owner, in.Build)
-	if err != nil {
-		return nil, err
-	}
-	r := manager.BuildRequest{
-		Owner: p.Owner, Admin: p.Admin, Build: before.ID, Recipe: in.Body.Recipe, Secrets: in.Body.Secrets, Fresh: in.Body.Fresh,
-		Login: manager.RegistryLogin{User: in.Body.Login.User, Password: in.Body.Login.Password},
-	}
-	if s.Contexts != nil && before.Status == sandpit.BuildWaiting {
-		if r.Files, r.Release, err = s.Contexts.Take(before.ID); err != nil {
+	if !p.Admin {
+		if err := api.AuthorizeImage(p, in.Body.Recipe.From); err != nil {
 			return nil, err
 		}
 	}
-	if err := s.Manager.StartBuild(ctx, r); err != nil {
+	before, err := h.manager.Builds().Get(ctx, p.Owner, in.Build)
+	if err != nil {
 		return nil, err
 	}
-	b, err := s.Manager.Build(ctx, p.Owner, in.Build)
+	request := manager.BuildRequest{
+		Owner: p.Owner, Admin: p.Admin, Build: before.ID, Recipe: in.Body.Recipe, Secrets: in.Body.Secrets, Fresh: in.Body.Fresh,
+		Login: manager.RegistryLogin{User: in.Body.Login.User, Password: in.Body.Login.Password},
+	}
+	if h.contexts != nil && before.Status == sandpit.BuildWaiting {
+		if request.Files, request.Release, err = h.contexts.Take(before.ID); err != nil {
+			return nil, err
+		}
+	}
+	if err := h.manager.Builds().Start(ctx, request); err != nil {
+		return nil, err
+	}
+	b, err := h.manager.Builds().Get(ctx, p.Owner, in.Build)
 	return &buildOut{b}, err
 }
 
@@ -329,51 +325,51 @@ type contextIn struct {
 	BuildIn
 
 	body  io.Reader
-	until func(time.Time) error // sets when the body must have come
+	until func(time.Time) error // sets the deadline of reading the body
 }
 
-// contextTime is how long the files of a build may take to come.
-const contextTime = time.Hour
+// filesTimeout is how long the files of a build may take to arrive.
+const filesTimeout = time.Hour
 
-// Resolve takes the body as it comes: it is too large to be kept.
+// Resolve implements huma.Resolver. The body is too large to be held in memory.
 func (i *contextIn) Resolve(hc huma.Context) []error {
 	i.body, i.until = hc.BodyReader(), hc.SetReadDeadline
 	return nil
 }
 
-// putContext registers the upload of files.
-func (s *server) putContext() {
-	op := operation(http.MethodPut, pathBuild+"/files", "putBuildFiles", "Send the files that a build copies")
+// registerFiles adds the upload of files.
+func (h *buildHandlers) registerFiles(r *registrar) {
+	op := newOperation(http.MethodPut, pathBuild+"/files", "putBuildFiles", "Send the files that a build copies")
 	op.DefaultStatus = http.StatusNoContent
 	op.Description = "Before startBuild. Steps name their paths in the archive."
 	op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
 		wire.ContentTypeContext: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}},
 	}}
 	op.Responses = map[string]*huma.Response{}
-	s.describe(&op)
-	huma.Register(s.api, op, func(ctx context.Context, in *contextIn) (*struct{}, error) {
-		if err := s.receive(ctx, in); err != nil {
-			return nil, &failure{Problem: api.ProblemOf(ctx, err)}
+	r.describeFailures(&op)
+	huma.Register(r.api, op, func(ctx context.Context, in *contextIn) (*struct{}, error) {
+		if err := h.receiveFiles(ctx, in); err != nil {
+			return nil, &problemError{Problem: api.ProblemOf(ctx, err)}
 		}
-		return nil, nil //nolint:nilnil // there is nothing to answer
+		return nil, nil //nolint:nilnil // the response has no body
 	})
 }
 
-func (s *server) receive(ctx context.Context, in *contextIn) error {
-	owner, err := s.templateOwner(ctx, in.Owner)
+func (h *buildHandlers) receiveFiles(ctx context.Context, in *contextIn) error {
+	owner, err := h.access.actingOwner(ctx, in.Owner, "use templates of others")
 	if err != nil {
 		return err
 	}
-	b, err := s.Manager.Build(ctx, owner, in.Build)
+	b, err := h.manager.Builds().Get(ctx, owner, in.Build)
 	switch {
 	case err != nil:
 		return err
 	case b.Status != sandpit.BuildWaiting || b.Recipe.From != "":
-		return sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
-	case s.Contexts == nil:
-		return sandpit.Errorf(sandpit.Unsupported, "templates cannot be built by this server")
+		return sandpit.Errorf(sandpit.Conflict, "build %s has been started already", b.ID)
+	case h.contexts == nil:
+		return sandpit.Errorf(sandpit.Unsupported, "this server cannot build templates")
 	}
-	_ = in.until(time.Now().Add(contextTime)) // what cannot have one needs none
+	_ = in.until(time.Now().Add(filesTimeout)) // connections without deadlines need none
 	defer func() { _ = in.until(time.Time{}) }()
-	return s.Contexts.Put(ctx, owner, b.ID, in.body)
+	return h.contexts.Put(ctx, owner, b.ID, in.body)
 }

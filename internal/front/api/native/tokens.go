@@ -27,7 +27,7 @@ type Tokens interface {
 const pathTokens = wire.Prefix + "/tokens"
 
 type tokensIn struct {
-	Owner   string     `query:"owner" maxLength:"200" doc:"Tokens of sandboxes of this owner; other owners are for administrators. Default: the caller; for administrators, all owners."`
+	Owner   string     `query:"owner" maxLength:"200" doc:"The owner of the sandboxes; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
 	Sandbox sandpit.ID `query:"sandbox" maxLength:"64" doc:"Tokens of this sandbox."`
 	Cursor  string     `query:"cursor" maxLength:"200" doc:"The cursor that the previous page returned."`
 	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"1000" doc:"The maximum number of tokens to return."`
@@ -41,23 +41,30 @@ type tokenIn struct {
 	ID string `path:"id" maxLength:"200" doc:"The token's ID, which is not its secret."`
 }
 
-// tokens registers what lists and revokes tokens.
-func (s *server) tokens() {
-	op := operation(http.MethodGet, pathTokens, "listTokens", "List the tokens that open sandboxes without an API key")
+// tokenHandlers serve the tokens of sandboxes.
+type tokenHandlers struct {
+	manager *manager.Manager
+	tokens  Tokens // nil: the server has none
+	access  access
+}
+
+// addOperations adds the operations on tokens.
+func (h *tokenHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodGet, pathTokens, "listTokens", "List the tokens that open sandboxes without an API key")
 	op.Description = "Lists the valid tokens without their secrets."
-	add(s, op, s.listTokens)
-	op = operation(http.MethodDelete, pathTokens+"/{id}", "revokeToken", "Revoke a token")
+	addOperation(r, op, h.listTokens)
+	op = newOperation(http.MethodDelete, pathTokens+"/{id}", "revokeToken", "Revoke a token")
 	op.Description = "The token and everything signed with it stop working at once. Everything that the token has opened is closed."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, s.revokeToken)
-	op = operation(http.MethodPost, pathSandbox+"/tokens/revoke", "revokeTokens", "Revoke all tokens of a sandbox")
+	addOperation(r, op, h.revokeToken)
+	op = newOperation(http.MethodPost, pathSandbox+"/tokens/revoke", "revokeTokens", "Revoke all tokens of a sandbox")
 	op.Description = "Tokens, signed URLs, preview URLs, tickets and one-time tokens for SSH stop working at once. Everything that they have opened is closed. " +
 		"Public ports stay public."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *One) (*struct{}, error) { return nil, s.revokeTokens(ctx, in.ID) })
+	addOperation(r, op, func(ctx context.Context, in *SandboxPath) (*struct{}, error) { return nil, h.revokeTokens(ctx, in.ID) })
 }
 
-func (s *server) listTokens(ctx context.Context, in *tokensIn) (*tokensOut, error) {
+func (h *tokenHandlers) listTokens(ctx context.Context, in *tokensIn) (*tokensOut, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
@@ -65,18 +72,18 @@ func (s *server) listTokens(ctx context.Context, in *tokensIn) (*tokensOut, erro
 	f := store.TokenFilter{Owner: in.Owner, Sandbox: in.Sandbox, After: in.Cursor, Limit: in.Limit + 1}
 	if !p.Admin {
 		if in.Owner != "" && in.Owner != p.Owner {
-			return nil, s.administrator(ctx, "list tokens of another owner")
+			return nil, h.access.requireAdmin(ctx, "list tokens of another owner")
 		}
 		f.Owner = p.Owner
 	}
-	if s.Tokens == nil {
+	if h.tokens == nil {
 		return nil, errNoTokens
 	}
-	list, err := s.Tokens.List(ctx, f)
+	list, err := h.tokens.List(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	page := paged(list, in.Limit, func(t store.Token) string { return t.ID })
+	page := toPage(list, in.Limit, func(t store.Token) string { return t.ID })
 	out := wire.Page[wire.Token]{Items: make([]wire.Token, 0, len(page.Items)), Next: page.Next}
 	for _, t := range page.Items {
 		out.Items = append(out.Items, toToken(t, p))
@@ -84,11 +91,11 @@ func (s *server) listTokens(ctx context.Context, in *tokensIn) (*tokensOut, erro
 	return &tokensOut{out}, nil
 }
 
-// errNoTokens is what a server answers that has no previews.
+// errNoTokens is the error of a server without a preview proxy.
 var errNoTokens = sandpit.Errorf(sandpit.Unsupported, "this server has no tokens")
 
-// toToken returns a token as a caller sees it: an administrator's key is none of an owner's
-// business.
+// toToken converts a token for a client. Only administrators see which administrator
+// requested it.
 func toToken(t store.Token, to api.Principal) wire.Token {
 	out := wire.Token{
 		ID: t.ID, Kind: string(t.Kind), Sandbox: t.Sandbox, Port: t.Port, Owner: t.Owner, CreatedBy: t.Creator, Key: t.Key,
@@ -100,42 +107,42 @@ func toToken(t store.Token, to api.Principal) wire.Token {
 	return out
 }
 
-func (s *server) revokeToken(ctx context.Context, in *tokenIn) (*struct{}, error) {
+func (h *tokenHandlers) revokeToken(ctx context.Context, in *tokenIn) (*struct{}, error) {
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if s.Tokens == nil {
+	if h.tokens == nil {
 		return nil, errNoTokens
 	}
-	found, err := s.Tokens.Get(ctx, in.ID)
+	found, err := h.tokens.Get(ctx, in.ID)
 	if err == nil && !p.Owns(found.Owner) {
 		err = sandpit.Errorf(sandpit.NotFound, "token %.100q not found", in.ID)
 	}
 	if err == nil {
-		err = s.Tokens.Revoke(ctx, in.ID)
+		err = h.tokens.Revoke(ctx, in.ID)
 	}
 	report := manager.Report{Actor: p.Owner, Action: "revoke a token", Args: map[string]string{"token": in.ID}, Err: err}
 	if err == nil {
 		report.Sandbox, report.Args["kind"] = found.Sandbox, string(found.Kind)
 	}
-	s.Manager.Report(report)
+	h.access.report(report)
 	return nil, err
 }
 
-func (s *server) revokeTokens(ctx context.Context, id sandpit.ID) error {
-	found, err := api.Find(ctx, s.Manager, id)
+func (h *tokenHandlers) revokeTokens(ctx context.Context, id sandpit.ID) error {
+	found, err := api.Find(ctx, h.manager, id)
 	if err != nil {
 		return err
 	}
-	if s.Tokens == nil {
+	if h.tokens == nil {
 		return errNoTokens
 	}
 	p, err := api.PrincipalOf(ctx)
 	if err != nil {
 		return err
 	}
-	err = s.Tokens.RevokeSandbox(ctx, found.ID)
-	s.Manager.Report(manager.Report{Actor: p.Owner, Action: "revoke all tokens", Sandbox: found.ID, Err: err})
+	err = h.tokens.RevokeSandbox(ctx, found.ID)
+	h.access.report(manager.Report{Actor: p.Owner, Action: "revoke all tokens", Sandbox: found.ID, Err: err})
 	return err
 }

@@ -20,14 +20,14 @@ type newVolumeIn struct {
 	Body wire.NewVolume
 }
 
-type madeVolumeOut struct {
+type createdVolumeOut struct {
 	Location string `header:"Location" doc:"The path of the volume."`
 	Body     sandpit.Volume
 }
 
 type volumeIn struct {
-	Name  string `path:"name" maxLength:"63" doc:"The volume."`
-	Owner string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: the caller's own."`
+	Name  string `path:"name" maxLength:"63" doc:"Name of the volume."`
+	Owner string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own."`
 }
 
 type volumeOut struct {
@@ -35,83 +35,74 @@ type volumeOut struct {
 }
 
 type volumesIn struct {
-	Cursor string `query:"cursor" maxLength:"100" doc:"That of the page before."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"At most so many."`
-	Owner  string `query:"owner" maxLength:"200" doc:"Whose; for administrators. Default: everybody's, to them."`
+	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
+	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+	Owner  string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
 }
 
 type volumesOut struct {
 	Body wire.Page[sandpit.Volume]
 }
 
-// volumes registers what outlives sandboxes.
-func (s *server) volumes() {
-	op := operation(http.MethodPost, pathVolumes, "createVolume", "Make a volume")
+// volumeHandlers serve volumes.
+type volumeHandlers struct {
+	manager *manager.Manager
+	access  access
+}
+
+// addOperations adds the operations on volumes.
+func (h *volumeHandlers) addOperations(r *registrar) {
+	op := newOperation(http.MethodPost, pathVolumes, "createVolume", "Create a volume")
 	op.DefaultStatus = http.StatusCreated
-	op.Description = "A directory that sandboxes of the same owner and provider can have as a mount, several at a time. It stays until it is deleted."
-	add(s, op, s.createVolume)
-	op = operation(http.MethodGet, pathVolumes, "listVolumes", "List volumes")
-	op.Description = "Without sizes, and without who has them."
-	add(s, op, s.listVolumes)
-	op = operation(http.MethodGet, pathVolume, "getVolume", "Look at a volume")
-	op.Description = "With its size, if the provider can count that, and the sandboxes that have it."
-	add(s, op, func(ctx context.Context, in *volumeIn) (*volumeOut, error) {
-		owner, err := s.volumeOwner(ctx, in.Owner)
+	op.Description = "A volume is a directory that several sandboxes of the same owner and provider can mount. It exists until it is deleted."
+	addOperation(r, op, h.createVolume)
+	op = newOperation(http.MethodGet, pathVolumes, "listVolumes", "List volumes")
+	op.Description = "Without their sizes and sandboxes."
+	addOperation(r, op, h.listVolumes)
+	op = newOperation(http.MethodGet, pathVolume, "getVolume", "Get a volume")
+	op.Description = "With its size, if the provider can measure it, and the sandboxes that mount it."
+	addOperation(r, op, func(ctx context.Context, in *volumeIn) (*volumeOut, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use volumes of others")
 		if err != nil {
 			return nil, err
 		}
-		v, err := s.Manager.Volume(ctx, owner, in.Name)
+		v, err := h.manager.Volumes().Get(ctx, owner, in.Name)
 		return &volumeOut{v}, err
 	})
-	op = operation(http.MethodDelete, pathVolume, "deleteVolume", "Delete a volume with all of its files")
-	op.Description = "409 while a sandbox has it, be that stopped."
+	op = newOperation(http.MethodDelete, pathVolume, "deleteVolume", "Delete a volume with all of its files")
+	op.Description = "409 while a sandbox mounts it, even a stopped one."
 	op.DefaultStatus = http.StatusNoContent
-	add(s, op, func(ctx context.Context, in *volumeIn) (*struct{}, error) {
-		owner, err := s.volumeOwner(ctx, in.Owner)
+	addOperation(r, op, func(ctx context.Context, in *volumeIn) (*struct{}, error) {
+		owner, err := h.access.actingOwner(ctx, in.Owner, "use volumes of others")
 		if err != nil {
 			return nil, err
 		}
-		return nil, s.Manager.DeleteVolume(ctx, owner, in.Name)
+		return nil, h.manager.Volumes().Delete(ctx, owner, in.Name)
 	})
 }
 
-// volumeOwner returns whose volumes a request is about.
-func (s *server) volumeOwner(ctx context.Context, owner string) (string, error) {
+func (h *volumeHandlers) createVolume(ctx context.Context, in *newVolumeIn) (*createdVolumeOut, error) {
 	p, err := api.PrincipalOf(ctx)
-	if err != nil || owner == "" || owner == p.Owner {
-		return p.Owner, err
+	if err != nil {
+		return nil, err
 	}
-	return owner, s.administrator(ctx, "use volumes of others")
+	v, err := h.manager.Volumes().Create(ctx, manager.VolumeRequest{Owner: p.Owner, Name: in.Body.Name, Provider: in.Body.Provider})
+	if err != nil {
+		return nil, err
+	}
+	return &createdVolumeOut{pathVolumes + "/" + v.Name, v}, nil
 }
 
-func (s *server) createVolume(ctx context.Context, in *newVolumeIn) (*madeVolumeOut, error) {
-	p, err := api.PrincipalOf(ctx)
+func (h *volumeHandlers) listVolumes(ctx context.Context, in *volumesIn) (*volumesOut, error) {
+	owner, all, err := h.access.listOwner(ctx, in.Owner, "list volumes of others")
 	if err != nil {
 		return nil, err
 	}
-	v, err := s.Manager.CreateVolume(ctx, manager.VolumeRequest{Owner: p.Owner, Name: in.Body.Name, Provider: in.Body.Provider})
-	if err != nil {
-		return nil, err
-	}
-	return &madeVolumeOut{pathVolumes + "/" + v.Name, v}, nil
-}
-
-func (s *server) listVolumes(ctx context.Context, in *volumesIn) (*volumesOut, error) {
-	p, err := api.PrincipalOf(ctx)
-	if err != nil {
-		return nil, err
-	}
-	f := store.VolumeFilter{Owner: in.Owner, All: p.Admin && in.Owner == "", After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
-	if !p.Admin {
-		if in.Owner != "" && in.Owner != p.Owner {
-			return nil, s.administrator(ctx, "list volumes of others")
-		}
-		f.Owner = p.Owner
-	}
+	f := store.VolumeFilter{Owner: owner, All: all, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
 	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "cursor %.40q: it is none", in.Cursor)
+		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
 	}
-	list, ids, err := s.Manager.Volumes(ctx, f)
+	list, ids, err := h.manager.Volumes().List(ctx, f)
 	if err != nil {
 		return nil, err
 	}

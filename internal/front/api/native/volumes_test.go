@@ -56,7 +56,7 @@ func TestVolumes(t *testing.T) {
 		},
 		"mount both": {
 			ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: `{"spec":{"mounts":[{"volume":"data","source":"/tmp","target":"/v"}]}}`},
-			400, sandpit.Invalid, "one of them",
+			400, sandpit.Invalid, "want one of",
 		},
 		"mount out": {
 			ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: `{"spec":{"mounts":[{"volume":"../../etc","target":"/v"}]}}`}, 400, sandpit.Invalid, "letters",
@@ -87,20 +87,20 @@ func TestVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if list, err := c.Volumes(t.Context(), "ann"); err != nil || len(list) != 2 {
+	if list, err := c.Volumes.List(t.Context(), "ann"); err != nil || len(list) != 2 {
 		t.Errorf("ann's, to an administrator: %+v, %v", list, err)
 	}
-	if seen, err := c.Volume(t.Context(), "ann", "data"); err != nil || seen.Owner != "ann" || len(seen.Sandboxes) != 0 {
+	if seen, err := c.Volumes.Get(t.Context(), "ann", "data"); err != nil || seen.Owner != "ann" || len(seen.Sandboxes) != 0 {
 		t.Errorf("ann's volume: %+v, %v", seen, err)
 	}
-	if err := c.DeleteVolume(t.Context(), "ann", "data"); err != nil {
+	if err := c.Volumes.Delete(t.Context(), "ann", "data"); err != nil {
 		t.Error(err)
 	}
-	made, err := c.CreateVolume(t.Context(), "own", "")
+	made, err := c.Volumes.Create(t.Context(), "own", "")
 	if err != nil || made.Owner != "root" {
 		t.Errorf("an administrator's own: %+v, %v", made, err)
 	}
-	if _, err := c.Volume(t.Context(), "", "own"); err != nil {
+	if _, err := c.Volumes.Get(t.Context(), "", "own"); err != nil {
 		t.Error(err)
 	}
 }
@@ -125,7 +125,7 @@ func TestPrePulls(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if list, err := c.PrePulls(t.Context()); err != nil || len(list) != 2 {
+	if list, err := c.Images.PrePulls(t.Context()); err != nil || len(list) != 2 {
 		t.Errorf("the client: %+v, %v", list, err)
 	}
 }

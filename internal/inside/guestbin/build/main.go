@@ -1,5 +1,5 @@
-// Command build makes the guest programs that package guestbin holds. The same
-// sources and the same Go give the same files.
+// Command build builds the guest programs that package guestbin contains. The same sources and Go version give
+// identical files.
 package main
 
 import (
@@ -14,14 +14,14 @@ import (
 
 func main() {
 	for _, arch := range []string{"amd64", "arm64"} {
-		if err := build(arch); err != nil {
+		if err := buildGuest(arch); err != nil {
 			fmt.Fprintln(os.Stderr, "build:", err)
 			os.Exit(1)
 		}
 	}
 }
 
-func build(arch string) error {
+func buildGuest(arch string) error {
 	dir, err := os.MkdirTemp("", "sandpit-guest-")
 	if err != nil {
 		return err

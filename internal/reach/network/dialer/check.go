@@ -29,8 +29,8 @@ type kernel interface {
 	Lookup(d route.Destination) (route.Kind, error)
 }
 
-// check decides about a request to dial. granted says that it may lead to this machine.
-func (g Grant) check(k kernel, r request) (s status, granted bool) {
+// checkRequest decides about a request to dial. granted says that it may lead to this machine.
+func (g Grant) checkRequest(k kernel, r request) (s status, granted bool) {
 	addr, port := r.to.Addr(), r.to.Port()
 	if (port == 0) != (r.protocol == protocolPing) || !isUnicast(addr) {
 		return statusInvalid, false
@@ -47,7 +47,7 @@ func (g Grant) check(k kernel, r request) (s status, granted bool) {
 	if !isPublic(addr) {
 		return statusRefused, false
 	}
-	kind, err := lookup(k, r.protocol.number(addr), r.to)
+	kind, err := lookupRoute(k, r.protocol.protocolNumber(addr), r.to)
 	switch {
 	case err != nil || kind == route.Local:
 		return statusOwn, false
@@ -57,9 +57,9 @@ func (g Grant) check(k kernel, r request) (s status, granted bool) {
 	return statusPassed, false
 }
 
-// lookup asks for the route to an address, and to the IPv4 address that a translator in
+// lookupRoute asks for the route to an address, and to the IPv4 address that a translator in
 // the network may make of it, which may lead back here.
-func lookup(k kernel, number int, to netip.AddrPort) (route.Kind, error) {
+func lookupRoute(k kernel, number int, to netip.AddrPort) (route.Kind, error) {
 	kind, err := k.Lookup(route.Destination{Addr: to.Addr(), Protocol: number, Port: to.Port()})
 	inner, translated := translatedTo(to.Addr())
 	if err != nil || kind == route.Local || !translated {
@@ -72,8 +72,8 @@ func lookup(k kernel, number int, to netip.AddrPort) (route.Kind, error) {
 	return kind, nil
 }
 
-// number is the protocol's in packets to an address.
-func (p protocol) number(addr netip.Addr) int {
+// protocolNumber is the protocol's in packets to an address.
+func (p protocol) protocolNumber(addr netip.Addr) int {
 	switch {
 	case p == protocolTCP:
 		return unix.IPPROTO_TCP

@@ -66,32 +66,32 @@ func (c *Client) Close() error { return c.conn.Close() }
 //
 // PermissionDenied: the address is inside, and the sandbox was not granted it.
 func (c *Client) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	return c.dial(ctx, opDial, network, to)
+	return c.dialOperation(ctx, opDial, network, to)
 }
 
 // DialResolver is Dial to one of the sandbox's resolvers.
 func (c *Client) DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-	return c.dial(ctx, opResolve, network, to)
+	return c.dialOperation(ctx, opResolve, network, to)
 }
 
-func (c *Client) dial(ctx context.Context, op operation, network string, to netip.AddrPort) (net.Conn, error) {
+func (c *Client) dialOperation(ctx context.Context, op operation, network string, to netip.AddrPort) (net.Conn, error) {
 	protocols := map[string]protocol{"tcp": protocolTCP, "udp": protocolUDP, "icmp": protocolPing}
 	to = netip.AddrPortFrom(to.Addr().Unmap(), to.Port())
 	r := request{op: op, protocol: protocols[network], to: to}
-	conn, err := c.open(ctx, r)
+	conn, err := c.openConn(ctx, r)
 	if err != nil {
 		return nil, fmt.Errorf("dial %s %s: %w", network, to, err)
 	}
 	return conn, nil
 }
 
-func (c *Client) open(ctx context.Context, r request) (net.Conn, error) {
-	got, f, err := c.ask(ctx, r, answerLimit)
+func (c *Client) openConn(ctx context.Context, r request) (net.Conn, error) {
+	got, f, err := c.sendUntil(ctx, r, answerLimit)
 	if err != nil {
 		return nil, err
 	}
 	if f == nil {
-		return nil, got.err()
+		return nil, got.replyError()
 	}
 	defer f.Close()
 	if r.protocol == protocolTCP {
@@ -106,8 +106,8 @@ func (c *Client) open(ctx context.Context, r request) (net.Conn, error) {
 	return conn, err
 }
 
-// err is why a reply has no descriptor.
-func (r reply) err() error {
+// replyError is why a reply has no descriptor.
+func (r reply) replyError() error {
 	switch r.status {
 	case statusFailed:
 		return r.errno
@@ -162,7 +162,7 @@ func (c *Client) IsLocal(addr netip.Addr) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), routeLimit)
 	defer cancel()
-	got, f, err := c.ask(ctx, request{op: opRoute, protocol: protocolTCP, to: netip.AddrPortFrom(addr, 0)}, routeLimit)
+	got, f, err := c.sendUntil(ctx, request{op: opRoute, protocol: protocolTCP, to: netip.AddrPortFrom(addr, 0)}, routeLimit)
 	if f != nil {
 		_ = f.Close() // not what was asked for
 	}
@@ -179,9 +179,9 @@ func (c *Client) IsLocal(addr netip.Addr) bool {
 	return local
 }
 
-// ask sends a request until there is a reply to it. The descriptor of a reply is the
+// sendUntil sends a request until there is a reply to it. The descriptor of a reply is the
 // caller's.
-func (c *Client) ask(ctx context.Context, r request, limit time.Duration) (reply, *os.File, error) {
+func (c *Client) sendUntil(ctx context.Context, r request, limit time.Duration) (reply, *os.File, error) {
 	select {
 	case <-c.turn:
 		defer func() { c.turn <- struct{}{} }()
@@ -192,7 +192,7 @@ func (c *Client) ask(ctx context.Context, r request, limit time.Duration) (reply
 	for ctx.Err() == nil && time.Now().Before(end) {
 		c.next++
 		r.number = c.next
-		got, f, err := c.exchange(r, earlier(end, time.Now().Add(repeatPeriod)))
+		got, f, err := c.exchangeOnce(r, earlierTime(end, time.Now().Add(repeatPeriod)))
 		if !isTimeout(err) {
 			return got, f, err
 		}
@@ -203,19 +203,19 @@ func (c *Client) ask(ctx context.Context, r request, limit time.Duration) (reply
 	return reply{}, nil, sandpit.Errorf(sandpit.Unavailable, "the dialer does not respond")
 }
 
-func earlier(a, b time.Time) time.Time {
+func earlierTime(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a
 	}
 	return b
 }
 
-// exchange sends one request and reads until its reply comes.
-func (c *Client) exchange(r request, until time.Time) (reply, *os.File, error) {
+// exchangeOnce sends one request and reads until its reply comes.
+func (c *Client) exchangeOnce(r request, until time.Time) (reply, *os.File, error) {
 	if err := c.conn.SetDeadline(until); err != nil {
 		return reply{}, nil, err
 	}
-	if _, err := c.conn.Write(r.encode()); err != nil {
+	if _, err := c.conn.Write(r.encodeRequest()); err != nil {
 		return reply{}, nil, err
 	}
 	packet, rights := make([]byte, replySize+1), make([]byte, unix.CmsgSpace(4))

@@ -215,7 +215,7 @@ func TestWall(t *testing.T) {
 	} {
 		to := netip.MustParseAddrPort(target)
 		for _, p := range []protocol{protocolTCP, protocolUDP} {
-			got, granted := grant.check(kernel, request{op: opDial, protocol: p, to: to})
+			got, granted := grant.checkRequest(kernel, request{op: opDial, protocol: p, to: to})
 			if got != want || granted && want != statusPassed {
 				t.Errorf("%s by protocol %d: status %d, want %d", target, p, got, want)
 			}
@@ -223,15 +223,15 @@ func TestWall(t *testing.T) {
 		if to.Port() == 0 {
 			continue
 		}
-		if got, _ := grant.check(kernel, request{op: opDial, protocol: protocolPing, to: to}); got != statusInvalid {
+		if got, _ := grant.checkRequest(kernel, request{op: opDial, protocol: protocolPing, to: to}); got != statusInvalid {
 			t.Errorf("a ping of a port at %s: status %d", target, got)
 		}
-		if got, _ := grant.check(kernel, request{op: opResolve, protocol: protocolUDP, to: to}); (got == statusPassed) != (to == resolver) {
+		if got, _ := grant.checkRequest(kernel, request{op: opResolve, protocol: protocolUDP, to: to}); (got == statusPassed) != (to == resolver) {
 			t.Errorf("%s as a resolver: status %d", target, got)
 		}
 	}
 	ping := request{op: opDial, protocol: protocolPing, to: netip.AddrPortFrom(own, 0)}
-	if got, _ := grant.check(kernel, ping); got != statusOwn {
+	if got, _ := grant.checkRequest(kernel, ping); got != statusOwn {
 		t.Errorf("a ping of the machine: status %d", got)
 	}
 }
@@ -242,7 +242,7 @@ func TestHostileRequests(t *testing.T) {
 	t.Parallel()
 	target := serveEcho(t)
 	gateway, _ := serve(t, realKernel(t), Grant{Inside: []Range{{Prefix: host(target.Addr()), Port: target.Port()}}})
-	good := request{number: 7, op: opDial, protocol: protocolTCP, to: target}.encode()
+	good := request{number: 7, op: opDial, protocol: protocolTCP, to: target}.encodeRequest()
 	change := func(at int, b ...byte) []byte { m := bytes.Clone(good); copy(m[at:], b); return m }
 	for name, m := range map[string][]byte{
 		"short": good[:requestSize-1], "long": append(bytes.Clone(good), 0), "huge": make([]byte, 4000), "one byte": {1},
@@ -290,7 +290,7 @@ func TestFlood(t *testing.T) {
 	sent := 0
 	for r := (request{op: opDial, protocol: protocolTCP, to: target}); ; sent++ {
 		r.number++
-		if _, err := gateway.Write(r.encode()); err != nil {
+		if _, err := gateway.Write(r.encodeRequest()); err != nil {
 			break // the dialer reads no more
 		}
 	}
@@ -412,13 +412,13 @@ func FuzzCheck(f *testing.F) {
 
 // FuzzDecodeRequest looks for a request with two forms, or one that is more than it seems.
 func FuzzDecodeRequest(f *testing.F) {
-	f.Add(request{number: 1, op: opDial, protocol: protocolTCP, to: netip.MustParseAddrPort("8.8.8.8:53")}.encode())
-	f.Add(request{number: 2, op: opResolve, protocol: protocolUDP, to: netip.MustParseAddrPort("[::1]:53")}.encode())
+	f.Add(request{number: 1, op: opDial, protocol: protocolTCP, to: netip.MustParseAddrPort("8.8.8.8:53")}.encodeRequest())
+	f.Add(request{number: 2, op: opResolve, protocol: protocolUDP, to: netip.MustParseAddrPort("[::1]:53")}.encodeRequest())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, m []byte) {
 		r, ok := decodeRequest(m)
-		if ok && !bytes.Equal(r.encode(), m) {
-			t.Errorf("%x is also %x", m, r.encode())
+		if ok && !bytes.Equal(r.encodeRequest(), m) {
+			t.Errorf("%x is also %x", m, r.encodeRequest())
 		}
 		if ok && r.to.Addr().Is4In6() {
 			t.Errorf("%s", r.to)

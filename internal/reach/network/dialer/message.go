@@ -67,7 +67,7 @@ type reply struct {
 	errno  unix.Errno
 }
 
-func (r request) encode() []byte {
+func (r request) encodeRequest() []byte {
 	m := make([]byte, requestSize)
 	binary.BigEndian.PutUint32(m[0:], r.number)
 	m[4], m[5], m[6] = byte(r.op), byte(r.protocol), 4
@@ -108,7 +108,7 @@ func decodeRequest(m []byte) (request, bool) {
 	return r, r.op >= opDial && r.op <= opRoute && r.protocol >= protocolTCP && r.protocol <= protocolPing
 }
 
-func (r reply) encode() []byte {
+func (r reply) encodeReply() []byte {
 	m := make([]byte, replySize)
 	binary.BigEndian.PutUint32(m[0:], r.number)
 	m[4], m[5] = byte(r.status), r.kind

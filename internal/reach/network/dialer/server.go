@@ -56,41 +56,41 @@ func (s *Server) Serve(ctx context.Context) error {
 		if err := s.rate.Wait(ctx); err != nil {
 			return err
 		}
-		if err := s.answer(packet[:n]); err != nil {
+		if err := s.handlePacket(packet[:n]); err != nil {
 			return err
 		}
 	}
 }
 
-// answer replies to a packet. The error is one of the connection.
-func (s *Server) answer(packet []byte) error {
+// handlePacket replies to a packet. The error is one of the connection.
+func (s *Server) handlePacket(packet []byte) error {
 	r, ok := decodeRequest(packet)
 	if !ok {
-		return s.send(reply{number: r.number, status: statusInvalid}, -1)
+		return s.sendReply(reply{number: r.number, status: statusInvalid}, -1)
 	}
 	if r.op == opRoute {
-		kind, err := lookup(s.kernel, 0, netip.AddrPortFrom(r.to.Addr(), 0))
+		kind, err := lookupRoute(s.kernel, 0, netip.AddrPortFrom(r.to.Addr(), 0))
 		if err != nil {
-			return s.send(reply{number: r.number, status: statusOwn}, -1)
+			return s.sendReply(reply{number: r.number, status: statusOwn}, -1)
 		}
-		return s.send(reply{number: r.number, status: statusAnswer, kind: byte(kind)}, -1) //nolint:gosec // there are three
+		return s.sendReply(reply{number: r.number, status: statusAnswer, kind: byte(kind)}, -1) //nolint:gosec // there are three
 	}
-	to, granted := s.grant.Load().check(s.kernel, r)
+	to, granted := s.grant.Load().checkRequest(s.kernel, r)
 	if to != statusPassed {
-		return s.send(reply{number: r.number, status: to, errno: unix.ENETUNREACH}, -1)
+		return s.sendReply(reply{number: r.number, status: to, errno: unix.ENETUNREACH}, -1)
 	}
-	fd, to, err := connect(r, granted)
+	fd, to, err := startConnect(r, granted)
 	if fd < 0 {
 		errno := unix.EIO
 		_ = errors.As(err, &errno)
-		return s.send(reply{number: r.number, status: to, errno: errno}, -1)
+		return s.sendReply(reply{number: r.number, status: to, errno: errno}, -1)
 	}
 	defer unix.Close(fd)
-	return s.send(reply{number: r.number, status: statusPassed}, fd)
+	return s.sendReply(reply{number: r.number, status: statusPassed}, fd)
 }
 
-// send replies. A gateway that takes no replies gets none: then it is its own loss.
-func (s *Server) send(r reply, fd int) error {
+// sendReply replies. A gateway that takes no replies gets none: then it is its own loss.
+func (s *Server) sendReply(r reply, fd int) error {
 	var rights []byte
 	if fd >= 0 {
 		rights = unix.UnixRights(fd)
@@ -98,10 +98,10 @@ func (s *Server) send(r reply, fd int) error {
 	if err := s.conn.SetWriteDeadline(time.Now().Add(replyLimit)); err != nil {
 		return err
 	}
-	_, _, err := s.conn.WriteMsgUnix(r.encode(), rights, nil)
+	_, _, err := s.conn.WriteMsgUnix(r.encodeReply(), rights, nil)
 	switch {
 	case errors.Is(err, unix.ETOOMANYREFS) && fd >= 0: // this user has too many descriptors under way
-		return s.send(reply{number: r.number, status: statusFailed, errno: unix.EMFILE}, -1)
+		return s.sendReply(reply{number: r.number, status: statusFailed, errno: unix.EMFILE}, -1)
 	case isTimeout(err):
 		return nil
 	}
@@ -113,9 +113,9 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// connect returns a descriptor that is connecting, or -1. Unless own is granted, it does
+// startConnect returns a descriptor that is connecting, or -1. Unless own is granted, it does
 // not lead to this machine: the kernel has chosen the address of this end by now.
-func connect(r request, own bool) (fd int, s status, err error) {
+func startConnect(r request, own bool) (fd int, s status, err error) {
 	addr := r.to.Addr()
 	domain := unix.AF_INET6
 	var to unix.Sockaddr = &unix.SockaddrInet6{Addr: addr.As16(), Port: int(r.to.Port())}
@@ -126,7 +126,7 @@ func connect(r request, own bool) (fd int, s status, err error) {
 	if r.protocol == protocolTCP {
 		kind = unix.SOCK_STREAM
 	}
-	fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, r.protocol.number(addr))
+	fd, err = unix.Socket(domain, kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, r.protocol.protocolNumber(addr))
 	if err != nil {
 		return -1, statusFailed, err
 	}

@@ -36,7 +36,7 @@ func NewCeiling(offline bool, p sandpit.NetworkPolicy, usual []string) (*Ceiling
 	if err != nil {
 		return nil, err
 	}
-	granted := slices.DeleteFunc(slices.Clone(rules.inside), func(r rule) bool { return r.isName() || !rules.narrow(r.prefix) })
+	granted := slices.DeleteFunc(slices.Clone(rules.inside), func(r rule) bool { return r.isName() || !rules.namesSpecial(r.prefix) })
 	return &Ceiling{offline: offline, bounds: p, rules: rules, granted: granted}, nil
 }
 
@@ -62,12 +62,12 @@ func (c *Ceiling) Bound(p sandpit.NetworkPolicy, by Requester) (sandpit.NetworkP
 		return p, err
 	}
 	if c.offline {
-		return p, beyond("a sandbox with a network", "this server forbids it by network.forbid")
+		return p, beyondCeiling("a sandbox with a network", "this server forbids it by network.forbid")
 	}
 	if len(c.rules.allow) > 0 {
 		for i := range asked.allow {
-			if !c.covers(&asked.allow[i], by.IsLocal) {
-				return p, beyond("network rule "+clipRule(asked.allow[i].text), "each allow rule must lie within one of network.ceiling_allow of this server")
+			if !c.coversRule(&asked.allow[i], by.IsLocal) {
+				return p, beyondCeiling("network rule "+clipRule(asked.allow[i].text), "each allow rule must lie within one of network.ceiling_allow of this server")
 			}
 		}
 		if len(p.Allow) == 0 {
@@ -75,7 +75,7 @@ func (c *Ceiling) Bound(p sandpit.NetworkPolicy, by Requester) (sandpit.NetworkP
 			asked.allow = c.rules.allow
 		}
 	}
-	if p.Inside, err = c.grant(asked.allow, by); err != nil {
+	if p.Inside, err = c.grantRules(asked.allow, by); err != nil {
 		return p, err
 	}
 	for _, d := range c.bounds.Deny {
@@ -90,12 +90,12 @@ func (c *Ceiling) Bound(p sandpit.NetworkPolicy, by Requester) (sandpit.NetworkP
 	return p, err
 }
 
-// grant returns those of the rules that may open addresses which are not public.
-func (c *Ceiling) grant(rules []rule, by Requester) ([]string, error) {
+// grantRules returns those of the rules that may open addresses which are not public.
+func (c *Ceiling) grantRules(rules []rule, by Requester) ([]string, error) {
 	var inside []string
 	for i := range rules {
 		r := &rules[i]
-		if r.isName() || !c.opens(r.prefix, by.IsLocal) {
+		if r.isName() || !c.opensPrefix(r.prefix, by.IsLocal) {
 			continue
 		}
 		if !by.Administrator && !c.isGranted(r) {
@@ -115,15 +115,15 @@ func (c *Ceiling) isGranted(r *rule) bool {
 	})
 }
 
-func beyond(what, hint string) error {
+func beyondCeiling(what, hint string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "%s is more than sandboxes may have here", what), hint)
 }
 
 // clipRule bounds what a client wrote.
 func clipRule(text string) string { return text[:min(len(text), maxRuleLen)] }
 
-// covers reports whether a rule lies within one of the ceiling's.
-func (c *Ceiling) covers(r *rule, local func(netip.Addr) bool) bool {
+// coversRule reports whether a rule lies within one of the ceiling's.
+func (c *Ceiling) coversRule(r *rule, local func(netip.Addr) bool) bool {
 	within := func(bound rule) bool {
 		switch {
 		case bound.port != 0 && bound.port != r.port:
@@ -134,7 +134,7 @@ func (c *Ceiling) covers(r *rule, local func(netip.Addr) bool) bool {
 			return false
 		}
 		return bound.prefix.Bits() <= r.prefix.Bits() && bound.prefix.Contains(r.prefix.Addr()) &&
-			(!c.opens(r.prefix, local) || c.rules.narrow(bound.prefix))
+			(!c.opensPrefix(r.prefix, local) || c.rules.namesSpecial(bound.prefix))
 	}
 	if slices.ContainsFunc(c.rules.allow, within) {
 		return true
@@ -143,12 +143,12 @@ func (c *Ceiling) covers(r *rule, local func(netip.Addr) bool) bool {
 	return r.isName() && c.hasAll(r.port, 4) && c.hasAll(r.port, 16)
 }
 
-// opens reports whether a rule for p opens addresses that wide rules do not.
-func (c *Ceiling) opens(p netip.Prefix, local func(netip.Addr) bool) bool {
-	if !c.rules.narrow(p) {
+// opensPrefix reports whether a rule for p opens addresses that wide rules do not.
+func (c *Ceiling) opensPrefix(p netip.Prefix, local func(netip.Addr) bool) bool {
+	if !c.rules.namesSpecial(p) {
 		return false
 	}
-	addr, inner := canonical(p.Addr())
+	addr, inner := canonicalAddr(p.Addr())
 	return c.rules.isSpecial(addr) || inner.IsValid() && c.rules.isSpecial(inner) || local(addr)
 }
 
@@ -169,23 +169,23 @@ func (r *rule) hasNames(o *rule) bool {
 
 func (c *Ceiling) boundLimits(l *sandpit.NetworkLimits) error {
 	most := c.bounds.Limits
-	if !bound(&l.Receive, most.Receive) {
-		return beyond("network limit receive", "network.ceiling_receive of this server is lower")
+	if !boundLimit(&l.Receive, most.Receive) {
+		return beyondCeiling("network limit receive", "network.ceiling_receive of this server is lower")
 	}
-	if !bound(&l.Send, most.Send) {
-		return beyond("network limit send", "network.ceiling_send of this server is lower")
+	if !boundLimit(&l.Send, most.Send) {
+		return beyondCeiling("network limit send", "network.ceiling_send of this server is lower")
 	}
-	if !bound(&l.Connections, most.Connections) {
-		return beyond("network limit connections", "network.ceiling_connections of this server is lower")
+	if !boundLimit(&l.Connections, most.Connections) {
+		return beyondCeiling("network limit connections", "network.ceiling_connections of this server is lower")
 	}
-	if !bound(&l.ConnectionRate, most.ConnectionRate) {
-		return beyond("network limit connection_rate", "network.ceiling_connection_rate of this server is lower")
+	if !boundLimit(&l.ConnectionRate, most.ConnectionRate) {
+		return beyondCeiling("network limit connection_rate", "network.ceiling_connection_rate of this server is lower")
 	}
 	return nil
 }
 
-// bound fills a limit in that is open, and reports false for one that is too high.
-func bound[T int | int64](asked *T, most T) bool {
+// boundLimit fills a limit in that is open, and reports false for one that is too high.
+func boundLimit[T int | int64](asked *T, most T) bool {
 	if most != 0 && *asked == 0 {
 		*asked = most
 	}

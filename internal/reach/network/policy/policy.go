@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // Rules are a policy that was understood. They never change, and any number of
@@ -34,7 +35,7 @@ func Parse(p sandpit.NetworkPolicy) (*Rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Rules{headers: headers, limits: p.Limits, special: special(), global6: global6()}
+	r := &Rules{headers: headers, limits: p.Limits, special: specialRanges(), global6: global6()}
 	for _, list := range []struct {
 		from []string
 		to   *[]rule
@@ -92,8 +93,8 @@ type Verdict struct {
 	Names []string
 }
 
-func denied(reason string) Verdict  { return Verdict{Reason: reason} }
-func allowed(reason string) Verdict { return Verdict{Allowed: true, Reason: reason} }
+func deny(reason string) Verdict  { return Verdict{Reason: reason} }
+func allow(reason string) Verdict { return Verdict{Allowed: true, Reason: reason} }
 
 // The ports on which a client says whom it wants to talk to.
 const (
@@ -103,23 +104,23 @@ const (
 
 // Connect decides about a connection.
 func (r *Rules) Connect(f Flow) Verdict {
-	addr, inner := canonical(f.Addr)
+	addr, inner := canonicalAddr(f.Addr)
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
-		return denied("not the address of a peer")
+		return deny("not the address of a peer")
 	}
 	for i := range r.deny {
 		d := &r.deny[i]
 		named := slices.ContainsFunc(f.Names, d.hasName)
 		if d.hasPort(f.Port) && (named || d.hasAddr(addr) || d.hasAddr(inner)) {
-			return denied("deny " + d.text)
+			return deny("deny " + d.text)
 		}
 	}
 	private := f.Local || r.isSpecial(addr) || inner.IsValid() && r.isSpecial(inner)
-	v := r.permit(f, addr, private)
+	v := r.permitFlow(f, addr, private)
 	switch {
 	case !v.Allowed:
 	case r.hasHeaders(f.Names, f.Port) && f.Datagram:
-		return denied("headers are set for this host, which HTTP/3 would hide") // clients then use TCP
+		return deny("headers are set for this host, which HTTP/3 would hide") // clients then use TCP
 	case v.Check != CheckNothing:
 	case r.hasHeaders(f.Names, f.Port):
 		v.Check = CheckHeaders
@@ -131,21 +132,21 @@ func (r *Rules) Connect(f Flow) Verdict {
 
 func speaksName(f Flow) bool { return !f.Datagram && (f.Port == portHTTP || f.Port == portHTTPS) }
 
-// permit decides about what no deny rule matches.
-func (r *Rules) permit(f Flow, addr netip.Addr, private bool) Verdict {
+// permitFlow decides about what no deny rule matches.
+func (r *Rules) permitFlow(f Flow, addr netip.Addr, private bool) Verdict {
 	for i := range r.allow {
 		a := &r.allow[i]
-		if a.hasPort(f.Port) && a.hasAddr(addr) && (!private || r.narrow(a.prefix) && r.isGranted(addr, f.Port)) {
-			return allowed("allow " + a.text)
+		if a.hasPort(f.Port) && a.hasAddr(addr) && (!private || r.namesSpecial(a.prefix) && r.isGranted(addr, f.Port)) {
+			return allow("allow " + a.text)
 		}
 	}
 	switch {
 	case private && f.Local:
-		return denied("an address of the machine itself")
+		return deny("an address of the machine itself")
 	case private:
-		return denied("a private or special address")
+		return deny("a private or special address")
 	case len(r.allow) == 0:
-		return allowed("no rule forbids it")
+		return allow("no rule forbids it")
 	}
 	return r.permitByName(f)
 }
@@ -166,10 +167,10 @@ func (r *Rules) permitByName(f Flow) Verdict {
 	}
 	switch {
 	case len(v.Names) == 0:
-		return denied("no rule allows it")
+		return deny("no rule allows it")
 	case f.Datagram && f.Port == portHTTPS:
 		// The names in QUIC are encrypted; clients then use TCP.
-		return denied("the name in a connection of HTTP/3 cannot be verified")
+		return deny("the name in a connection of HTTP/3 cannot be verified")
 	case speaksName(f):
 		v.Check = CheckName
 	}
@@ -183,10 +184,10 @@ func (r *Rules) Named(v Verdict, name string, port uint16) Verdict {
 	switch v.Check {
 	case CheckName:
 		if name == "" {
-			return denied("the client does not say which name it wants")
+			return deny("the client does not say which name it wants")
 		}
 		if !slices.Contains(v.Names, name) {
-			return denied("the client wants another name than was resolved: " + clip(name))
+			return deny("the client wants another name than was resolved: " + shortenName(name))
 		}
 	case CheckNothing:
 		return v
@@ -194,15 +195,15 @@ func (r *Rules) Named(v Verdict, name string, port uint16) Verdict {
 	}
 	for i := range r.deny {
 		if d := &r.deny[i]; d.hasPort(port) && name != "" && d.hasName(name) {
-			return denied("deny " + d.text)
+			return deny("deny " + d.text)
 		}
 	}
 	v.Check, v.Names = CheckNothing, nil
 	return v
 }
 
-// clip bounds a name that comes from a sandbox.
-func clip(name string) string { return name[:min(len(name), maxNameLen)] }
+// shortenName bounds a name that comes from a sandbox.
+func shortenName(name string) string { return textlen.Cut(name, maxNameLen) }
 
 // Resolve decides whether a name may be resolved; chain holds the names that it
 // turned out to stand for, all in Normal form. A rule for one port alone does not
@@ -211,20 +212,20 @@ func (r *Rules) Resolve(name string, chain ...string) Verdict {
 	for _, n := range append([]string{name}, chain...) {
 		for i := range r.deny {
 			if d := &r.deny[i]; d.port == 0 && d.hasName(n) {
-				return denied("deny " + d.text)
+				return deny("deny " + d.text)
 			}
 		}
 	}
 	if len(r.allow) == 0 {
-		return allowed("no rule forbids it")
+		return allow("no rule forbids it")
 	}
 	for i := range r.allow {
 		// Who may reach every address may also know them.
 		if a := &r.allow[i]; a.hasName(name) || !a.isName() && a.prefix.Bits() == 0 {
-			return allowed("allow " + a.text)
+			return allow("allow " + a.text)
 		}
 	}
-	return denied("no rule allows it")
+	return deny("no rule allows it")
 }
 
 // isGranted reports whether rules may open an address that is not public at a port.
@@ -235,14 +236,14 @@ func (r *Rules) isGranted(addr netip.Addr, port uint16) bool {
 // Answer reports whether an address may be in the answer to a question about a
 // name: private ones only if a rule opens them.
 func (r *Rules) Answer(a netip.Addr, local bool) bool {
-	addr, inner := canonical(a)
+	addr, inner := canonicalAddr(a)
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
 		return false
 	}
 	if !local && !r.isSpecial(addr) && (!inner.IsValid() || !r.isSpecial(inner)) {
 		return true
 	}
-	names := func(a rule) bool { return a.hasAddr(addr) && r.narrow(a.prefix) }
+	names := func(a rule) bool { return a.hasAddr(addr) && r.namesSpecial(a.prefix) }
 	granted := func(g rule) bool { return g.hasAddr(addr) }
 	return slices.ContainsFunc(r.allow, names) && slices.ContainsFunc(r.inside, granted)
 }

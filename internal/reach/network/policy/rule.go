@@ -61,7 +61,7 @@ func parseRule(text string) (rule, error) {
 	return r, r.parseName(subject)
 }
 
-func (r *rule) invalid(why string) error {
+func (r *rule) invalidRule(why string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "network rule %q: %s", r.text, why),
 		"a rule is an address, a range such as 203.0.113.0/24, a name, or *.name; each may end in :port")
 }
@@ -74,13 +74,13 @@ func (r *rule) splitPort() (subject string, err error) {
 	if rest, bracket := strings.CutPrefix(subject, "["); bracket {
 		subject, port, found = strings.Cut(rest, "]")
 		if !found || !strings.Contains(subject, ":") {
-			return "", r.invalid("brackets are for an IPv6 address")
+			return "", r.invalidRule("brackets are for an IPv6 address")
 		}
 		if port == "" {
 			return subject, nil
 		}
 		if port, found = strings.CutPrefix(port, ":"); !found {
-			return "", r.invalid("want a port after the brackets")
+			return "", r.invalidRule("want a port after the brackets")
 		}
 	} else if strings.Count(subject, ":") == 1 {
 		subject, port, found = strings.Cut(subject, ":")
@@ -90,7 +90,7 @@ func (r *rule) splitPort() (subject string, err error) {
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 || strconv.FormatUint(n, 10) != port {
-		return "", r.invalid("the port is not a number from 1 to 65535")
+		return "", r.invalidRule("the port is not a number from 1 to 65535")
 	}
 	r.port = uint16(n)
 	return subject, nil
@@ -102,28 +102,28 @@ func (r *rule) parseAddress(subject string) (bool, error) {
 	if strings.Contains(subject, "/") {
 		r.prefix, err = netip.ParsePrefix(subject)
 		if err != nil {
-			return true, r.invalid("not a range of addresses")
+			return true, r.invalidRule("not a range of addresses")
 		}
 	} else {
 		a, err := netip.ParseAddr(subject)
 		if err != nil {
 			if strings.Contains(subject, ":") {
-				return true, r.invalid("not an address")
+				return true, r.invalidRule("not an address")
 			}
 			return false, nil
 		}
 		r.prefix = netip.PrefixFrom(a.WithZone(""), a.BitLen())
 		if a.Zone() != "" {
-			return true, r.invalid("an address with a zone is not supported")
+			return true, r.invalidRule("an address with a zone is not supported")
 		}
 	}
 	switch {
 	case r.prefix.Addr().Is4In6():
-		return true, r.invalid("write an IPv4 address as one")
+		return true, r.invalidRule("write an IPv4 address as one")
 	case r.prefix != r.prefix.Masked():
-		return true, r.invalid("the range begins at " + r.prefix.Masked().String())
+		return true, r.invalidRule("the range begins at " + r.prefix.Masked().String())
 	case r.prefix.Addr().IsMulticast():
-		return true, r.invalid("multicast is not supported")
+		return true, r.invalidRule("multicast is not supported")
 	}
 	return true, nil
 }
@@ -134,16 +134,16 @@ func (r *rule) parseName(subject string) error {
 		r.name, r.below = rest, true
 	}
 	if r.name == "" || len(r.name) > maxNameLen {
-		return r.invalid("not a name")
+		return r.invalidRule("not a name")
 	}
 	labels := strings.Split(r.name, ".")
 	for _, l := range labels {
 		if l == "" || len(l) > 63 || l[0] == '-' || l[len(l)-1] == '-' || strings.Trim(l, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return r.invalid("not a name")
+			return r.invalidRule("not a name")
 		}
 	}
 	if strings.Trim(labels[len(labels)-1], "0123456789") == "" {
-		return r.invalid("neither an address nor a name")
+		return r.invalidRule("neither an address nor a name")
 	}
 	return nil
 }

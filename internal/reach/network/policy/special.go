@@ -2,9 +2,9 @@ package policy
 
 import "net/netip"
 
-// special are the ranges that are not the public internet: those of RFC 6890 and
+// specialRanges are the ranges that are not the public internet: those of RFC 6890 and
 // its successors, and what cloud providers answer instances on.
-func special() []netip.Prefix {
+func specialRanges() []netip.Prefix {
 	texts := []string{
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
 		"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
@@ -21,17 +21,17 @@ func special() []netip.Prefix {
 
 // The parts of the IPv6 space that are addresses of somebody: all else is special.
 func global6() []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("2000::/3"), nat64()}
+	return []netip.Prefix{netip.MustParsePrefix("2000::/3"), nat64Prefix()}
 }
 
-// nat64 is the prefix below which IPv6-only networks put IPv4 addresses.
-func nat64() netip.Prefix { return netip.MustParsePrefix("64:ff9b::/96") }
+// nat64Prefix is the prefix below which IPv6-only networks put IPv4 addresses.
+func nat64Prefix() netip.Prefix { return netip.MustParsePrefix("64:ff9b::/96") }
 
-// canonical returns the address that a connection to a goes to, and the IPv4
+// canonicalAddr returns the address that a connection to a goes to, and the IPv4
 // address that a network may translate it to, which is invalid if there is none.
-func canonical(a netip.Addr) (addr, inner netip.Addr) {
+func canonicalAddr(a netip.Addr) (addr, inner netip.Addr) {
 	a = a.Unmap().WithZone("")
-	if nat64().Contains(a) {
+	if nat64Prefix().Contains(a) {
 		b := a.As16()
 		return a, netip.AddrFrom4([4]byte(b[12:]))
 	}
@@ -59,13 +59,13 @@ func (r *Rules) isSpecial(a netip.Addr) bool {
 // Public reports whether an address is on the public internet: one of somebody, by whatever
 // form of address. It knows nothing of which are this machine's.
 func Public(a netip.Addr) bool {
-	r := &Rules{special: special(), global6: global6()}
-	addr, inner := canonical(a)
+	r := &Rules{special: specialRanges(), global6: global6()}
+	addr, inner := canonicalAddr(a)
 	return addr.IsValid() && !addr.IsMulticast() && !r.isSpecial(addr) && (!inner.IsValid() || !r.isSpecial(inner) && !inner.IsMulticast())
 }
 
-// narrow reports whether a rule for p names special addresses on purpose.
-func (r *Rules) narrow(p netip.Prefix) bool {
+// namesSpecial reports whether a rule for p names special addresses on purpose.
+func (r *Rules) namesSpecial(p netip.Prefix) bool {
 	if p.IsSingleIP() {
 		return true
 	}

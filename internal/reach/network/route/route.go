@@ -87,7 +87,7 @@ func (k *Kernel) Lookup(d Destination) (Kind, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.seq++
-	request, err := encode(d, k.seq)
+	request, err := encodeQuestion(d, k.seq)
 	if err != nil {
 		return Local, err
 	}
@@ -107,7 +107,7 @@ func (k *Kernel) Lookup(d Destination) (Kind, error) {
 		if !ok || kernel.Pid != 0 {
 			continue // another process has sent it
 		}
-		if kind, mine, err := decode(answer[:n], k.seq); mine {
+		if kind, mine, err := decodeAnswer(answer[:n], k.seq); mine {
 			return kind, err
 		}
 	}
@@ -121,8 +121,8 @@ const (
 	errnoEnd        = unix.SizeofNlMsghdr + 4
 )
 
-// encode writes the question about a destination.
-func encode(d Destination, seq uint32) ([]byte, error) {
+// encodeQuestion writes the question about a destination.
+func encodeQuestion(d Destination, seq uint32) ([]byte, error) {
 	addr := d.Addr.Unmap()
 	if !addr.IsValid() || addr.Zone() != "" {
 		return nil, fmt.Errorf("ask the kernel for a route: %q is not an address", d.Addr)
@@ -159,8 +159,8 @@ func encode(d Destination, seq uint32) ([]byte, error) {
 // last two where there is no IPv6.
 var unreachable = []unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP}
 
-// decode reads an answer. mine is false for one to another question.
-func decode(m []byte, seq uint32) (kind Kind, mine bool, err error) {
+// decodeAnswer reads an answer. mine is false for one to another question.
+func decodeAnswer(m []byte, seq uint32) (kind Kind, mine bool, err error) {
 	order := binary.NativeEndian
 	if len(m) < unix.SizeofNlMsghdr || order.Uint32(m[8:]) != seq {
 		return Local, false, nil

@@ -141,7 +141,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{}, uint32(1))
 	f.Add(make([]byte, 64), uint32(0))
 	f.Fuzz(func(t *testing.T, m []byte, seq uint32) {
-		if kind, mine, err := decode(m, seq); err != nil && kind != Local || !mine && kind != Local {
+		if kind, mine, err := decodeAnswer(m, seq); err != nil && kind != Local || !mine && kind != Local {
 			t.Errorf("kind %d, %v, %v: what is not understood is not local", kind, mine, err)
 		}
 	})
