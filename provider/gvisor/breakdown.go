@@ -18,7 +18,7 @@ import (
 )
 
 // When an engine ends unexpectedly, and its sandboxes with it, its reaper leaves a file in a
-// directory beside that of the engines. The file has how the engine ended and the end of its log.
+// directory beside that of the engines. The file has how the engine ended, and its log.
 // It explains failed calls, and helps the administrator later.
 const (
 	brokenName        = "broken"
@@ -47,11 +47,11 @@ func writeBreakdown(engine, how string, log *os.File) error {
 	if err != nil {
 		return err
 	}
-	half := path + ".tmp"
-	if err := os.WriteFile(half, append([]byte(how+"\n"), words...), 0o600); err != nil {
+	draft := path + ".tmp"
+	if err := os.WriteFile(draft, append([]byte(how+"\n"), words...), 0o600); err != nil {
 		return err
 	}
-	return errors.Join(os.Rename(half, path), removeOldBreakdowns(dir))
+	return errors.Join(os.Rename(draft, path), removeOldBreakdowns(dir))
 }
 
 // removeOldBreakdowns removes the oldest files above the limit.

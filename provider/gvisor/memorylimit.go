@@ -12,10 +12,10 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// While a layer is saved or loaded, the sandbox's kernel needs memory for itself: some
-// kilobytes for each file. It must not be killed for that, so the second limit is raised then, and
-// the guard of the first is disabled. Only the guest runs inside at that time. Afterwards a kernel that was started with files keeps part
-// of what it has read, for which limitsRequest.Kernel is.
+// While a layer is saved or loaded, the sandbox's kernel needs memory for itself: some kilobytes
+// for each file. It must not be killed for that, so the second limit is raised then, and the guard
+// of the first is disabled. Only the guest runs inside at that time. Afterwards a kernel that was
+// started with files keeps part of what it has read, for which limitsRequest.Kernel is.
 const (
 	raiseFactor  = 4
 	lowerTimeout = 20 * time.Second // for memory to be released
