@@ -57,6 +57,7 @@ func openProvider(dir, images, engine string) (*gvisor.Provider, error) {
 		SuspendDir:  filepath.Join(dir, "suspended"),
 		Images:      store,
 		Engine:      engine,
+		Defaults:    sandpit.Resources{Memory: 512 << 20, CPUs: 1, Disk: 10 << 30, PIDs: 1024},
 	})
 }
 

@@ -128,6 +128,7 @@ func newProvider(t *testing.T, dir string) *gvisor.Provider {
 	}
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), Images: images, Engine: testengine.Path(t),
+		Defaults: testengine.Limits(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/files/archive"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -98,7 +99,7 @@ func serve(ctx context.Context, dir string) error {
 	if s.provider, err = gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
 		SnapshotDir: filepath.Join(dir, "snapshots"), SuspendDir: filepath.Join(dir, "suspended"), Archive: cold,
-		Images: images, Engine: filepath.Join(dir, engineName), Lasting: true,
+		Images: images, Engine: filepath.Join(dir, engineName), Lasting: true, Defaults: testengine.Limits(),
 	}); err != nil {
 		return err
 	}

@@ -73,6 +73,7 @@ func openGVisor(t *testing.T) sandpit.Provider {
 	}
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), Images: images, Engine: testengine.Path(t),
+		Defaults: testengine.Limits(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ func newLab(t *testing.T, outside place) *lab {
 	}
 	l.provider, err = gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), Images: images, Engine: testengine.Path(t),
-		Resolvers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")},
+		Defaults: testengine.Limits(), Resolvers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")},
 	})
 	if err != nil {
 		t.Fatal(err)

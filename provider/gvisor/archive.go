@@ -14,40 +14,49 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/savedstate"
 )
 
 var _ sandpit.Archiver = (*Instance)(nil)
 
-// archived is a directory with a file for each sandbox that was archived. The sandbox is
-// archived while that is there and neither a kept directory nor an engine has it: else
-// the file, and the object it names, are leftovers. No object is without a file that
-// names it.
-type archived struct{ dir string }
+// archiveRecords is a directory with a file for each archived sandbox. The sandbox is archived
+// while that file exists and the sandbox is neither stopped nor in an engine: otherwise the
+// file, and the object that it names, are leftovers. Each object is named by a file.
+type archiveRecords struct{ dir string } // empty: archiving is not possible
 
-// archivedRecord is what is known of an archived sandbox. Environment and key are in
-// this file, and not in the object.
-type archivedRecord struct {
-	Kept kept `json:"kept"`
+// archiveRecord describes an archived sandbox. Its environment and key are in this file, and
+// not in the object.
+type archiveRecord struct {
+	State layerState `json:"kept"`
 	// Key names the object.
 	Key string `json:"key"`
-	// Size is in bytes, Sum is SHA-256 of all of them, in hexadecimal.
+	// Size is in bytes, Sum is the SHA-256 of the object in hexadecimal.
 	Size int64  `json:"size"`
 	Sum  string `json:"sum"`
 }
 
 const (
 	archivedSuffix = ".json"
-	leftSuffix     = ".left" // of files that name objects which are, or may be, leftovers
-	archiveSuffix  = ".tar.zst"
+	asideSuffix    = ".left" // of files that name objects which may be leftovers
+	objectSuffix   = ".tar.zst"
 )
 
 func archivedError(id sandpit.ID) error {
 	return sandpit.Errorf(sandpit.Conflict, "sandbox %s is archived", id)
 }
 
-func (a archived) path(id sandpit.ID) string { return filepath.Join(a.dir, string(id)+archivedSuffix) }
+func (a archiveRecords) createDir() error {
+	if err := os.Mkdir(a.dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("create the directory of archived sandboxes: %w", err)
+	}
+	return nil
+}
 
-func (a archived) has(id sandpit.ID) bool {
+func (a archiveRecords) path(id sandpit.ID) string {
+	return filepath.Join(a.dir, string(id)+archivedSuffix)
+}
+
+func (a archiveRecords) has(id sandpit.ID) bool {
 	if a.dir == "" {
 		return false
 	}
@@ -55,71 +64,69 @@ func (a archived) has(id sandpit.ID) bool {
 	return err == nil
 }
 
-// read returns what is known of an archived sandbox. NotFound: it is not archived.
-func (a archived) read(id sandpit.ID) (archivedRecord, error) {
-	var found archivedRecord
+// read returns the record of an archived sandbox.
+//
+// NotFound: it is not archived.
+func (a archiveRecords) read(id sandpit.ID) (archiveRecord, error) {
+	var r archiveRecord
 	f, err := os.Open(a.path(id))
 	if err != nil {
-		return found, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s: %w", id, err)
+		return r, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s: %w", id, err)
 	}
 	defer f.Close()
-	err = json.NewDecoder(io.LimitReader(f, maxKeptRecord)).Decode(&found)
-	if err == nil && (found.Kept.Record.ID != id || found.Kept.Format != keepFormat || found.Key == "") {
-		err = errors.New("it is of something else")
+	err = json.NewDecoder(io.LimitReader(f, savedstate.MaxDescription)).Decode(&r)
+	if err == nil {
+		err = checkLayerState(string(id), r.State)
+	}
+	if err == nil && r.Key == "" {
+		err = errors.New("it names no object")
 	}
 	if err != nil {
-		return found, sandpit.Errorf(sandpit.Internal, "what is known of the archived sandbox %s cannot be read: %w", id, err)
+		return r, sandpit.Errorf(sandpit.Internal, "read the record of archived sandbox %s: %w", id, err)
 	}
-	return found, nil
+	return r, nil
 }
 
-// write makes a sandbox archived, once nothing else has it any more.
-func (a archived) write(id sandpit.ID, r archivedRecord) error {
-	return a.writeFile(id, filepath.Base(a.path(id)), r)
-}
-
-func (a archived) writeFile(id sandpit.ID, name string, r archivedRecord) error {
+// writeFile writes a record to a file, in one step.
+func (a archiveRecords) writeFile(id sandpit.ID, name string, r archiveRecord) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	half, err := os.MkdirTemp(a.dir, string(id)+"-*"+halfSuffix)
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(half) // what stays is swept the next time
-	file := filepath.Join(half, "record")
-	if err := writeSynced(file, data); err != nil {
-		return err
-	}
-	if err := os.Rename(file, filepath.Join(a.dir, name)); err != nil {
-		return err
-	}
-	return syncPath(a.dir)
+	return savedstate.WriteFile(a.dir, string(id), name, data)
 }
 
-// leave makes what is archived of a sandbox a leftover, without asking the archive.
-func (a archived) leave(id sandpit.ID) error {
+// sweep removes what killed processes have left.
+func (a archiveRecords) sweep() error {
+	if a.dir == "" {
+		return nil
+	}
+	return savedstate.SweepDir(a.dir, checkID)
+}
+
+// setAside makes the archive of a sandbox a leftover, without a request to the archive.
+func (a archiveRecords) setAside(id sandpit.ID) error {
 	if !a.has(id) {
 		return nil
 	}
-	left := filepath.Join(a.dir, string(id)+"-"+strings.ToLower(rand.Text())+leftSuffix)
-	if err := os.Rename(a.path(id), left); err != nil {
+	aside := filepath.Join(a.dir, string(id)+"-"+strings.ToLower(rand.Text())+asideSuffix)
+	if err := os.Rename(a.path(id), aside); err != nil {
 		return err
 	}
-	return syncPath(a.dir)
+	return savedstate.SyncDir(a.dir)
 }
 
-// files are those that name objects of a sandbox.
-func (a archived) files(id sandpit.ID) ([]string, error) {
-	list, err := filepath.Glob(filepath.Join(a.dir, string(id)+"-*"+leftSuffix))
+// objectFiles returns the files that name objects of a sandbox.
+func (a archiveRecords) objectFiles(id sandpit.ID) ([]string, error) {
+	list, err := filepath.Glob(filepath.Join(a.dir, string(id)+"-*"+asideSuffix))
 	if a.has(id) {
 		list = append(list, a.path(id))
 	}
 	return list, err
 }
 
-func (a archived) list() ([]record, error) {
+// list returns the records of all archived sandboxes.
+func (a archiveRecords) list() ([]record, error) {
 	entries, err := os.ReadDir(a.dir)
 	if err != nil {
 		return nil, fmt.Errorf("list the archived sandboxes: %w", err)
@@ -131,39 +138,39 @@ func (a archived) list() ([]record, error) {
 		if !isRecord || id.Validate() != nil {
 			continue
 		}
-		found, err := a.read(id)
+		r, err := a.read(id)
 		if sandpit.CodeOf(err) == sandpit.NotFound {
 			continue // restored meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, found.Kept.Record)
+		all = append(all, r.State.Record)
 	}
 	return all, nil
 }
 
-// Archive implements sandpit.Archiver. The image goes along, so that the archive is all
+// Archive implements sandpit.Archiver. The image is archived too, so that the archive is all
 // that is needed.
 //
 // Unsupported: the Provider has no archive. Unavailable: the archive cannot be reached.
 func (i *Instance) Archive(ctx context.Context) error {
-	if err := i.archive(ctx); err != nil {
+	if err := i.lifecycle.archive(ctx); err != nil {
 		return fmt.Errorf("archive sandbox %s: %w", i.id, err)
 	}
 	return nil
 }
 
-func (i *Instance) archive(ctx context.Context) error {
-	p := i.provider
-	held, err := p.holdArchive(ctx, i.id)
+func (l *lifecycle) archive(ctx context.Context) error {
+	s := l.states
+	lock, err := s.lockForArchive(ctx, l.id)
 	if err != nil {
 		return err
 	}
-	defer held.Close()
-	found, err := p.keep.read(i.id)
+	defer lock.Close()
+	state, err := s.stopped.Read(string(l.id))
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		if _, err := p.locate(ctx, i.id); err != nil {
+		if _, err := l.provider.locateSandbox(ctx, l.id); err != nil {
 			return err
 		}
 		return sandpit.Errorf(sandpit.Conflict, "it is not stopped")
@@ -171,58 +178,61 @@ func (i *Instance) archive(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(p.removeArchive(ctx, i.id), i.endLeftover(ctx)); err != nil {
+	if err := errors.Join(s.removeArchive(ctx, l.id), l.endLeftover(ctx)); err != nil {
 		return err
 	}
-	files, err := p.keep.open(i.id)
+	files, err := openLayerState(s.stopped, l.id)
 	if err != nil {
 		return err
 	}
 	defer files.close()
-	name := string(i.id) + "-" + strings.ToLower(rand.Text())
-	r := archivedRecord{Key: name + archiveSuffix}
-	if err := p.archived.writeFile(i.id, name+leftSuffix, r); err != nil {
-		return p.keep.explain(err)
+	name := string(l.id) + "-" + strings.ToLower(rand.Text())
+	r := archiveRecord{Key: name + objectSuffix}
+	if err := s.archived.writeFile(l.id, name+asideSuffix, r); err != nil {
+		return s.stopped.ExplainFull(err)
 	}
-	r.Kept = found
-	err = p.upload(ctx, &r, files)
+	r.State = state
+	err = s.upload(ctx, &r, files)
 	if err == nil {
 		err = sandpit.AdmitOf(ctx)(r.Size)
 	}
 	if err == nil {
-		err = p.keep.explain(p.archived.write(i.id, r))
+		err = s.stopped.ExplainFull(s.archived.writeFile(l.id, filepath.Base(s.archived.path(l.id)), r))
 	}
 	if err != nil {
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+		undoCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
-		_ = p.removeArchive(clean, i.id) // it is tried again by the next archiving, and the removal
+		_ = s.removeArchive(undoCtx, l.id) // the next archiving tries again, and so does the removal
 		return err
 	}
-	// From here on the archive is enough; when the kept directory is gone, it counts.
-	return errors.Join(os.Remove(filepath.Join(p.archived.dir, name+leftSuffix)), p.keep.remove(i.id), p.saved.remove(i.id))
+	// From here on the archive is enough; it counts once the stopped state is removed.
+	return errors.Join(
+		os.Remove(filepath.Join(s.archived.dir, name+asideSuffix)), s.stopped.Remove(string(l.id)), s.checkpoints.Remove(string(l.id)))
 }
 
-// holdArchive takes a sandbox's lock for what needs the archive.
-func (p *Provider) holdArchive(ctx context.Context, id sandpit.ID) (*os.File, error) {
-	if p.keep.dir == "" || p.cfg.Archive == nil {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "there is no archive")
+// lockForArchive is lock for what needs the archive.
+//
+// Unsupported: no archive is configured.
+func (s *savedStates) lockForArchive(ctx context.Context, id sandpit.ID) (*os.File, error) {
+	if !s.canStop() || s.archive == nil {
+		return nil, sandpit.Errorf(sandpit.Unsupported, "no archive is configured")
 	}
-	return p.keep.lock(ctx, id)
+	return s.lock(ctx, id)
 }
 
-// upload puts the files into the archive, and completes what is known of them.
-func (p *Provider) upload(ctx context.Context, r *archivedRecord, files keptFiles) error {
+// upload writes the files to the archive, and sets the size and sum of the object.
+func (s *savedStates) upload(ctx context.Context, r *archiveRecord, files layerFiles) error {
 	from, to := io.Pipe()
 	sum := sha256.New()
-	count := &tally{}
+	count := &byteCounter{}
 	packed := make(chan error, 1)
 	go func() {
-		err := pack(io.MultiWriter(to, sum, count), r.Kept, files)
+		err := packLayer(io.MultiWriter(to, sum, count), r.State, files)
 		_ = to.CloseWithError(err) // never fails
 		packed <- err
 	}()
-	err := p.cfg.Archive.Put(ctx, r.Key, from)
-	_ = from.CloseWithError(errors.Join(errors.New("nobody reads any more"), err)) // so that the other side ends
+	err := s.archive.Put(ctx, r.Key, from)
+	_ = from.CloseWithError(errors.Join(errors.New("the upload has ended"), err)) // which ends the packing
 	packErr := <-packed
 	if err != nil {
 		return err
@@ -231,120 +241,114 @@ func (p *Provider) upload(ctx context.Context, r *archivedRecord, files keptFile
 	return packErr
 }
 
-// tally counts what is written.
-type tally struct{ n int64 }
+// byteCounter counts what is written.
+type byteCounter struct{ n int64 }
 
-func (c *tally) Write(p []byte) (int, error) {
+// Write implements io.Writer.
+func (c *byteCounter) Write(p []byte) (int, error) {
 	c.n += int64(len(p))
 	return len(p), nil
 }
 
-// removeArchive removes what is archived of a sandbox, which is a leftover if the sandbox
-// is elsewhere. Who calls it has the lock.
-func (p *Provider) removeArchive(ctx context.Context, id sandpit.ID) error {
-	files, err := p.archived.files(id)
+// removeArchive removes all objects of a sandbox from the archive, leftovers included. The
+// caller has the sandbox's lock.
+func (s *savedStates) removeArchive(ctx context.Context, id sandpit.ID) error {
+	files, err := s.archived.objectFiles(id)
 	if err != nil || len(files) == 0 {
 		return err
 	}
-	if p.cfg.Archive == nil {
-		return sandpit.Errorf(sandpit.Unsupported, "there is no archive any more in which sandbox %s is", id)
+	if s.archive == nil {
+		return sandpit.Errorf(sandpit.Unsupported, "sandbox %s is in an archive, and no archive is configured", id)
 	}
 	for _, file := range files {
-		var found archivedRecord
+		var r archiveRecord
 		data, err := os.ReadFile(file)
 		if err == nil {
-			err = json.Unmarshal(data, &found)
+			err = json.Unmarshal(data, &r)
 		}
 		if err != nil {
 			return fmt.Errorf("remove the archive of sandbox %s: %w", id, err)
 		}
-		if err := p.cfg.Archive.Remove(ctx, found.Key); err != nil {
+		if err := s.archive.Remove(ctx, r.Key); err != nil {
 			return err
 		}
 		if err := os.Remove(file); err != nil {
 			return err
 		}
 	}
-	return syncPath(p.archived.dir)
+	return savedstate.SyncDir(s.archived.dir)
 }
 
 // Restore implements sandpit.Archiver.
 //
 // Unsupported: the Provider has no archive. Unavailable: the archive cannot be reached.
-// Exhausted: no room on disk. Internal: what came from the archive is not what went there.
+// Exhausted: the disk is full. Internal: the archive is damaged.
 func (i *Instance) Restore(ctx context.Context) error {
-	if err := i.restore(ctx); err != nil {
+	if err := i.lifecycle.restore(ctx); err != nil {
 		return fmt.Errorf("restore sandbox %s: %w", i.id, err)
 	}
 	return nil
 }
 
-func (i *Instance) restore(ctx context.Context) error {
-	p := i.provider
-	held, err := p.holdArchive(ctx, i.id)
+func (l *lifecycle) restore(ctx context.Context) error {
+	s := l.states
+	lock, err := s.lockForArchive(ctx, l.id)
 	if err != nil {
 		return err
 	}
-	defer held.Close()
-	_, err = p.locate(ctx, i.id)
-	if err == nil || p.keep.has(i.id) {
+	defer lock.Close()
+	_, err = l.provider.locateSandbox(ctx, l.id)
+	if err == nil || s.stopped.Has(string(l.id)) {
 		return sandpit.Errorf(sandpit.Conflict, "it is not archived")
 	}
-	if !p.archived.has(i.id) {
+	if !s.archived.has(l.id) {
 		return err
 	}
-	found, err := p.archived.read(i.id)
+	r, err := s.archived.read(l.id)
 	if err != nil {
 		return err
 	}
-	if err := sandpit.AdmitOf(ctx)(found.Kept.bytes()); err != nil {
+	if err := sandpit.AdmitOf(ctx)(r.State.bytes()); err != nil {
 		return err
 	}
-	half, err := os.MkdirTemp(p.keep.dir, string(i.id)+"-*"+halfSuffix)
+	draft, err := s.stopped.Begin(string(l.id))
 	if err != nil {
-		return p.keep.explain(err)
-	}
-	defer os.RemoveAll(half) // what was not given its name
-	if err := p.download(ctx, found, half); err != nil {
-		return p.keep.explain(err)
-	}
-	if _, err := p.keep.name(half, i.id); err != nil {
 		return err
 	}
-	// From here on it is stopped. What the archive has is removed now, or before it is
-	// started.
-	if err := syncPath(p.keep.dir); err != nil {
+	defer draft.Discard()
+	if err := s.download(ctx, r, draft); err != nil {
+		return s.stopped.ExplainFull(err)
+	}
+	if _, err := draft.Write(func(map[string]int64) layerState { return r.State }); err != nil {
 		return err
 	}
-	_ = p.removeArchive(ctx, i.id) // it is tried again by the next archiving, and the removal
+	if err := draft.Publish(); err != nil {
+		return err
+	}
+	// From here on it is stopped. Its archive is removed now, or when it is archived again or
+	// destroyed.
+	_ = s.removeArchive(ctx, l.id)
 	return nil
 }
 
-// download unpacks what the archive has of a sandbox into a directory.
-func (p *Provider) download(ctx context.Context, r archivedRecord, dir string) error {
-	from, err := p.cfg.Archive.Get(ctx, r.Key)
+// download writes the files of an archived sandbox to a draft.
+func (s *savedStates) download(ctx context.Context, r archiveRecord, draft *savedstate.Draft[layerState]) error {
+	from, err := s.archive.Get(ctx, r.Key)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
 	sum := sha256.New()
-	// Whatever it is, no more is read of it than was written.
+	// However large the object is now, no more is read than was written.
 	body := io.TeeReader(io.LimitReader(from, r.Size), sum)
-	if err := unpack(dir, body, r.Kept); err != nil {
+	if err := unpackLayer(draft.Create, body, r.State.Sizes); err != nil {
 		return err
 	}
 	if _, err := io.Copy(io.Discard, body); err != nil {
 		return err
 	}
 	if got := hex.EncodeToString(sum.Sum(nil)); got != r.Sum {
-		return sandpit.Errorf(sandpit.Internal, "the archive has %s damaged: its sum is %.16s, not %.16s", r.Key, got, r.Sum)
+		return sandpit.Errorf(sandpit.Internal, "object %s in the archive is damaged: its sum is %.16s, want %.16s", r.Key, got, r.Sum)
 	}
-	data, err := json.Marshal(r.Kept)
-	if err != nil {
-		return err
-	}
-	if err := writeSynced(filepath.Join(dir, keptRecord), data); err != nil {
-		return err
-	}
-	return syncPath(dir)
+	return nil
 }

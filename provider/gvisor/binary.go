@@ -16,12 +16,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/guestbin"
 )
 
-// StaticBuildCommand is how to start this program so that it can hold a
-// sandbox's kernel.
+// StaticBuildCommand is a command that builds this program so that it can run sandboxes.
 const StaticBuildCommand = "CGO_ENABLED=0 go run ./cmd/sandpit run -- sh -c 'uname -a'"
 
-// selfExe reaches the running binary even after its file was removed, and
-// without passing through directories that only its owner may enter.
+// selfExe is a path of the running binary that works after its file was removed, and without
+// access to the directories above it.
 const selfExe = "/proc/self/exe"
 
 // engineBinary is a sandpit program that can be an engine.
@@ -31,10 +30,10 @@ type engineBinary struct {
 }
 
 // readBinary checks the program at path, or the running one if path is empty.
-// It returns Unsupported unless the program can be a sandbox's kernel. Such a
-// process lives in an empty root directory, where a dynamic linker does not
-// exist; and it lays its memory out in ways that the race detector does not
-// survive.
+//
+// Unsupported: the program cannot be a sandbox's kernel. Such a process has an empty root
+// directory, without a dynamic linker, and arranges its memory in ways that the race detector does
+// not support.
 func readBinary(path string) (engineBinary, error) {
 	if runtime.GOOS != "linux" {
 		return engineBinary{}, sandpit.Errorf(sandpit.Unsupported, "sandboxes need Linux, this is %s", runtime.GOOS)
@@ -53,11 +52,11 @@ func readBinary(path string) (engineBinary, error) {
 	defer f.Close()
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
-			return engineBinary{}, notStatic("this sandpit is linked with cgo and cannot start a sandbox")
+			return engineBinary{}, newNotStaticError("this sandpit is linked with cgo and cannot start a sandbox")
 		}
 	}
 	if own && raceEnabled {
-		return engineBinary{}, notStatic("this sandpit is built with the race detector and cannot start a sandbox")
+		return engineBinary{}, newNotStaticError("this sandpit is built with the race detector and cannot start a sandbox")
 	}
 	id, err := buildID(f)
 	if err != nil {
@@ -66,13 +65,13 @@ func readBinary(path string) (engineBinary, error) {
 	return engineBinary{path: path, buildID: id}, nil
 }
 
-func notStatic(text string) error {
+func newNotStaticError(text string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s", text),
 		"build it as a static program: "+StaticBuildCommand)
 }
 
-// buildID returns the id that the Go linker writes into every program, which
-// changes with its content.
+// buildID returns the ID that the Go linker writes into every program, which changes with its
+// content.
 func buildID(f *elf.File) (string, error) {
 	s := f.Section(".note.go.buildid")
 	if s == nil {
@@ -90,10 +89,10 @@ func buildID(f *elf.File) (string, error) {
 	return hex.EncodeToString(id), nil
 }
 
-// guestImage returns the file with the program that runs inside: the small
-// guest when it was built in, else the engine's own binary, which can play it.
+// guestImage returns the file with the program that runs inside: the small guest if it is built
+// in, otherwise the engine's own binary, which can play it.
 func (p *Provider) guestImage(ctx context.Context) (string, error) {
-	key := p.guestKey
+	key := p.guestDigest
 	open := func() (io.ReadCloser, error) { return guestbin.Open(runtime.GOARCH) }
 	if key == "" {
 		key = p.binary.buildID

@@ -2,14 +2,9 @@ package gvisor
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -19,164 +14,109 @@ var (
 	_ sandpit.Reviver      = (*Instance)(nil)
 )
 
-// Directories beside those of stopped sandboxes. They are no IDs.
-const (
-	savedName    = "checkpoints"
-	archivedName = "archived"
-)
-
-// openCold finds out what there is of sandboxes that do not run.
-func (p *Provider) openCold() error {
-	if p.keep.dir == "" {
-		return nil
-	}
-	p.saved = keeper{dir: filepath.Join(p.keep.dir, savedName), locks: p.keep.dir}
-	p.archived = archived{dir: filepath.Join(p.keep.dir, archivedName)}
-	for _, dir := range []string{p.saved.dir, p.archived.dir} {
-		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("make the directory of what is kept: %w", err)
-		}
-	}
-	return errors.Join(p.saved.sweep(), p.dropOld(), keeper{dir: p.archived.dir, locks: p.keep.dir}.sweep())
-}
-
-// Checkpoint implements sandpit.Checkpointer. The sandbox holds still while its files are
-// written, as it does for a stop, and goes on while they are synced.
+// Checkpoint implements sandpit.Checkpointer. The sandbox is frozen while its files are
+// written, as for a stop, and continues while they are synced.
 //
-// Unsupported: the Provider keeps nothing. Exhausted: there is no room on the disk, or all
-// checkpoints together would be too large. Then the one before is still there.
+// Unsupported: the Provider has no KeepDir. Exhausted: the disk is full, or all checkpoints
+// together would be too large. Then the previous checkpoint still exists.
 func (i *Instance) Checkpoint(ctx context.Context) error {
-	if err := i.checkpoint(ctx); err != nil {
+	if err := i.lifecycle.checkpoint(ctx); err != nil {
 		return fmt.Errorf("checkpoint sandbox %s: %w", i.id, err)
 	}
 	return nil
 }
 
-func (i *Instance) checkpoint(ctx context.Context) error {
-	p := i.provider
-	if p.saved.dir == "" {
-		return sandpit.Errorf(sandpit.Unsupported, "there is no directory to keep its files in")
+func (l *lifecycle) checkpoint(ctx context.Context) error {
+	checkpoints := l.states.checkpoints
+	if checkpoints.Dir == "" {
+		return sandpit.Errorf(sandpit.Unsupported, "no directory is configured for checkpoints")
 	}
-	held, err := p.keep.lock(ctx, i.id)
+	lock, err := l.states.lock(ctx, l.id)
 	if err != nil {
 		return err
 	}
-	defer held.Close()
-	dir, err := p.locate(ctx, i.id)
+	defer lock.Close()
+	dir, err := l.provider.locateSandbox(ctx, l.id)
 	if err != nil {
 		return err
 	}
-	half, err := p.saved.begin(i.id)
+	draft, err := checkpoints.Begin(string(l.id), layerFileNames()...)
 	if err != nil {
 		return err
 	}
-	defer half.discard()
-	if _, _, err := call(ctx, dir, request{Op: opSave, ID: i.id, GoOn: true}, half.layer...); err != nil {
-		return p.saved.explain(err)
+	defer draft.Discard()
+	engine := engineClient{dir, l.id}
+	if _, err := engine.run(ctx, request{Op: opSave, GoOn: true}, draft.Files(layerFileNames())...); err != nil {
+		return checkpoints.ExplainFull(err)
 	}
-	if err := p.dropOld(); err != nil {
+	if err := l.states.dropExpiredCheckpoints(); err != nil {
 		return err
 	}
-	done, err := p.makeRoom(ctx, i.id, p.saved.size(half.dir))
+	release, err := l.states.reserveCheckpoint(ctx, l.id, draft.Size(layerFileNames()))
 	if err != nil {
 		return err
 	}
-	defer done()
-	return i.commit(ctx, dir, half)
+	defer release()
+	return addRecord(ctx, engine, draft, draft.Replace)
 }
 
-// saveAndGoOn is save for a sandbox that is not to be stopped. The engine does both, so
-// that nobody has to live to see the sandbox go on.
-func (b *box) saveAndGoOn(ctx context.Context, files []*os.File) error {
-	if err := b.save(ctx, files); err != nil {
+// saveAndContinue is save for a sandbox that keeps running. The engine does both, so that the
+// sandbox continues even if the caller is killed.
+func (sb *engineSandbox) saveAndContinue(ctx context.Context, files []*os.File) error {
+	if err := sb.saveStopped(ctx, files); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.saved { // somebody else had it go on
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if !sb.isSaved { // resumed by another call meanwhile
 		return nil
 	}
-	if err := b.unsaveLocked(); err != nil {
-		return b.kernelErrorLocked("resume", err)
+	if err := sb.undoSaveLocked(); err != nil {
+		return sb.kernelErrorLocked("resume", err)
 	}
 	return nil
 }
 
-// name gives a directory the name under which a sandbox's files are found, in one step.
-// If there was one before, that has the name of the new one then.
-func (k keeper) name(dir string, id sandpit.ID) (replaced bool, err error) {
-	if !k.has(id) {
-		return false, os.Rename(dir, k.path(id))
-	}
-	return true, unix.Renameat2(unix.AT_FDCWD, dir, unix.AT_FDCWD, k.path(id), unix.RENAME_EXCHANGE)
-}
-
-// unkeep ends that a sandbox is stopped, and returns a directory that is to be removed.
-// A checkpoint from before the stop must not be found any more from then on: the files
-// of the stop are the next one.
-func (p *Provider) unkeep(ctx context.Context, id sandpit.ID) (string, error) {
-	if err := p.archived.leave(id); err != nil {
-		return "", err
-	}
-	had := p.saved.dir != "" && p.saved.has(id)
-	if had {
-		if err := errors.Join(p.saved.remove(id), syncPath(p.saved.dir)); err != nil {
-			return "", err
-		}
-	}
-	half, err := p.keep.forget(id)
-	if err != nil || !had {
-		return half, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, unkeepLimit)
-	defer cancel()
-	if done, err := p.makeRoom(ctx, id, p.keep.size(half)); err == nil {
-		defer done()
-		if os.Rename(half, p.saved.path(id)) == nil {
-			return "", nil
-		}
-	}
-	return half, nil // there is none until the next checkpoint
-}
-
-// Revive implements sandpit.Reviver: the sandbox begins with the files of its last
-// checkpoint, as a stopped one does when it is started.
+// Revive implements sandpit.Reviver: the sandbox starts with the files of its last
+// checkpoint, as a stopped sandbox does.
 //
-// NotFound: there is no checkpoint, or it is too old.
+// NotFound: there is no checkpoint, or it has expired.
 func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
-	next, err := i.revive(ctx)
+	next, err := i.lifecycle.revive(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("revive sandbox %s: %w", i.id, err)
 	}
 	return next, nil
 }
 
-func (i *Instance) revive(ctx context.Context) (*Instance, error) {
-	p := i.provider
-	if p.saved.dir == "" {
-		return nil, sandpit.Errorf(sandpit.NotFound, "there is no directory where its files could be")
+func (l *lifecycle) revive(ctx context.Context) (*Instance, error) {
+	if l.states.checkpoints.Dir == "" {
+		return nil, sandpit.Errorf(sandpit.NotFound, "no directory is configured for checkpoints")
 	}
-	held, err := p.keep.lock(ctx, i.id)
+	lock, err := l.states.lock(ctx, l.id)
 	if err != nil {
 		return nil, err
 	}
-	defer held.Close()
-	if err := i.mustHaveEnded(ctx); err != nil {
+	defer lock.Close()
+	if err := l.checkEnded(ctx); err != nil {
 		return nil, err
 	}
-	if err := p.dropIfOld(i.id); err != nil {
+	if err := l.states.dropExpiredCheckpoint(l.id); err != nil {
 		return nil, err
 	}
-	files, err := p.saved.open(i.id)
+	files, err := openLayerState(l.states.checkpoints, l.id)
 	if err != nil {
 		return nil, err
 	}
-	return i.startFrom(ctx, files)
+	return l.startFrom(ctx, files)
 }
 
-// mustHaveEnded returns Conflict for a sandbox that runs, or is stopped.
-func (i *Instance) mustHaveEnded(ctx context.Context) error {
-	dir, err := i.provider.locate(ctx, i.id)
+// endReportLimit is how long an engine may take to report that a sandbox has ended.
+const endReportLimit = 2 * time.Second
+
+// checkEnded returns a Conflict for a sandbox that runs, or is stopped or suspended.
+func (l *lifecycle) checkEnded(ctx context.Context) error {
+	dir, err := l.provider.locateSandbox(ctx, l.id)
 	switch sandpit.CodeOf(err) {
 	case sandpit.Conflict:
 		return err
@@ -184,13 +124,10 @@ func (i *Instance) mustHaveEnded(ctx context.Context) error {
 	default:
 		return nil // gone, with its engine or alone
 	}
-	// A box that has ended answers at once; one that has not, only at its end.
-	ctx, cancel := context.WithTimeout(ctx, endedLimit)
+	// The reply comes at once if the sandbox has ended, and otherwise not before it ends.
+	ctx, cancel := context.WithTimeout(ctx, endReportLimit)
 	defer cancel()
-	_, f, err := call(ctx, dir, request{Op: opWait, ID: i.id})
-	if f != nil {
-		_ = f.Close()
-	}
+	_, err = engineClient{dir, l.id}.run(ctx, request{Op: opWait})
 	if ctx.Err() != nil {
 		return sandpit.Errorf(sandpit.Conflict, "it has not ended")
 	}
@@ -198,91 +135,4 @@ func (i *Instance) mustHaveEnded(ctx context.Context) error {
 		return nil
 	}
 	return err
-}
-
-// endedLimit is how long an engine may take to say that a sandbox has ended.
-const endedLimit = 2 * time.Second
-
-// startFrom makes the sandbox with the files that are kept of it, and closes these.
-func (i *Instance) startFrom(ctx context.Context, files keptFiles) (*Instance, error) {
-	p := i.provider
-	img := images{
-		rootFile: files.root, layer: files.layer,
-		loading: time.Duration(files.size/slowestLoad) * time.Second, kernel: keptOfTree * files.tree, renew: files.renew,
-	}
-	defer func() { img.close() }()
-	if err := i.endLeftover(ctx); err != nil {
-		return nil, err
-	}
-	var err error
-	if img.guestFile, err = p.openGuest(ctx); err != nil {
-		return nil, err
-	}
-	eng, err := p.startEngine(ctx)
-	if err != nil {
-		return nil, err
-	}
-	rec := files.record
-	rec.Token = rand.Text()
-	started := newInstance(p, eng.dir, rec)
-	if err := p.place(ctx, started, rec, img); err != nil {
-		return nil, err
-	}
-	started.closeIdle()
-	return started, nil
-}
-
-// restsOf returns what is known of a sandbox that is in no engine.
-func (p *Provider) restsOf(id sandpit.ID) (rec record, there bool, err error) {
-	if p.keep.dir == "" {
-		return rec, false, nil
-	}
-	m, err := p.suspended.read(string(id))
-	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return m.Record, err == nil, err
-	}
-	found, err := p.keep.read(id)
-	if sandpit.CodeOf(err) == sandpit.NotFound {
-		var away archivedRecord
-		away, err = p.archived.read(id)
-		found.Record = away.Kept.Record
-	}
-	if sandpit.CodeOf(err) != sandpit.NotFound {
-		return found.Record, err == nil, err
-	}
-	if !p.saved.has(id) {
-		return rec, false, nil
-	}
-	if found, err = p.saved.read(id); err != nil {
-		found.Record = record{ID: id} // enough to remove it
-	}
-	return found.Record, true, nil
-}
-
-// leftovers are the sandboxes that are archived, or of which there is nothing but a
-// checkpoint any more.
-func (p *Provider) leftovers() ([]record, error) {
-	if p.keep.dir == "" {
-		return nil, nil
-	}
-	list, err := p.archived.list()
-	if err != nil {
-		return nil, err
-	}
-	entries, err := os.ReadDir(p.saved.dir)
-	if err != nil {
-		return nil, fmt.Errorf("list the checkpoints: %w", err)
-	}
-	for _, e := range entries {
-		id := sandpit.ID(e.Name())
-		if id.Validate() != nil {
-			continue
-		}
-		found, err := p.saved.read(id)
-		if err != nil {
-			found.Record = record{ID: id} // one that is damaged keeps nobody from seeing the others
-		}
-		list = append(list, found.Record)
-	}
-	return list, nil
 }

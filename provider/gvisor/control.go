@@ -18,16 +18,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
 )
 
-// The control protocol: a client connects to the engine's socket, sends one
-// packet with a request and the descriptors that belong to it, and receives
-// one packet with the reply. Closing the connection gives the call up.
+// The control protocol: a client connects to a socket, sends one packet with a request and its
+// descriptors, and receives one packet with the reply. Closing the connection cancels the call.
 
 const (
-	// maxPacket bounds a request or reply. The kernel's default socket buffer
-	// takes a little more than 200 KiB.
+	// maxPacket bounds a request or reply, in bytes. The kernel's default socket buffer has a
+	// little more than 200 KiB.
 	maxPacket = 128 << 10
-	// maxFiles bounds the descriptors of one packet; the kernel's own limit is
-	// 253.
+	// maxFiles bounds the descriptors of one packet; the kernel's limit is 253.
 	maxFiles = 64
 
 	controlName = "control"
@@ -45,23 +43,23 @@ const (
 	opResume  operation = "resume"
 	opDestroy operation = "destroy"
 
-	opSave     operation = "save"     // write the layer to the files that come along, and hold still
-	opLayer    operation = "layer"    // write the layer to the files that come along, and go on
-	opHeld     operation = "held"     // return one of the files that the sandbox was made with
-	opState    operation = "state"    // write the kernel to the files that come along
-	opUnsave   operation = "unsave"   // go on as before, after opState has held it still
-	opIdentify operation = "identify" // replace the identity by the file that comes along
+	opSave     operation = "save"     // write the layer to the request's files, and stay frozen
+	opLayer    operation = "layer"    // write the layer to the request's files
+	opHeld     operation = "held"     // return a heldFile
+	opState    operation = "state"    // write the kernel to the request's files
+	opUnsave   operation = "unsave"   // continue after opState
+	opIdentify operation = "identify" // replace the identity by the request's file
 
-	// These a gateway answers, on a socket of its own.
+	// Operations of a gateway, on a socket of its own.
 	opPolicy    operation = "policy"
 	opDecisions operation = "decisions"
-	opRecall    operation = "recall" // decisions of the gateway before
+	opRecall    operation = "recall" // give a gateway the decisions of its predecessor
 	opSecrets   operation = "secrets"
 	opTraffic   operation = "traffic"
 	opExplain   operation = "explain"
 	opAuthority operation = "authority"
 
-	// This the reaper answers: what the dialer may open for a gateway besides public addresses.
+	// The operation of the reaper: what the dialer may open for a gateway besides public addresses.
 	opGrant operation = "grant"
 )
 
@@ -70,22 +68,22 @@ type request struct {
 	ID     sandpit.ID     `json:"id"`
 	Port   int            `json:"port,omitempty"`
 	Create *createRequest `json:"create,omitempty"`
-	// Save is what opState is to do.
+	// Save is that of opState.
 	Save *saveRequest `json:"save,omitempty"`
-	// Held is the file that opHeld is about.
+	// Held is that of opHeld.
 	Held heldFile `json:"held,omitempty"`
-	// GoOn has the sandbox go on after opSave.
+	// GoOn has the sandbox continue after opSave.
 	GoOn bool `json:"go_on,omitempty"`
-	// Stopped says that the sandbox does not end with opDestroy, but is stopped.
+	// Stopped means that opDestroy does not end the sandbox itself: it is stopped or suspended.
 	Stopped bool `json:"stopped,omitempty"`
 
 	Policy  *sandpit.NetworkPolicy `json:"policy,omitempty"`
 	After   int64                  `json:"after,omitempty"`
 	Secrets map[string]string      `json:"secrets,omitempty"`
 	Target  string                 `json:"target,omitempty"`
-	// Decisions are what opRecall brings back.
+	// Decisions are those of opRecall.
 	Decisions []sandpit.NetworkDecision `json:"decisions,omitempty"`
-	// Grant is that of opGrant; Fresh says that the gateway is still to be started.
+	// Grant is that of opGrant; Fresh means that the gateway has not been started yet.
 	Grant *dialer.Grant `json:"grant,omitempty"`
 	Fresh bool          `json:"fresh,omitempty"`
 }
@@ -93,17 +91,17 @@ type request struct {
 type reply struct {
 	Error *replyError   `json:"error,omitempty"`
 	Exit  *sandpit.Exit `json:"exit,omitempty"`
-	// Stopped says that the sandbox is no longer here, but has not ended.
+	// Stopped means that the sandbox is no longer in the engine, but has not ended.
 	Stopped bool `json:"stopped,omitempty"`
-	// Notes are limits that are not enforced, for people.
+	// Notes are texts for users about limits that are not enforced.
 	Notes []string       `json:"notes,omitempty"`
 	Stats *sandpit.Stats `json:"stats,omitempty"`
-	// Paused says that the guest cannot be asked for what Stats lacks.
+	// Paused means that the guest cannot report what Stats lacks.
 	Paused bool `json:"paused,omitempty"`
 
 	Decisions []sandpit.NetworkDecision `json:"decisions,omitempty"`
 	Traffic   *sandpit.NetworkStats     `json:"traffic,omitempty"`
-	// Authority is the certificate that the sandbox is to trust, as PEM.
+	// Authority is the certificate that the sandbox has to trust, as PEM.
 	Authority []byte `json:"authority,omitempty"`
 }
 
@@ -121,25 +119,25 @@ func newReplyError(err error) *replyError {
 	return &replyError{Code: sandpit.CodeOf(err), Text: err.Error(), Hint: sandpit.HintOf(err)}
 }
 
-func (e *replyError) err() error {
+func (e *replyError) toError() error {
 	if e == nil {
 		return nil
 	}
 	return &sandpit.Error{Code: e.Code, Hint: e.Hint, Err: errors.New(e.Text)}
 }
 
-// writePacket sends v and the files, which stay the caller's.
+// writePacket sends v and the files, which still belong to the caller.
 func writePacket(conn *net.UnixConn, v any, files ...*os.File) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	if len(data) > maxPacket || len(files) > maxFiles {
-		return sandpit.Errorf(sandpit.Invalid, "description of %d bytes and %d files is too large: at most %d and %d",
+		return sandpit.Errorf(sandpit.Invalid, "request of %d bytes and %d files is too large: at most %d and %d",
 			len(data), len(files), maxPacket, maxFiles)
 	}
 	if len(files) == 0 {
-		_, err = conn.Write(data) // the only way that a gateway has
+		_, err = conn.Write(data) // a gateway can only write
 		return err
 	}
 	fds := make([]int, len(files))
@@ -150,12 +148,11 @@ func writePacket(conn *net.UnixConn, v any, files ...*os.File) error {
 	return err
 }
 
-// readPacket receives into v and returns the files, which are the caller's to
-// close, also when there is an error.
+// readPacket receives into v and returns the files, which the caller closes, also after an error.
 func readPacket(conn *net.UnixConn, v any) ([]*os.File, error) {
 	data := make([]byte, maxPacket+1)
 	rights := make([]byte, unix.CmsgSpace(maxFiles*4))
-	n, rn, flags, err := receive(conn, data, rights)
+	n, rn, flags, err := receivePacket(conn, data, rights)
 	if err != nil {
 		return nil, err
 	}
@@ -172,14 +169,14 @@ func readPacket(conn *net.UnixConn, v any) ([]*os.File, error) {
 	return files, json.Unmarshal(data[:n], v)
 }
 
-// receive reads one packet. Linux tells the end of a socket of packets too soon if the other
-// side sends one and closes between its look at the packets and its look at the end:
-// another read then has it.
-func receive(conn *net.UnixConn, data, rights []byte) (n, rn, flags int, err error) {
+// receivePacket reads one packet. If the other side sends a packet and closes while Linux checks
+// for packets and then for the end, Linux reports the end too early: a second read then returns
+// the packet.
+func receivePacket(conn *net.UnixConn, data, rights []byte) (n, rn, flags int, err error) {
 	for range 2 {
 		n, rn, flags, _, err = conn.ReadMsgUnix(data, rights)
 		if rn > 0 && errors.Is(err, io.EOF) {
-			err = nil // a packet of files alone, which are the caller's
+			err = nil // a packet with files alone, which belong to the caller
 		}
 		if !errors.Is(err, io.EOF) {
 			break
@@ -207,44 +204,45 @@ func parseRights(b []byte) ([]*os.File, error) {
 	return files, nil
 }
 
+// closeAll closes files of which the descriptors do not matter any more.
 func closeAll(files []*os.File) {
 	for _, f := range files {
 		_ = f.Close() // descriptors only: nothing was written through them
 	}
 }
 
-// call makes one request to the engine whose directory is dir. A reply's file,
-// if there is one, is the caller's.
-func call(ctx context.Context, dir string, req request, files ...*os.File) (reply, *os.File, error) {
+// callEngine makes one request to the engine with a directory. A file of the reply, if there is
+// one, belongs to the caller.
+func callEngine(ctx context.Context, dir string, req request, files ...*os.File) (reply, *os.File, error) {
 	rep, f, err := callSocket(ctx, dir, controlName, req, files...)
-	if rep.Error == nil && sandpit.CodeOf(err) == sandpit.Gone { // it did not answer
+	if rep.Error == nil && sandpit.CodeOf(err) == sandpit.Gone { // no reply
 		err = brokenError(ctx, dir, err)
 	}
 	return rep, f, err
 }
 
-// callSocket is call for any socket that serveConn answers.
+// callSocket is callEngine for any socket that serveConn serves.
 func callSocket(ctx context.Context, dir, name string, req request, files ...*os.File) (reply, *os.File, error) {
 	if err := ctx.Err(); err != nil {
-		return reply{}, nil, err // an engine could answer before it sees that nobody waits
+		return reply{}, nil, err // an engine could reply before it sees the cancellation
 	}
 	conn, err := dialSocket(ctx, dir, name)
 	if err != nil {
 		return reply{}, nil, fmt.Errorf("reach the engine: %w", err)
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // wakes the read below
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends the read below
 	defer stop()
 
 	if err := writePacket(conn, req, files...); err != nil {
-		return reply{}, nil, callError(ctx, "ask the engine", err)
+		return reply{}, nil, callError(ctx, "send to the engine", err)
 	}
 	var rep reply
 	got, err := readPacket(conn, &rep)
 	if err == nil {
-		err = rep.Error.err()
+		err = rep.Error.toError()
 	} else {
-		err = callError(ctx, "hear from the engine", err)
+		err = callError(ctx, "receive from the engine", err)
 	}
 	if err != nil || len(got) != 1 {
 		closeAll(got)
@@ -253,7 +251,7 @@ func callSocket(ctx context.Context, dir, name string, req request, files ...*os
 	return rep, got[0], nil
 }
 
-// callError tells a caller's own cancellation from an engine that went away.
+// callError returns the caller's own cancellation, or Gone for an engine that has ended.
 func callError(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -269,9 +267,9 @@ func dialControl(ctx context.Context, dir string) (*net.UnixConn, error) {
 	return dialSocket(ctx, dir, controlName)
 }
 
-// dialSocket connects to the named socket in dir. A socket that nobody
-// serves is Gone; while too many others are waiting, it waits too. The path goes through a descriptor because socket addresses
-// end at 107 bytes.
+// dialSocket connects to a socket in a directory. A socket without a listener is Gone; while the
+// queue of connections is full, it waits. The path goes through a descriptor because socket
+// addresses end at 107 bytes.
 func dialSocket(ctx context.Context, dir, name string) (*net.UnixConn, error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -295,20 +293,20 @@ func dialSocket(ctx context.Context, dir, name string) (*net.UnixConn, error) {
 	}
 }
 
-// descriptorPath names an entry of an open directory, or the open file itself
-// when name is empty.
+// descriptorPath returns the path of an entry of an open directory, or of the open file itself if
+// name is empty.
 func descriptorPath(f *os.File, name string) string {
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(f.Fd())), name)
 }
 
-// serveConn answers one connection.
+// serveConn serves one connection.
 func serveConn(conn *net.UnixConn, handle func(context.Context, request, []*os.File) (reply, *os.File, error)) {
 	defer conn.Close()
 	var req request
 	files, err := readPacket(conn, &req)
 	defer func() { closeAll(files) }()
 	if err != nil {
-		return // not a client of ours: there is nobody to tell
+		return // not a client
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -317,14 +315,14 @@ func serveConn(conn *net.UnixConn, handle func(context.Context, request, []*os.F
 	go func() {
 		defer close(gone)
 		defer cancel()
-		_, _ = conn.Read(make([]byte, 1)) // returns when the client hangs up or we do
+		_, _ = conn.Read(make([]byte, 1)) // returns when either side closes
 	}()
 
 	rep, file, err := handle(ctx, req, files)
 	rep.Error = newReplyError(err)
 	if file != nil {
 		defer file.Close()
-		_ = writePacket(conn, rep, file) // a client that went away takes nothing
+		_ = writePacket(conn, rep, file) // fails if the client has gone
 	} else {
 		_ = writePacket(conn, rep)
 	}

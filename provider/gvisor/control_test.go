@@ -27,7 +27,7 @@ func serveControl(t *testing.T, handle handler) (dir string) {
 		t.Fatal(err)
 	}
 	d := &engineDir{path: dir}
-	if err := d.bind(); err != nil {
+	if err := d.bindControl(); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Listen(int(d.listen.Fd()), 8); err != nil {
@@ -71,7 +71,7 @@ func TestCallCarriesErrorsAndFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	rep, got, err := call(t.Context(), dir, request{Op: opWait}, f)
+	rep, got, err := callEngine(t.Context(), dir, request{Op: opWait}, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestCallCarriesErrorsAndFiles(t *testing.T) {
 		t.Errorf("got %q and %+v", buf[:n], rep.Exit)
 	}
 
-	_, _, err = call(t.Context(), dir, request{Op: opDestroy})
+	_, _, err = callEngine(t.Context(), dir, request{Op: opDestroy})
 	if sandpit.CodeOf(err) != sandpit.Conflict || sandpit.HintOf(err) != "later" || err.Error() != "not now" {
 		t.Errorf("got %v, code %q, hint %q", err, sandpit.CodeOf(err), sandpit.HintOf(err))
 	}
@@ -98,7 +98,7 @@ func TestCallThatIsGivenUpReachesTheEngine(t *testing.T) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, _, err := call(ctx, dir, request{Op: opWait}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := callEngine(ctx, dir, request{Op: opWait}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	select {
@@ -117,7 +117,7 @@ func TestCallThatNobodyWaitsFor(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 200 {
-		if _, _, err := call(ctx, dir, request{Op: opWait}); !errors.Is(err, context.Canceled) {
+		if _, _, err := callEngine(ctx, dir, request{Op: opWait}); !errors.Is(err, context.Canceled) {
 			t.Fatalf("got %v", err)
 		}
 	}
@@ -125,10 +125,10 @@ func TestCallThatNobodyWaitsFor(t *testing.T) {
 
 func TestCallWithoutEngineIsGone(t *testing.T) {
 	t.Parallel()
-	if _, _, err := call(t.Context(), filepath.Join(t.TempDir(), "none"), request{}); sandpit.CodeOf(err) != sandpit.Gone {
+	if _, _, err := callEngine(t.Context(), filepath.Join(t.TempDir(), "none"), request{}); sandpit.CodeOf(err) != sandpit.Gone {
 		t.Errorf("no directory: %v", err)
 	}
-	if _, _, err := call(t.Context(), t.TempDir(), request{}); sandpit.CodeOf(err) != sandpit.Gone {
+	if _, _, err := callEngine(t.Context(), t.TempDir(), request{}); sandpit.CodeOf(err) != sandpit.Gone {
 		t.Errorf("no socket: %v", err)
 	}
 }
@@ -139,7 +139,7 @@ func TestPacketsAreBounded(t *testing.T) {
 		return reply{Error: &replyError{Text: strings.Repeat("x", maxPacket)}}, nil, nil
 	})
 	big := request{Op: operation(strings.Repeat("x", maxPacket))}
-	if _, _, err := call(t.Context(), dir, big); sandpit.CodeOf(err) != sandpit.Invalid {
+	if _, _, err := callEngine(t.Context(), dir, big); sandpit.CodeOf(err) != sandpit.Invalid {
 		t.Errorf("request: %v", err)
 	}
 }

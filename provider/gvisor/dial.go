@@ -13,17 +13,17 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// dial returns one end of a connection to a TCP port inside, on which the guest
-// answers first. It does not wait for that answer, but for a while for room among
-// the connections that the guest has not taken yet.
+// dialPort returns one end of a connection to a TCP port inside, on which the guest sends its
+// answer first. It does not wait for the answer, but waits until the guest has accepted enough of
+// the previous connections.
 //
-// gVisor's own port forwarding is not used: it drops what does not fit when the
-// receiver is slower than the sender.
-func (b *box) dial(ctx context.Context, port int) (*os.File, error) {
+// gVisor's own port forwarding is not used: it loses data when the receiver is slower than the
+// sender.
+func (sb *engineSandbox) dialPort(ctx context.Context, port int) (*os.File, error) {
 	if port < 1 || port > 65535 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
 	}
-	conduit, err := b.holdConduit(ctx)
+	conduit, err := sb.openConduit(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -34,22 +34,24 @@ func (b *box) dial(ctx context.Context, port int) (*os.File, error) {
 	}
 	defer theirs.Close()
 	message := binary.BigEndian.AppendUint16(nil, uint16(port))
-	if err := b.send(ctx, conduit, message, unix.UnixRights(int(theirs.Fd()))); err != nil {
+	if err := sb.sendToGuest(ctx, conduit, message, unix.UnixRights(int(theirs.Fd()))); err != nil {
 		_ = ours.Close()
 		return nil, fmt.Errorf("connect to port %d: %w", port, err)
 	}
 	return ours, nil
 }
 
-// How long a new connection waits while the guest has not taken those before it. A
-// guest that is only slow, since hundreds of programs run beside it, takes them in
-// time; one that is hostile costs its own users this long.
+// A new connection waits while the guest has not accepted those before it. A guest that is slow
+// because hundreds of programs run beside it accepts them in time; a hostile one only delays its
+// own users.
 const (
 	conduitLimit = 10 * time.Second
 	conduitPause = 2 * time.Millisecond
 )
 
-func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte) error {
+// sendToGuest sends a message with descriptors through the conduit, and waits while the conduit is
+// full.
+func (sb *engineSandbox) sendToGuest(ctx context.Context, conduit *os.File, message, rights []byte) error {
 	limit := time.NewTimer(conduitLimit)
 	defer limit.Stop()
 	for {
@@ -60,42 +62,42 @@ func (b *box) send(ctx context.Context, conduit *os.File, message, rights []byte
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
 			return sandpit.Errorf(sandpit.Gone, "the sandbox is ending")
 		case !errors.Is(err, unix.EAGAIN):
-			return sandpit.Errorf(sandpit.Unavailable, "hand the connection over: %w", err)
+			return sandpit.Errorf(sandpit.Unavailable, "send the connection to the guest: %w", err)
 		}
 		select {
 		case <-time.After(conduitPause):
-		case <-b.ended:
-			return sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %s", b.exit.Reason)
+		case <-sb.ended:
+			return sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %s", sb.exit.Reason)
 		case <-limit.C:
-			return sandpit.Errorf(sandpit.Timeout, "the guest has taken no connection for %v", conduitLimit)
+			return sandpit.Errorf(sandpit.Timeout, "the guest has accepted no connection for %v", conduitLimit)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// holdConduit returns the conduit under a descriptor of the caller's own, so
-// that destroying the sandbox meanwhile does no harm.
-func (b *box) holdConduit(ctx context.Context) (*os.File, error) {
-	if err := b.endedError(); err != nil {
+// openConduit returns another descriptor of the conduit, which stays open when the sandbox is
+// destroyed.
+func (sb *engineSandbox) openConduit(ctx context.Context) (*os.File, error) {
+	if err := sb.endedError(); err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	// Whoever ended it may have been waited for.
-	if err := b.endedError(); err != nil {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	// It may have ended while this waited for mu.
+	if err := sb.endedError(); err != nil {
 		return nil, err
 	}
-	if b.conduit == nil {
-		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
+	if sb.conduit == nil {
+		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", sb.id)
 	}
-	if b.paused {
-		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", b.id)
+	if sb.paused {
+		return nil, sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused", sb.id)
 	}
-	if b.settings != nil { // after it was saved, the guest was too slow to go on
-		if err := b.letGoLocked(ctx, false); err != nil {
+	if sb.guestSettings != nil { // the guest was too slow to continue after a save
+		if err := sb.continueGuestLocked(ctx, false); err != nil {
 			return nil, err
 		}
 	}
-	return duplicate(b.conduit)
+	return duplicateFile(sb.conduit)
 }

@@ -40,10 +40,10 @@ func fullConduit(t *testing.T) (conduit, far *os.File) {
 func TestConnectionWaitsForSlowGuest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		then func(b *box, far *os.File, cancel func())
+		then func(sb *engineSandbox, far *os.File, cancel func())
 		want error
 	}{
-		"it goes on": {func(_ *box, far *os.File, _ func()) {
+		"it goes on": {func(_ *engineSandbox, far *os.File, _ func()) {
 			message := make([]byte, 2)
 			for range 100 {
 				if _, err := unix.Read(int(far.Fd()), message); err != nil {
@@ -51,24 +51,24 @@ func TestConnectionWaitsForSlowGuest(t *testing.T) {
 				}
 			}
 		}, nil},
-		"it ends":            {func(_ *box, far *os.File, _ func()) { _ = far.Close() }, sandpit.Gone},
-		"the sandbox ends":   {func(b *box, _ *os.File, _ func()) { close(b.ended) }, sandpit.Gone},
-		"the caller gave up": {func(_ *box, _ *os.File, cancel func()) { cancel() }, context.Canceled},
+		"it ends":            {func(_ *engineSandbox, far *os.File, _ func()) { _ = far.Close() }, sandpit.Gone},
+		"the sandbox ends":   {func(sb *engineSandbox, _ *os.File, _ func()) { close(sb.ended) }, sandpit.Gone},
+		"the caller gave up": {func(_ *engineSandbox, _ *os.File, cancel func()) { cancel() }, context.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conduit, far := fullConduit(t)
-			b := &box{ended: make(chan struct{})}
+			sb := &engineSandbox{ended: make(chan struct{})}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			sent := make(chan error, 1)
-			go func() { sent <- b.send(ctx, conduit, []byte{0, 2}, nil) }()
+			go func() { sent <- sb.sendToGuest(ctx, conduit, []byte{0, 2}, nil) }()
 			select {
 			case err := <-sent:
 				t.Fatalf("it did not wait: %v", err)
 			case <-time.After(20 * time.Millisecond):
 			}
-			c.then(b, far, cancel)
+			c.then(sb, far, cancel)
 			if err := <-sent; !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
@@ -86,10 +86,10 @@ func TestSlowGuestGoesOn(t *testing.T) {
 	}
 	defer conduit.Close()
 	defer far.Close()
-	b := &box{ended: make(chan struct{}), conduit: conduit, settings: []byte(`{"token":"kept"}`)}
+	sb := &engineSandbox{ended: make(chan struct{}), conduit: conduit, guestSettings: []byte(`{"token":"kept"}`)}
 	told := make(chan string, 1)
 	go func() { told <- goOn(far) }()
-	conn, err := b.dial(t.Context(), 80)
+	conn, err := sb.dialPort(t.Context(), 80)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +97,8 @@ func TestSlowGuestGoesOn(t *testing.T) {
 	if got := <-told; !strings.Contains(got, `"token":"kept"`) {
 		t.Errorf("the guest was told %q", got)
 	}
-	if b.settings != nil {
-		t.Errorf("settings are left: %s", b.settings)
+	if sb.guestSettings != nil {
+		t.Errorf("settings are left: %s", sb.guestSettings)
 	}
 	port := make([]byte, 2)
 	if n, err := unix.Read(int(far.Fd()), port); n != 2 || port[1] != 80 {
@@ -141,12 +141,12 @@ func goOn(far *os.File) string {
 // the sandbox: both hear that it is gone, and why.
 func TestDialWhileDestroyed(t *testing.T) {
 	t.Parallel()
-	b := newBox(sandpit.NewID(), nil)
+	sb := newEngineSandbox(sandpit.NewID(), nil)
 	calls := map[string]func() error{
-		"dial":  func() error { _, err := b.dial(t.Context(), 80); return err },
-		"stats": func() error { _, err := b.stats(); return err },
+		"dial":  func() error { _, err := sb.dialPort(t.Context(), 80); return err },
+		"stats": func() error { _, err := sb.measure(); return err },
 	}
-	b.mu.Lock() // as destroy has it
+	sb.mu.Lock() // as destroy has it
 	errs := make(map[string]chan error)
 	for name, call := range calls {
 		errs[name] = make(chan error, 1)
@@ -154,8 +154,8 @@ func TestDialWhileDestroyed(t *testing.T) {
 		go func() { done <- call() }()
 	}
 	time.Sleep(20 * time.Millisecond) // they wait by now, most likely
-	b.end(sandpit.Exit{Reason: "the sandbox was destroyed"})
-	b.mu.Unlock()
+	sb.setEnded(sandpit.Exit{Reason: "the sandbox was destroyed"})
+	sb.mu.Unlock()
 	for name, ch := range errs {
 		if err := <-ch; sandpit.CodeOf(err) != sandpit.Gone || !strings.Contains(err.Error(), "the sandbox was destroyed") {
 			t.Errorf("%s: %v", name, err)

@@ -13,38 +13,40 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
 	"github.com/sandpit-dev/sandpit/internal/reach/network/route"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
-// dialerControlFD is the descriptor that a dialer is started with: the reaper's orders.
+// dialerControlFD is the descriptor that a dialer is started with: the connection to the reaper.
 const dialerControlFD = 3
 
-// The bounds of a dialer, which holds one socket for each gateway of its engine.
-const (
-	dialerMemory     = 256 << 20
-	dialerMemoryGoal = 64 << 20
-	dialerFiles      = 1 << 20
-	// dialerGarbage has the runtime collect often: there is little to keep.
-	dialerGarbage = 25
-)
+// dialerGCPercent has the runtime collect garbage often: little of the memory is in use.
+const dialerGCPercent = 25
 
-// dialerOrder tells a dialer about one gateway. A file beside it is the dialer's end of
-// that gateway's socket: from then on it answers there.
+// dialerBounds returns what a dialer may use, which has one socket for each gateway of its
+// engine.
+func dialerBounds() confine.Bounds {
+	return confine.Bounds{Memory: 256 << 20, MemoryGoal: 64 << 20, Files: 1 << 20}
+}
+
+// dialerOrder sets what a dialer knows of one gateway. A file beside it is the dialer's end of
+// that gateway's socket, which it serves from then on.
 type dialerOrder struct {
 	ID sandpit.ID `json:"id"`
-	// Grant replaces that of the gateway. Nil: the gateway is gone.
+	// Grant replaces that of the gateway. Nil: the gateway has ended.
 	Grant *dialer.Grant `json:"grant,omitempty"`
 }
 
-// dialerReply says that an order is carried out.
+// dialerReply confirms an order.
 type dialerReply struct {
 	Error *replyError `json:"error,omitempty"`
 }
 
-// dialerMain opens the connections of all gateways of an engine: see package dialer. It
-// has the machine's network and nothing else. It ends with the reaper.
+// dialerMain is the main function of the process that opens the connections of all gateways of an
+// engine: see package dialer. It has the machine's network and nothing else, and ends with the
+// reaper.
 func dialerMain() int {
 	unix.CloseOnExec(dialerControlFD)
-	debug.SetGCPercent(dialerGarbage)
+	debug.SetGCPercent(dialerGCPercent)
 	control, err := unixConn(os.NewFile(dialerControlFD, "control"))
 	if err != nil {
 		return 1
@@ -53,7 +55,7 @@ func dialerMain() int {
 	if err != nil {
 		return 1
 	}
-	if err := confineDialer(); err != nil {
+	if err := confine.Dialer(dialerBounds()); err != nil {
 		_ = writePacket(control, dialerReply{Error: newReplyError(err)})
 		return 1
 	}
@@ -77,7 +79,7 @@ func dialerMain() int {
 	}
 }
 
-// dialerServers are those of a dialer process, which alone uses them.
+// dialerServers are the servers of all gateways. Only dialerMain uses them.
 type dialerServers struct {
 	kernel  *route.Kernel
 	servers map[sandpit.ID]*dialerServer
@@ -89,7 +91,7 @@ type dialerServer struct {
 	stop context.CancelFunc
 }
 
-// applyOrder carries out an order. The caller keeps and closes the files.
+// applyOrder carries out an order. The caller closes the files.
 func (d *dialerServers) applyOrder(o dialerOrder, files []*os.File) error {
 	old := d.servers[o.ID]
 	if old != nil && o.Grant != nil && len(files) == 0 {
@@ -106,7 +108,7 @@ func (d *dialerServers) applyOrder(o dialerOrder, files []*os.File) error {
 	if len(files) != 1 {
 		return sandpit.Errorf(sandpit.Invalid, "serve gateway %s: the socket is missing", o.ID)
 	}
-	end, err := duplicate(files[0])
+	end, err := duplicateFile(files[0])
 	if err != nil {
 		return err
 	}

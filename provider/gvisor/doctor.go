@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// Finding is one thing that was looked at before anything is started.
+// Finding is the result of one check of the machine.
 type Finding struct {
-	// Name says what was looked at, in a word or two.
+	// Name names the check in a word or two.
 	Name string
-	// Text is what was found.
+	// Text is the result.
 	Text string
 	// Hint is what to do about it, or "".
 	Hint string
@@ -25,19 +26,19 @@ type Finding struct {
 	Failed bool
 }
 
-// Examine looks at the machine and at the engine's binary (the running program
-// if path is empty) without starting anything.
+// Examine checks the machine and the engine's binary (the running program if path is empty)
+// without starting anything.
 func Examine(path string) []Finding {
 	m := thisMachine()
 	return []Finding{
-		m.kernel(),
+		m.examineKernel(),
 		examineBinary(path),
-		m.namespaces(),
-		m.userIDs(),
-		m.appArmor(),
-		m.container(),
-		m.cgroup(),
-		m.serverGroup(),
+		m.examineNamespaces(),
+		m.examineUserIDs(),
+		m.examineAppArmor(),
+		m.examineContainer(),
+		m.examineLimits(),
+		m.examineServerGroup(),
 	}
 }
 
@@ -49,8 +50,8 @@ func examineBinary(path string) Finding {
 	return f
 }
 
-// kernel wants 5.10; root wants 5.12, for mounts that map owners.
-func (m machine) kernel() Finding {
+// examineKernel requires Linux 5.10; root needs 5.12 for mounts that map owners.
+func (m machine) examineKernel() Finding {
 	release := m.read("/proc/sys/kernel/osrelease")
 	f := Finding{Name: "kernel", Text: "Linux " + release}
 	major, minor, ok := parseRelease(release)
@@ -75,7 +76,7 @@ func parseRelease(release string) (major, minor int, ok bool) {
 	return major, minor, err1 == nil && err2 == nil
 }
 
-func (m machine) namespaces() Finding {
+func (m machine) examineNamespaces() Finding {
 	f := Finding{Name: "user namespaces", Text: "allowed"}
 	switch {
 	case m.weak:
@@ -88,8 +89,8 @@ func (m machine) namespaces() Finding {
 	return f
 }
 
-// userIDs says whether sandboxes have IDs of their own outside.
-func (m machine) userIDs() Finding {
+// examineUserIDs reports whether sandboxes have IDs of their own on the machine.
+func (m machine) examineUserIDs() Finding {
 	f := Finding{Name: "user IDs", Text: "each sandbox has its own IDs"}
 	switch {
 	case m.pool:
@@ -107,10 +108,10 @@ func failedBy(name string, err error) Finding {
 	return Finding{Name: name, Text: err.Error(), Hint: sandpit.HintOf(err), Failed: true}
 }
 
-func (m machine) appArmor() Finding {
-	f := Finding{Name: "AppArmor", Text: "does not stand in the way"}
+func (m machine) examineAppArmor() Finding {
+	f := Finding{Name: "AppArmor", Text: "allows user namespaces"}
 	if m.read("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" && !m.root {
-		f.Text = "forbids user namespaces to programs without a profile"
+		f.Text = "forbids user namespaces for programs without a profile"
 		f.Hint = "put this into /etc/apparmor.d/sandpit and run apparmor_parser -r on it, as root:\n" + appArmorProfile(m.self)
 	}
 	return f
@@ -123,7 +124,7 @@ profile sandpit %s flags=(unconfined) {
 }`, program)
 }
 
-func (m machine) container() Finding {
+func (m machine) examineContainer() Finding {
 	f := Finding{Name: "container", Text: "not in one"}
 	if m.inContainer() {
 		f.Text = "inside one, which must allow user namespaces and mounts"
@@ -132,17 +133,17 @@ func (m machine) container() Finding {
 	return f
 }
 
-// cgroup says which limits can be enforced. Those of disk and processes are the
-// sandbox's own kernel's business and always are.
-func (machine) cgroup() Finding {
+// examineLimits reports which limits can be enforced. The sandbox's own kernel always enforces
+// those of disk and processes.
+func (machine) examineLimits() Finding {
 	f := Finding{Name: "limits", Text: "of memory, CPU, disk and processes are enforced"}
-	plan, err := cgroupPlan("doctor")
+	plan, err := cgroup.Plan("doctor")
 	if err != nil {
 		return Finding{Name: f.Name, Text: err.Error()}
 	}
 	var missing []string
-	for what, c := range map[string]controller{"memory": memoryController, "CPU": cpuController} {
-		if plan.dir(c) == "" {
+	for what, c := range map[string]cgroup.Controller{"memory": cgroup.Memory, "CPU": cgroup.CPU} {
+		if plan.Dir(c) == "" {
 			missing = append(missing, what+" ("+plan.Missing[c]+")")
 		}
 	}
@@ -154,11 +155,21 @@ func (machine) cgroup() Finding {
 	return f
 }
 
-// executable returns the running program's path, for people.
-func executable() string {
+// executablePath returns the running program's path, for users.
+func executablePath() string {
 	path, err := os.Executable()
 	if err != nil {
 		return "sandpit"
 	}
 	return filepath.Clean(path)
+}
+
+// examineServerGroup reports whether a server that is started here gets a control group of its own.
+func (machine) examineServerGroup() Finding {
+	f := Finding{Name: "server", Text: "gets a control group of its own, which outweighs sandboxes"}
+	if err := cgroup.CheckServerGroup(); err != nil {
+		f.Text = "a server started here gets no control group of its own: " + err.Error()
+		f.Hint = "run it as a systemd service with CPUWeight= and MemoryLow=, as deploy/sandpit.service does"
+	}
+	return f
 }

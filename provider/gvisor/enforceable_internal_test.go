@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
 // TestEnforceable leaves out the limits for which this user may make no control group.
@@ -11,15 +12,15 @@ func TestEnforceable(t *testing.T) {
 	t.Parallel()
 	all := sandpit.Resources{Memory: 1 << 30, CPUs: 2, Disk: 1 << 30, PIDs: 10}
 	for name, c := range map[string]struct {
-		groups cgroups
+		groups cgroup.Groups
 		want   sandpit.Resources
 	}{
-		"none":         {cgroups{}, sandpit.Resources{Disk: all.Disk, PIDs: all.PIDs}},
-		"memory, v1":   {cgroups{V1: map[controller]string{memoryController: "/m"}}, sandpit.Resources{Memory: all.Memory, Disk: all.Disk, PIDs: all.PIDs}},
-		"both, v2":     {cgroups{V2: "/g", V2Has: []controller{memoryController, cpuController}}, all},
-		"only cpu, v2": {cgroups{V2: "/g", V2Has: []controller{cpuController}}, sandpit.Resources{CPUs: 2, Disk: all.Disk, PIDs: all.PIDs}},
+		"none":         {cgroup.Groups{}, sandpit.Resources{Disk: all.Disk, PIDs: all.PIDs}},
+		"memory, v1":   {cgroup.Groups{V1: map[cgroup.Controller]string{cgroup.Memory: "/m"}}, sandpit.Resources{Memory: all.Memory, Disk: all.Disk, PIDs: all.PIDs}},
+		"both, v2":     {cgroup.Groups{V2: "/g", V2Has: []cgroup.Controller{cgroup.Memory, cgroup.CPU}}, all},
+		"only cpu, v2": {cgroup.Groups{V2: "/g", V2Has: []cgroup.Controller{cgroup.CPU}}, sandpit.Resources{CPUs: 2, Disk: all.Disk, PIDs: all.PIDs}},
 	} {
-		if got := c.groups.enforceable(all); got != c.want {
+		if got := enforceableLimits(c.groups, all); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}

@@ -18,40 +18,41 @@ import (
 	"gvisor.dev/gvisor/runsc/flag"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // Descriptors that the engine is started with.
 const (
 	engineListenFD = 3
 	engineReadyFD  = 4
-	engineLockFD   = 5 // held, never used: the lock lives as long as one of its holders
+	engineLockFD   = 5 // held and never used: the lock lasts as long as one of its descriptors
 
-	engineGatewaysFD = 6 // a gatewayClient's connection
+	engineGatewaysFD = 6 // the connection of a gatewayRequester
 )
 
-// idsArgument says that the engine's sandboxes have IDs of their own.
+// idsArgument means that the engine's sandboxes get IDs of their own.
 const idsArgument = "ids"
 
-// Places in the engine's own root directory, which is a tmpfs: it vanishes with
-// the engine.
+// Paths in the engine's own root directory, a tmpfs that ends with the engine.
 const (
 	hostRoot    = "/host"    // the machine's root directory
 	stateDir    = "/gvisor"  // gVisor's own state
-	sidecarDir  = "/sidecar" // where gVisor looks for its helper programs
+	sidecarDir  = "/sidecar" // where gVisor finds its helper programs
 	bundleDir   = "/boxes"   // one directory for each sandbox
-	engineRoot  = "/tmp"     // where the tmpfs is mounted until it becomes the root; exists on every machine
+	engineRoot  = "/tmp"     // where the tmpfs is mounted before it becomes the root; exists on every machine
 	rootSize    = "64m"
 	netnsPath   = "/proc/1/ns/net"
 	engineIDEnv = "GVISOR_SIDECAR_BINARIES_DIR"
 )
 
-// engineMain is the engine: the first process in namespaces of its own.
+// engineMain is the main function of an engine, the first process in namespaces of its own.
 func engineMain(args []string) int {
 	ready := os.NewFile(engineReadyFD, "ready")
 	for _, fd := range []int{engineListenFD, engineReadyFD, engineLockFD, engineGatewaysFD} {
 		unix.CloseOnExec(fd)
 	}
-	e := &engine{boxes: make(map[sandpit.ID]*box)}
+	e := &engine{sandboxes: make(map[sandpit.ID]*engineSandbox)}
 	if len(args) == 0 {
 		return 2
 	}
@@ -61,13 +62,13 @@ func engineMain(args []string) int {
 		e.gateways.conn, err = unixConn(os.NewFile(engineGatewaysFD, "gateways"))
 	}
 	if err == nil {
-		ln, err = prepareEngine(slices.Contains(args[1:], idsArgument))
+		ln, err = setUpEngine(slices.Contains(args[1:], idsArgument))
 	}
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
-	report(ready, nil)
+	reportReady(ready, nil)
 	if err := e.serve(ln); err != nil {
 		fmt.Fprintln(os.NewFile(2, "log"), "engine:", err)
 		return 1
@@ -75,32 +76,30 @@ func engineMain(args []string) int {
 	return 0
 }
 
-// prepareEngine builds the world the engine lives in and opens its socket.
-func prepareEngine(givesIDs bool) (*net.UnixListener, error) {
+// setUpEngine sets up the engine's namespaces, confines the engine and opens its socket.
+func setUpEngine(givesIDs bool) (*net.UnixListener, error) {
 	if err := enterOwnRoot(); err != nil {
 		return nil, explainMountError(err)
 	}
-	if err := loopbackUp(); err != nil {
-		return nil, fmt.Errorf("bring the loopback interface up: %w", err)
+	if err := startLoopback(); err != nil {
+		return nil, fmt.Errorf("start the loopback interface: %w", err)
 	}
-	if err := hideStdio(); err != nil {
+	if err := nullStdio(); err != nil {
 		return nil, err
 	}
 	if err := os.Setenv(engineIDEnv, sidecarDir); err != nil {
 		return nil, err
 	}
-	if err := confineEngine(givesIDs); err != nil {
+	if err := confine.Engine(givesIDs); err != nil {
 		return nil, fmt.Errorf("confine the engine: %w", err)
 	}
 	return listenControl()
 }
 
-// enterOwnRoot makes a tmpfs the root directory, with a fresh /proc and the
-// machine's files below hostRoot.
-//
-// Kernels and file servers, which have other IDs, find their own directories there.
+// enterOwnRoot makes a tmpfs the root directory, with a new /proc and the machine's files below
+// hostRoot. Kernels and file servers, which have other IDs, find their own directories there.
 func enterOwnRoot() error {
-	unix.Umask(0o022) // whatever the owner's is
+	unix.Umask(0o022) // independent of the owner's
 	steps := []struct {
 		what string
 		do   func() error
@@ -111,11 +110,11 @@ func enterOwnRoot() error {
 		{"mount a root directory", func() error {
 			return unix.Mount("sandpit", engineRoot, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size="+rootSize)
 		}},
-		{"fill the root directory", fillRoot},
+		{"populate the root directory", populateRoot},
 		{"mount /proc", func() error {
 			return unix.Mount("proc", engineRoot+"/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 		}},
-		// Last, so that an error before is explained with the machine in view.
+		// Last, because earlier errors are explained with files of the machine.
 		{"change the root directory", func() error {
 			return unix.PivotRoot(engineRoot, engineRoot+hostRoot)
 		}},
@@ -129,7 +128,7 @@ func enterOwnRoot() error {
 	return nil
 }
 
-func fillRoot() error {
+func populateRoot() error {
 	for _, dir := range []string{hostRoot, "/proc", "/tmp", stateDir, sidecarDir, bundleDir} {
 		if err := os.Mkdir(engineRoot+dir, 0o755); err != nil { //nolint:gosec // the root above is closed to others
 			return err
@@ -139,8 +138,8 @@ func fillRoot() error {
 		"/dev": "host/dev",
 		"/etc": "host/etc",
 		"/sys": "host/sys",
-		// gVisor wants its kernel program beside it or in this directory; we
-		// are that program.
+		// gVisor expects its kernel program beside itself or in this directory. The engine is
+		// that program.
 		sidecarDir + "/gvisor_sentry": selfExe,
 	} {
 		if err := os.Symlink(target, engineRoot+name); err != nil {
@@ -150,10 +149,9 @@ func fillRoot() error {
 	return nil
 }
 
-// loopbackUp sets the only interface of a new network namespace to work. All
-// offline sandboxes of the engine share this namespace; each has a network
-// stack of its own in its kernel.
-func loopbackUp() error {
+// startLoopback starts the only interface of a new network namespace. All offline sandboxes of the
+// engine share this namespace; each has a network stack of its own in its kernel.
+func startLoopback() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -167,9 +165,9 @@ func loopbackUp() error {
 	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
 }
 
-// hideStdio points the standard files at the null device: gVisor hands
-// whatever these variables hold to the first process of a sandbox.
-func hideStdio() error {
+// nullStdio replaces the standard files by the null device, because gVisor passes the values of
+// these variables to the first process of a sandbox.
+func nullStdio() error {
 	null, err := openNull()
 	if err != nil {
 		return err
@@ -186,7 +184,7 @@ func listenControl() (*net.UnixListener, error) {
 	return listenerOf(engineListenFD)
 }
 
-// unixConn makes a connection of a socket, and closes that.
+// unixConn returns a socket as a connection, and closes the file.
 func unixConn(f *os.File) (*net.UnixConn, error) {
 	defer f.Close()
 	conn, err := net.FileConn(f)
@@ -200,14 +198,14 @@ func unixConn(f *os.File) (*net.UnixConn, error) {
 	return unixConn, nil
 }
 
-// listenerOf makes a listener of a socket that this process was started with.
+// listenerOf returns a listener for a socket that this process was started with.
 func listenerOf(fd uintptr) (*net.UnixListener, error) {
 	f := os.NewFile(fd, controlName)
 	defer f.Close()
 	return fileListener(f)
 }
 
-// fileListener makes a listener of a socket, which stays the caller's.
+// fileListener returns a listener for a socket, which still belongs to the caller.
 func fileListener(f *os.File) (*net.UnixListener, error) {
 	ln, err := net.FileListener(f)
 	if err != nil {
@@ -221,23 +219,23 @@ func fileListener(f *os.File) (*net.UnixListener, error) {
 	return unixLn, nil
 }
 
-// engine holds the sandboxes.
+// engine has the sandboxes of an engine process.
 type engine struct {
-	cgroups  cgroups // of the engine, for its sandboxes to have groups below
-	gateways gatewayClient
+	cgroups  cgroup.Groups // the engine's, with those of its sandboxes below
+	gateways gatewayRequester
 
-	mu    sync.Mutex
-	boxes map[sandpit.ID]*box
+	mu        sync.Mutex
+	sandboxes map[sandpit.ID]*engineSandbox
 }
 
-// newConfig returns gVisor's configuration for a sandbox with the given layer, in which
-// the set-ID bits of programs count or not.
+// newConfig returns gVisor's configuration for a sandbox with the layer. setIDs decides whether
+// the set-ID bits of programs apply.
 func newConfig(l layer, setIDs bool) (*config.Config, error) {
 	flags := flag.NewFlagSet("gvisor", flag.ContinueOnError)
 	config.RegisterFlags(flags)
 	err := flags.Parse([]string{
 		"--root=" + stateDir,
-		"--platform=systrap", // the one that needs nothing of the machine
+		"--platform=systrap", // needs no support by the machine
 		"--network=sandbox",
 		"--directfs=false", // the kernel process then has no file of the machine open
 		"--ignore-cgroups",
@@ -245,9 +243,9 @@ func newConfig(l layer, setIDs bool) (*config.Config, error) {
 		"--host-settings=ignore",
 		"--sidecar-usage-policy=LEGACY_DEPRECATED_SLOW_EMBEDDED_FALLBACK",
 		"--in-sandbox-cgroup=v2",
-		"--restore-spec-validation=ignore", // paths and ids differ; what must be the same, the provider sees to
-		"--file-access-mounts=exclusive",   // but for those that sharedAnnotations name
-		"--overlay2=root:" + l.medium(),    // the directory is read from here, all else from annotations
+		"--restore-spec-validation=ignore",       // paths and IDs differ; the provider checks what must be equal
+		"--file-access-mounts=exclusive",         // except for mounts with sharedAnnotations
+		"--overlay2=root:" + l.toOverlayMedium(), // only the directory is read from here, the rest from annotations
 		"--allow-suid=" + strconv.FormatBool(setIDs),
 	})
 	if err != nil {
@@ -256,122 +254,122 @@ func newConfig(l layer, setIDs bool) (*config.Config, error) {
 	return config.NewFromFlags(flags)
 }
 
-// serve answers calls until the socket fails. The engine has no orderly end:
-// its reaper kills it, and the machine's kernel cleans up.
-func (e *engine) serve(ln *net.UnixListener) error { return serveListener(ln, e.handle) }
+// serve handles requests until the socket fails. An engine does not end by itself: its reaper
+// kills it, and the machine's kernel cleans up.
+func (e *engine) serve(ln *net.UnixListener) error { return serveListener(ln, e.handleRequest) }
 
-// serveListener answers calls until the socket fails.
+// serveListener handles requests until the socket fails.
 func serveListener(ln *net.UnixListener, handle func(context.Context, request, []*os.File) (reply, *os.File, error)) error {
 	for {
 		conn, err := ln.AcceptUnix()
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			time.Sleep(10 * time.Millisecond) // another call will end and free one
+			time.Sleep(10 * time.Millisecond) // until another call ends and frees a descriptor
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		go serveConn(conn, handle) // ends with its connection; the process's end ends all
+		go serveConn(conn, handle) // ends with its connection
 	}
 }
 
-func (e *engine) handle(ctx context.Context, req request, files []*os.File) (reply, *os.File, error) {
+func (e *engine) handleRequest(ctx context.Context, req request, files []*os.File) (reply, *os.File, error) {
 	if err := req.ID.Validate(); err != nil {
 		return reply{}, nil, err
 	}
 	if req.Op == opCreate {
-		notes, err := e.create(ctx, req, files)
+		notes, err := e.createSandbox(ctx, req, files)
 		return reply{Notes: notes}, nil, err
 	}
 	e.mu.Lock()
-	b := e.boxes[req.ID]
+	sb := e.sandboxes[req.ID]
 	e.mu.Unlock()
-	if b == nil {
+	if sb == nil {
 		return reply{}, nil, sandpit.Errorf(sandpit.Gone, "sandbox %s does not exist", req.ID)
 	}
 	switch req.Op {
 	case opDial:
-		f, err := b.dial(ctx, req.Port)
+		f, err := sb.dialPort(ctx, req.Port)
 		return reply{}, f, err
 	case opWait:
-		exit, err := b.wait(ctx)
-		return reply{Exit: &exit, Stopped: b.wasStopped()}, nil, err
+		exit, err := sb.awaitEnd(ctx)
+		return reply{Exit: &exit, Stopped: sb.wasStopped()}, nil, err
 	case opSettle:
-		return reply{}, nil, b.settle()
+		return reply{}, nil, sb.applyLimits()
 	case opStats:
-		stats, err := b.stats()
-		return reply{Stats: &stats, Paused: b.isPaused()}, nil, err
+		stats, err := sb.measure()
+		return reply{Stats: &stats, Paused: sb.isPaused()}, nil, err
 	case opPause:
-		return reply{}, nil, b.pause()
+		return reply{}, nil, sb.pause()
 	case opResume:
-		return reply{}, nil, b.resume()
+		return reply{}, nil, sb.resume()
 	case opSave, opState, opUnsave, opLayer:
-		return reply{}, nil, b.handleSaving(ctx, req, files)
+		return reply{}, nil, sb.handleSaving(ctx, req, files)
 	case opHeld:
-		f, err := b.heldFile(req.Held)
+		f, err := sb.openHeld(req.Held)
 		return reply{}, f, err
 	case opIdentify:
-		return reply{}, nil, b.identify(files)
+		return reply{}, nil, sb.setIdentity(files)
 	case opDestroy:
 		if req.Stopped {
-			b.markStopped()
+			sb.markStopped()
 		}
-		err := b.destroy()
-		e.forget(b)
+		err := sb.destroy()
+		e.removeSandbox(sb)
 		return reply{}, nil, err
 	default:
-		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
+		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "unknown operation %q", req.Op)
 	}
 }
 
-// handleSaving is handle for what writes a sandbox down.
-func (b *box) handleSaving(ctx context.Context, req request, files []*os.File) error {
+// handleSaving handles the requests that save a sandbox.
+func (sb *engineSandbox) handleSaving(ctx context.Context, req request, files []*os.File) error {
 	switch {
 	case req.Op == opUnsave:
-		return b.unsave()
+		return sb.undoSave()
 	case req.Op == opLayer:
-		return b.copyLayer(ctx, files)
+		return sb.copyLayer(ctx, files)
 	case req.Op == opSave && req.GoOn:
-		return b.saveAndGoOn(ctx, files)
+		return sb.saveAndContinue(ctx, files)
 	case req.Op == opSave:
-		return b.save(ctx, files)
+		return sb.saveStopped(ctx, files)
 	case req.Save == nil:
-		return sandpit.Errorf(sandpit.Invalid, "save: no description")
+		return sandpit.Errorf(sandpit.Invalid, "save: the description is missing")
 	}
-	return b.saveState(ctx, *req.Save, files)
+	return sb.saveState(ctx, *req.Save, files)
 }
 
-// create makes a sandbox and returns what is not enforced. When it fails, or its
-// caller goes away meanwhile, nothing of the sandbox is left.
-func (e *engine) create(ctx context.Context, req request, files []*os.File) (notes []string, err error) {
+// createSandbox creates a sandbox and returns which limits are not enforced. If it fails, or the
+// caller cancels, nothing of the sandbox remains.
+func (e *engine) createSandbox(ctx context.Context, req request, files []*os.File) (notes []string, err error) {
 	if req.Create == nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "create: no description")
+		return nil, sandpit.Errorf(sandpit.Invalid, "create: the description is missing")
 	}
-	b := newBox(req.ID, &e.gateways)
+	sb := newEngineSandbox(req.ID, &e.gateways)
 	e.mu.Lock()
-	_, exists := e.boxes[req.ID]
+	_, exists := e.sandboxes[req.ID]
 	if !exists {
-		e.boxes[req.ID] = b
+		e.sandboxes[req.ID] = sb
 	}
 	e.mu.Unlock()
 	if exists {
 		return nil, sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", req.ID)
 	}
-	notes, err = b.create(ctx, *req.Create, e.cgroups, files)
+	notes, err = sb.create(ctx, *req.Create, e.cgroups, files)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		err = errors.Join(err, b.destroy())
-		e.forget(b)
+		err = errors.Join(err, sb.destroy())
+		e.removeSandbox(sb)
 	}
 	return notes, err
 }
 
-func (e *engine) forget(b *box) {
+func (e *engine) removeSandbox(sb *engineSandbox) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.boxes[b.id] == b {
-		delete(e.boxes, b.id)
+	if e.sandboxes[sb.id] == sb {
+		delete(e.sandboxes, sb.id)
 	}
 }

@@ -45,7 +45,7 @@ func TestExplanations(t *testing.T) {
 		},
 		"Debian's old switch": {
 			machine: simulated(false, map[string]string{clone: "0"}), err: unix.EPERM,
-			text: "forbids user namespaces to ordinary users", hint: "sysctl -w kernel.unprivileged_userns_clone=1",
+			text: "forbids user namespaces for ordinary users", hint: "sysctl -w kernel.unprivileged_userns_clone=1",
 		},
 		"none allowed": {
 			machine: simulated(false, map[string]string{most: "0"}), err: unix.ENOSPC,
@@ -105,34 +105,34 @@ func TestFindings(t *testing.T) {
 		text    string
 		hint    string
 	}{
-		"kernel":          {simulated(true, map[string]string{release: "6.18.44-x"}).kernel(), false, "Linux 6.18.44-x", ""},
-		"old kernel":      {simulated(false, map[string]string{release: "4.19.0-27-amd64"}).kernel(), true, "too old", "5.10"},
-		"old for root":    {simulated(true, map[string]string{release: "5.10.0-8"}).kernel(), false, "5.10", "5.12"},
-		"short release":   {simulated(true, map[string]string{release: "6.1-rc3"}).kernel(), false, "6.1-rc3", ""},
-		"strange release": {simulated(true, map[string]string{release: "x"}).kernel(), false, "unknown", ""},
-		"namespaces":      {simulated(false, nil).namespaces(), false, "allowed", ""},
+		"kernel":          {simulated(true, map[string]string{release: "6.18.44-x"}).examineKernel(), false, "Linux 6.18.44-x", ""},
+		"old kernel":      {simulated(false, map[string]string{release: "4.19.0-27-amd64"}).examineKernel(), true, "too old", "5.10"},
+		"old for root":    {simulated(true, map[string]string{release: "5.10.0-8"}).examineKernel(), false, "5.10", "5.12"},
+		"short release":   {simulated(true, map[string]string{release: "6.1-rc3"}).examineKernel(), false, "6.1-rc3", ""},
+		"strange release": {simulated(true, map[string]string{release: "x"}).examineKernel(), false, "unknown", ""},
+		"namespaces":      {simulated(false, nil).examineNamespaces(), false, "allowed", ""},
 		"no namespaces": {
-			simulated(false, map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0"}).namespaces(),
+			simulated(false, map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0"}).examineNamespaces(),
 			true, "forbids", "unprivileged_userns_clone=1",
 		},
 		"root without the capability": {
-			machine{root: true, weak: true, read: func(string) string { return "" }, stat: func(string) bool { return false }}.namespaces(),
+			machine{root: true, weak: true, read: func(string) string { return "" }, stat: func(string) bool { return false }}.examineNamespaces(),
 			true, "no CAP_SETFCAP", "ordinary user",
 		},
 		"no namespaces, but root": {
-			simulated(true, map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0"}).namespaces(),
+			simulated(true, map[string]string{"/proc/sys/kernel/unprivileged_userns_clone": "0"}).examineNamespaces(),
 			false, "allowed", "",
 		},
 		"AppArmor": {
-			simulated(false, map[string]string{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1"}).appArmor(),
+			simulated(false, map[string]string{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1"}).examineAppArmor(),
 			false, "without a profile", "profile sandpit /home/me/sandpit flags=(unconfined)",
 		},
-		"IDs of a pool":           {machine{root: true, pool: true}.userIDs(), false, "its own", ""},
-		"root of a container":     {machine{root: true}.userIDs(), false, "no other IDs are available", "outside of a container"},
-		"IDs of an ordinary user": {machine{}.userIDs(), false, "this user's", "as root"},
-		"container":               {simulated(true, map[string]string{"/.dockerenv": ""}).container(), false, "inside one", ContainerOptions},
+		"IDs of a pool":           {machine{root: true, pool: true}.examineUserIDs(), false, "its own", ""},
+		"root of a container":     {machine{root: true}.examineUserIDs(), false, "no other IDs are available", "outside of a container"},
+		"IDs of an ordinary user": {machine{}.examineUserIDs(), false, "this user's", "as root"},
+		"container":               {simulated(true, map[string]string{"/.dockerenv": ""}).examineContainer(), false, "inside one", ContainerOptions},
 		"pod": {
-			simulated(true, map[string]string{"/proc/1/cgroup": "0::/kubepods/x"}).container(), false, "inside one", ContainerOptions,
+			simulated(true, map[string]string{"/proc/1/cgroup": "0::/kubepods/x"}).examineContainer(), false, "inside one", ContainerOptions,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,35 +12,37 @@ import (
 	"os"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/savedstate"
 )
 
-// An exported snapshot is a tar stream: the manifest, the files in the order of
-// exportedFiles, and their sums. Names that are not expected, in another order, and sizes
-// that are not those of the manifest, end an import.
+// An exported snapshot is a tar stream with the description, the files in the order of
+// exportedFiles, and their sums. Importing fails at unexpected names, another order, and sizes
+// that differ from the description.
 const sumsName = "sha256.json"
 
-// exportedFiles are all that a snapshot needs.
-func exportedFiles() []string { return append(snapshotFiles(), savedRoot, savedGuest) }
+// exportedFiles returns the names of all files of a snapshot.
+func exportedFiles() []string { return append(snapshotFileNames(), rootImage, guestImage) }
 
-// portable is Unsupported for what needs more than its own files.
-func portable(r record) error {
+// checkPortable returns Unsupported for a sandbox that needs more than its own files.
+func checkPortable(r record) error {
 	if len(r.Shown) > 0 || len(r.Spec.Mounts) > 0 {
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "it shows directories of this machine, and so is of no use anywhere else"),
+			sandpit.Errorf(sandpit.Unsupported, "it shows directories of this machine, which other machines do not have"),
 			"take snapshots of sandboxes whose image is not the machine itself, and that have no mounts")
 	}
 	return nil
 }
 
-// ExportSnapshot implements sandpit.SnapshotKeeper. Unsupported: it shows directories of
-// the machine.
+// ExportSnapshot implements sandpit.SnapshotKeeper.
+//
+// Unsupported: the sandbox shows directories of the machine.
 func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
-	m, err := p.snapshots.read(string(id))
+	state, err := p.states.snapshots.Read(string(id))
 	if err == nil {
-		err = portable(m.Record)
+		err = checkPortable(state.Record)
 	}
 	if err == nil {
-		err = p.export(ctx, id, m, to)
+		err = p.writeSnapshot(ctx, id, state, to)
 	}
 	if err != nil {
 		return fmt.Errorf("export snapshot %s: %w", id, err)
@@ -48,9 +50,9 @@ func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to
 	return nil
 }
 
-func (p *Provider) export(ctx context.Context, id sandpit.SnapshotID, m manifest, to io.Writer) error {
+func (p *Provider) writeSnapshot(ctx context.Context, id sandpit.SnapshotID, state kernelState, to io.Writer) error {
 	w := tar.NewWriter(to)
-	if err := writeJSONEntry(w, manifestName, m); err != nil {
+	if err := writeJSONEntry(w, kernelDescription, state); err != nil {
 		return err
 	}
 	sums := make(map[string]string)
@@ -58,11 +60,11 @@ func (p *Provider) export(ctx context.Context, id sandpit.SnapshotID, m manifest
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		f, err := p.snapshots.openFile(string(id), name, m)
+		f, err := p.states.snapshots.OpenFile(string(id), name, state.Sizes[name])
 		if err != nil {
 			return err
 		}
-		sums[name], err = writeFileEntry(ctx, w, name, m.Sizes[name], f)
+		sums[name], err = writeFileEntry(ctx, w, name, state.Sizes[name], f)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return err
 		}
@@ -85,7 +87,7 @@ func writeJSONEntry(w *tar.Writer, name string, v any) error {
 	return err
 }
 
-// writeFileEntry returns the file's sum.
+// writeFileEntry adds a file and returns its sum.
 func writeFileEntry(ctx context.Context, w *tar.Writer, name string, size int64, f io.Reader) (string, error) {
 	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size}); err != nil {
 		return "", err
@@ -97,9 +99,9 @@ func writeFileEntry(ctx context.Context, w *tar.Writer, name string, size int64,
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// untilDone reads until a context ends.
+// untilDone is a reader that fails when a context ends.
 type untilDone struct {
-	ctx  context.Context //nolint:containedctx // an io.Reader has no other way
+	ctx  context.Context //nolint:containedctx // io.Reader has no context
 	from io.Reader
 }
 
@@ -111,119 +113,121 @@ func (r untilDone) Read(b []byte) (int, error) {
 	return r.from.Read(b)
 }
 
-// ImportSnapshot implements sandpit.SnapshotKeeper. Unsupported: it shows directories of a
-// machine.
+// ImportSnapshot implements sandpit.SnapshotKeeper.
+//
+// Unsupported: the sandbox shows directories of a machine.
 func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from io.Reader) (sandpit.Snapshot, error) {
-	m, err := p.importSnapshot(ctx, id, tar.NewReader(untilDone{ctx, from}))
+	state, err := p.importSnapshot(ctx, id, tar.NewReader(untilDone{ctx, from}))
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	if err != nil {
 		return sandpit.Snapshot{}, fmt.Errorf("import snapshot %s: %w", id, err)
 	}
-	return p.describe(id, m), nil
+	return p.describeSnapshot(id, state), nil
 }
 
-func (p *Provider) importSnapshot(ctx context.Context, id sandpit.SnapshotID, r *tar.Reader) (manifest, error) {
-	if p.snapshots.dir == "" {
-		return manifest{}, sandpit.Errorf(sandpit.Unsupported, "there is no directory for snapshots")
+func (p *Provider) importSnapshot(ctx context.Context, id sandpit.SnapshotID, r *tar.Reader) (kernelState, error) {
+	if p.states.snapshots.Dir == "" {
+		return kernelState{}, sandpit.Errorf(sandpit.Unsupported, "no directory is configured for snapshots")
 	}
 	if err := id.Validate(); err != nil {
-		return manifest{}, err
+		return kernelState{}, err
 	}
-	if p.snapshots.has(string(id)) {
-		return manifest{}, sandpit.Errorf(sandpit.AlreadyExists, "it exists already")
+	if p.states.snapshots.Has(string(id)) {
+		return kernelState{}, sandpit.Errorf(sandpit.AlreadyExists, "it exists already")
 	}
-	var m manifest
-	if err := readJSONEntry(r, manifestName, &m); err != nil {
-		return m, err
+	var state kernelState
+	if err := readJSONEntry(r, kernelDescription, &state); err != nil {
+		return state, err
 	}
-	if err := checkImported(&m); err != nil {
-		return m, err
+	if err := checkImported(&state); err != nil {
+		return state, err
 	}
-	half, err := p.snapshots.begin(string(id), nil)
+	draft, err := p.states.snapshots.Begin(string(id))
 	if err != nil {
-		return m, err
+		return state, err
 	}
-	defer half.discard()
+	defer draft.Discard()
 	found := make(map[string]string)
 	for _, name := range exportedFiles() {
-		if found[name], err = half.receive(r, name, m.Sizes[name]); err != nil {
-			return m, p.snapshots.explain(err)
+		if found[name], err = receiveFile(draft, r, name, state.Sizes[name]); err != nil {
+			return state, p.states.snapshots.ExplainFull(err)
 		}
 	}
 	var want map[string]string
 	if err := readJSONEntry(r, sumsName, &want); err != nil {
-		return m, err
+		return state, err
 	}
 	for name, sum := range found {
 		if want[name] != sum {
-			return m, sandpit.Errorf(sandpit.Invalid, "%s is damaged", name)
+			return state, sandpit.Errorf(sandpit.Invalid, "%s is damaged", name)
 		}
 	}
-	return half.commit(ctx, m, nil, nil)
+	return draft.Commit(ctx, func(sizes map[string]int64) kernelState {
+		state.Format, state.Sizes = kernelFormat, sizes
+		return state
+	})
 }
 
-// receive adds a file that comes next, and returns its sum.
-func (d *deposit) receive(r *tar.Reader, name string, size int64) (string, error) {
+// receiveFile adds the next file of the stream to the draft, and returns its sum.
+func receiveFile(draft *savedstate.Draft[kernelState], r *tar.Reader, name string, size int64) (string, error) {
 	if err := nextEntry(r, name, size); err != nil {
 		return "", err
 	}
-	// Not past the cache: what comes has no alignment.
-	f, err := newKeptFile(d.dir+"/"+name, 0)
+	f, err := draft.Create(name)
 	if err != nil {
 		return "", err
 	}
-	d.files[name] = f
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, sum), r)
 	if _, isPath := errors.AsType[*os.PathError](err); err != nil && !isPath || err == nil && n != size {
-		return "", sandpit.Errorf(sandpit.Invalid, "%s is cut off: %w", name, err)
+		return "", sandpit.Errorf(sandpit.Invalid, "%s is truncated: %w", name, err)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), err
 }
 
-// checkImported refuses a manifest that no export has written, and takes from it what
-// nobody but this machine decides.
-func checkImported(m *manifest) error {
-	r := &m.Record
+// checkImported returns an error for a description that no export has written, and resets what
+// only this machine decides.
+func checkImported(state *kernelState) error {
+	r := &state.Record
 	if err := r.ID.Validate(); err != nil {
-		return sandpit.Errorf(sandpit.Invalid, "%s: %w", manifestName, err)
+		return sandpit.Errorf(sandpit.Invalid, "%s: %w", kernelDescription, err)
 	}
 	if r.Group != "" && r.Group.Validate() != nil {
-		return sandpit.Errorf(sandpit.Invalid, "%s: %q is nobody's control group", manifestName, string(r.Group))
+		return sandpit.Errorf(sandpit.Invalid, "%s: invalid control group %q", kernelDescription, string(r.Group))
 	}
-	if err := portable(*r); err != nil {
+	if err := checkPortable(*r); err != nil {
 		return err
 	}
 	if orDefaults(r.Spec.Resources, r.Limits.Resources) != r.Limits.Resources {
-		return sandpit.Errorf(sandpit.Invalid, "%s: its limits are not those that it tells of", manifestName)
+		return sandpit.Errorf(sandpit.Invalid, "%s: limits and spec differ", kernelDescription)
 	}
-	// Somebody else's defaults are not this machine's: from now on they are asked for.
+	// The defaults of the other machine become explicit limits on this one.
 	r.Spec.Resources = r.Limits.Resources
 	r.Token, r.Spec.Env = "", nil
 	if err := validateSpec(r.Spec); err != nil {
-		return sandpit.Errorf(sandpit.Invalid, "%s: %w", manifestName, err)
+		return sandpit.Errorf(sandpit.Invalid, "%s: %w", kernelDescription, err)
 	}
 	for _, name := range exportedFiles() {
-		if size, ok := m.Sizes[name]; !ok || size < 0 {
-			return sandpit.Errorf(sandpit.Invalid, "%s: %s has no size", manifestName, name)
+		if size, ok := state.Sizes[name]; !ok || size < 0 {
+			return sandpit.Errorf(sandpit.Invalid, "%s: %s has no size", kernelDescription, name)
 		}
 	}
-	if r.Limits.Kernel < 0 || r.Limits.Kernel > keptOfTree*m.Sizes[layerPrefix+layerFiles()[1]] {
+	if r.Limits.Kernel < 0 || r.Limits.Kernel > memoryPerTreeByte*state.Sizes[layerPrefix+layerFileNames()[1]] {
 		r.Limits.Kernel = 0
 	}
 	return nil
 }
 
-// nextEntry expects a file of a name and, if it is not negative, size.
+// nextEntry expects a file with a name and, unless it is negative, a size.
 func nextEntry(r *tar.Reader, name string, size int64) error {
 	h, err := r.Next()
 	if err != nil {
-		return sandpit.Errorf(sandpit.Invalid, "it ends before %s: %w", name, err)
+		return sandpit.Errorf(sandpit.Invalid, "unexpected end before %s: %w", name, err)
 	}
 	if h.Name != name || h.Typeflag != tar.TypeReg || size >= 0 && h.Size != size {
-		return sandpit.Errorf(sandpit.Invalid, "%.80q of %d bytes is not %s of %d", h.Name, h.Size, name, size)
+		return sandpit.Errorf(sandpit.Invalid, "unexpected file %.80q of %d bytes, want %s of %d", h.Name, h.Size, name, size)
 	}
 	return nil
 }
@@ -232,8 +236,8 @@ func readJSONEntry(r *tar.Reader, name string, v any) error {
 	if err := nextEntry(r, name, -1); err != nil {
 		return err
 	}
-	data, err := io.ReadAll(io.LimitReader(r, maxManifest+1))
-	if err == nil && len(data) > maxManifest {
+	data, err := io.ReadAll(io.LimitReader(r, savedstate.MaxDescription+1))
+	if err == nil && len(data) > savedstate.MaxDescription {
 		err = errors.New("it is too large")
 	}
 	if err == nil {

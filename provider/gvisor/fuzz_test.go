@@ -163,34 +163,3 @@ func FuzzMountTarget(f *testing.F) {
 		}
 	})
 }
-
-// FuzzGroups reads the kernel's lists of mounts and control groups, in which the
-// user's paths stand.
-func FuzzGroups(f *testing.F) {
-	f.Add("36 25 0:31 / /sys/fs/cgroup/pids rw,relatime shared:15 - cgroup cgroup rw,pids\n", "4:memory:/a/b\n0::/a\n")
-	f.Add("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/user.slice/a:b\n")
-	f.Add("1 2 3 4 - - - cgroup cgroup a - b\n", "::::\n\n:\n")
-	f.Fuzz(func(t *testing.T, mountInfo, own string) {
-		mounts, err := parseMounts(strings.NewReader(mountInfo))
-		if err == nil {
-			for c := range mounts {
-				if c != "" && !slices.Contains(controllers, c) {
-					t.Errorf("a controller %q", c)
-				}
-			}
-		}
-		name := filepath.Join(t.TempDir(), "cgroup")
-		if err := os.WriteFile(name, []byte(own), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		groups, err := ownGroups(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for c, path := range groups {
-			if !strings.Contains(own, ":"+path) || strings.ContainsAny(string(c), ",:") {
-				t.Errorf("%q is in %q", c, path)
-			}
-		}
-	})
-}

@@ -8,56 +8,56 @@ import (
 	"time"
 )
 
-// gate lets calls to a sandbox's guest pass, but while the sandbox is being saved: then all
-// connections are closed, and nobody could tell of a call under way whether it was done.
-// Those that have no answer yet get a moment for it, and others wait.
+// gate stops calls to a sandbox's guest while the sandbox is saved: all connections are closed
+// then, and a caller could not know whether an interrupted call was executed. Calls without an
+// answer get a moment to finish, and new ones wait.
 type gate struct {
-	mu     sync.Mutex
-	shut   chan struct{} // nil while it is open; closed when it opens again
-	passed int           // calls without an answer
-	none   chan struct{} // closed when there are none; nil if nobody waits for that
+	mu       sync.Mutex
+	reopened chan struct{} // nil while the gate is open; closed when it opens again
+	calls    int           // calls without an answer
+	drained  chan struct{} // closed when there are no calls; nil if close does not wait
 }
 
-// gatePatience is how long those calls have. They take milliseconds, unless they wait for
-// something.
-const gatePatience = time.Second
+// gateLimit is how long calls have to finish. Usual calls take milliseconds.
+const gateLimit = time.Second
 
-// close returns when calls have their answers, or do not get them in time. open ends it.
+// close closes the gate and returns when all calls have their answers, or gateLimit has passed.
+// open opens the gate again.
 func (g *gate) close(ctx context.Context) (open func()) {
 	g.mu.Lock()
-	shut := make(chan struct{})
-	g.shut = shut
-	none := make(chan struct{})
-	if g.passed == 0 {
-		close(none)
+	reopened := make(chan struct{})
+	g.reopened = reopened
+	drained := make(chan struct{})
+	if g.calls == 0 {
+		close(drained)
 	} else {
-		g.none = none
+		g.drained = drained
 	}
 	g.mu.Unlock()
-	limit := time.NewTimer(gatePatience)
-	defer limit.Stop()
+	timer := time.NewTimer(gateLimit)
+	defer timer.Stop()
 	select {
-	case <-none:
-	case <-limit.C:
+	case <-drained:
+	case <-timer.C:
 	case <-ctx.Done():
 	}
 	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		g.shut, g.none = nil, nil
-		close(shut)
+		g.reopened, g.drained = nil, nil
+		close(reopened)
 	}
 }
 
-// pass returns when a call may begin. left is to be called when it has its answer.
-func (g *gate) pass(ctx context.Context) (left func(), err error) {
+// enter returns when a call may begin. The caller calls leave when the call has its answer.
+func (g *gate) enter(ctx context.Context) (leave func(), err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.shut != nil {
-		shut := g.shut
+	for g.reopened != nil {
+		reopened := g.reopened
 		g.mu.Unlock()
 		select {
-		case <-shut:
+		case <-reopened:
 		case <-ctx.Done():
 		}
 		g.mu.Lock()
@@ -65,42 +65,42 @@ func (g *gate) pass(ctx context.Context) (left func(), err error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	g.passed++
-	return g.left, nil
+	g.calls++
+	return g.leave, nil
 }
 
-func (g *gate) left() {
+func (g *gate) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.passed--
-	if g.passed == 0 && g.none != nil {
-		close(g.none)
-		g.none = nil
+	g.calls--
+	if g.calls == 0 && g.drained != nil {
+		close(g.drained)
+		g.drained = nil
 	}
 }
 
-// gated is a transport whose calls pass a gate.
-type gated struct {
+// gatedTransport is a transport whose calls pass a gate.
+type gatedTransport struct {
 	gate *gate
 	http.RoundTripper
 }
 
 // RoundTrip implements http.RoundTripper.
-func (t gated) RoundTrip(r *http.Request) (*http.Response, error) {
-	left, err := t.gate.pass(r.Context())
+func (t gatedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	leave, err := t.gate.enter(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	if isLong(r) {
-		left()
+	if isUpload(r) {
+		leave()
 	} else {
-		defer left()
+		defer leave()
 	}
 	return t.RoundTripper.RoundTrip(r)
 }
 
-// isLong reports whether a call has its answer only when somebody else has said all: it is
-// not waited for.
-func isLong(r *http.Request) bool {
+// isUpload reports whether a call has its answer only after the client has sent everything: close
+// does not wait for such calls.
+func isUpload(r *http.Request) bool {
 	return r.Method == http.MethodPost && (r.URL.Path == "/files" || r.URL.Path == "/tree" || strings.HasSuffix(r.URL.Path, "/StreamInput"))
 }

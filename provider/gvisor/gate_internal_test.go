@@ -12,7 +12,7 @@ import (
 func TestGate(t *testing.T) {
 	t.Parallel()
 	var g gate
-	left, err := g.pass(t.Context())
+	left, err := g.enter(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,18 +20,18 @@ func TestGate(t *testing.T) {
 	go func() { closed <- g.close(t.Context()) }()
 	var later sync.WaitGroup
 	defer later.Wait()
-	for !func() bool { g.mu.Lock(); defer g.mu.Unlock(); return g.shut != nil }() {
+	for !func() bool { g.mu.Lock(); defer g.mu.Unlock(); return g.reopened != nil }() {
 		time.Sleep(time.Millisecond)
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := g.pass(gone); !errors.Is(err, context.Canceled) {
+	if _, err := g.enter(gone); !errors.Is(err, context.Canceled) {
 		t.Errorf("whoever went away: %v", err)
 	}
 	passed := make(chan struct{})
 	later.Go(func() {
 		defer close(passed)
-		left, err := g.pass(t.Context())
+		left, err := g.enter(t.Context())
 		if err != nil {
 			t.Error(err)
 			return

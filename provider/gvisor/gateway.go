@@ -17,39 +17,40 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/reach/network"
 	"github.com/sandpit-dev/sandpit/internal/reach/network/dialer"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // Descriptors that a gateway is started with.
 const (
 	gatewayLinkFD   = 3
-	gatewayListenFD = 4 // its control socket, which listens already
-	gatewayConfigFD = 5 // a file without a name that holds a gatewayConfig
-	gatewayLifeFD   = 6 // pipe whose other end the sandbox's engine holds
-	gatewayDialFD   = 7 // the dialer's socket, by which it gets connections
+	gatewayListenFD = 4 // its control socket, which already listens
+	gatewayConfigFD = 5 // a file without a name that has a gatewayConfig
+	gatewayLifeFD   = 6 // a pipe whose other end the sandbox's engine has
+	gatewayDialFD   = 7 // the dialer's socket, from which it receives connections
 )
 
-// gatewayConfig is what a gateway works by. The file outlives the process, so that
-// the next one goes on with the rules that were set last.
+// gatewayConfig is the configuration of a gateway. Its file outlives the process, so that the next
+// process uses the rules that were set last.
 type gatewayConfig struct {
 	Policy sandpit.NetworkPolicy `json:"policy"`
-	// Resolvers are set by the reaper, which grants them to the dialer, too.
+	// Resolvers are set by the reaper, which also grants them to the dialer.
 	Resolvers []netip.AddrPort `json:"resolvers,omitempty"`
 	// Roots are authorities, as PEM, that are trusted besides the machine's.
 	Roots []byte `json:"roots,omitempty"`
 	// Secrets are those that headers refer to.
 	Secrets map[string]string `json:"secrets,omitempty"`
-	// Authority is a network.Authority with its key. None: no headers were ever set.
+	// Authority is a network.Authority with its key. Empty: no headers have been set.
 	Authority []byte `json:"authority,omitempty"`
 }
 
-// authority returns what the sandbox is to trust, and makes it when headers are set for
-// the first time.
-func (c *gatewayConfig) authority() (*network.Authority, error) {
+// ensureAuthority returns the authority that the sandbox has to trust. It creates one when headers
+// are set for the first time. Nil: none is needed.
+func (c *gatewayConfig) ensureAuthority() (*network.Authority, error) {
 	if len(c.Authority) > 0 {
 		return network.ParseAuthority(c.Authority)
 	}
 	if len(c.Policy.Headers) == 0 {
-		return nil, nil //nolint:nilnil // there is none, and nobody needs one
+		return nil, nil //nolint:nilnil // none is needed
 	}
 	a, err := network.NewAuthority()
 	if err != nil {
@@ -59,20 +60,18 @@ func (c *gatewayConfig) authority() (*network.Authority, error) {
 	return a, err
 }
 
-const (
-	// The most memory that a gateway may have, and how much it tries to stay below.
-	gatewayMemory     = 1 << 30
-	gatewayMemoryGoal = 256 << 20
-	// The most descriptors: connections, each twice for a moment, and those of the inspector.
-	gatewayMaxFiles = 16 << 10
-)
+// gatewayBounds returns what a gateway may use. It has two descriptors for a moment for each
+// connection, and those of the inspector.
+func gatewayBounds() confine.Bounds {
+	return confine.Bounds{Memory: 1 << 30, MemoryGoal: 256 << 20, Files: 16 << 10}
+}
 
-// gatewayMain is the network of one sandbox: see package network. It has an empty network
-// namespace, gives everything else up before the first packet, and gets connections from
-// the dialer.
+// gatewayMain is the main function of the egress gateway of one sandbox: see package network. It
+// has an empty network namespace, gives up everything else before the first packet, and receives
+// connections from the dialer.
 func gatewayMain(args []string) int {
-	// What it does to a packet takes less time than waking another thread for it. One
-	// processor carries more than a gigabyte each second.
+	// Handling a packet takes less time than waking another thread. One processor handles more
+	// than a gigabyte each second.
 	runtime.GOMAXPROCS(1)
 	for fd := gatewayLinkFD; fd <= gatewayDialFD; fd++ {
 		unix.CloseOnExec(fd)
@@ -92,23 +91,23 @@ func gatewayMain(args []string) int {
 	if err != nil {
 		return 1
 	}
-	keeper := &gatewayKeeper{gateway: gateway, config: config}
+	server := &gatewayServer{gateway: gateway, config: config}
 	go func() {
 		defer cancel()
-		_ = serveListener(ln, keeper.handle) // the next process takes the calls that are waiting
+		_ = serveListener(ln, server.handleRequest) // the next process handles the waiting calls
 	}()
-	_ = gateway.Run(ctx) // however it ended, the reaper starts another if the sandbox lives
+	_ = gateway.Run(ctx) // the reaper starts another one while the sandbox runs
 	return 1
 }
 
-// openGateway reads what the gateway works by, then locks the door behind itself.
+// openGateway reads the configuration and confines this process.
 func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 	cfg, err := readGatewayConfig(config)
 	if err != nil {
 		return nil, err
 	}
 	before := len(cfg.Authority)
-	authority, err := cfg.authority()
+	authority, err := cfg.ensureAuthority()
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +121,12 @@ func openGateway(config *os.File, args []string) (*network.Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := confineGateway(); err != nil {
+	if err := confine.Gateway(gatewayBounds()); err != nil {
 		return nil, err
 	}
 	note := ""
 	if len(args) > 0 && args[0] != "0" {
-		note = "the gateway broke down and was started again, number " + args[0] + "; all connections were lost"
+		note = "the gateway failed and was restarted, number " + args[0] + "; all connections were lost"
 	}
 	return network.New(network.Config{
 		Link: os.NewFile(gatewayLinkFD, "link"), Machine: dialer.NewClient(conn), Policy: cfg.Policy, Resolvers: cfg.Resolvers, Note: note,
@@ -146,14 +145,14 @@ func readGatewayConfig(f *os.File) (gatewayConfig, error) {
 		return cfg, err
 	}
 	if err := json.Unmarshal(data, &cfg); err != nil {
-		// Half written when the process before was killed. Until somebody sets the
-		// rules again, nothing is allowed.
+		// Partly written when the previous process was killed. Nothing is allowed until the rules
+		// are set again.
 		cfg = gatewayConfig{Policy: sandpit.NetworkPolicy{Online: true, Deny: []string{"0.0.0.0/0", "::/0"}}}
 	}
 	return cfg, nil
 }
 
-// writeGatewayConfig replaces what f holds, in one piece.
+// writeGatewayConfig replaces the content of f in one write.
 func writeGatewayConfig(f *os.File, cfg gatewayConfig) error {
 	data, err := json.Marshal(cfg)
 	if err != nil {
@@ -170,77 +169,77 @@ func writeGatewayConfig(f *os.File, cfg gatewayConfig) error {
 	return err
 }
 
-// gatewayKeeper answers calls about a gateway.
-type gatewayKeeper struct {
+// gatewayServer handles requests about a gateway.
+type gatewayServer struct {
 	gateway *network.Gateway
 
-	mu     sync.Mutex // of changes
+	mu     sync.Mutex // for changes
 	config *os.File
 }
 
-// decisionsPerReply bounds a reply: a decision takes up to 1 KiB of it.
+// decisionsPerReply bounds a reply: a decision has up to 1 KiB.
 const decisionsPerReply = 100
 
-func (k *gatewayKeeper) handle(ctx context.Context, req request, _ []*os.File) (reply, *os.File, error) {
+func (s *gatewayServer) handleRequest(ctx context.Context, req request, _ []*os.File) (reply, *os.File, error) {
 	switch req.Op {
 	case opPolicy:
 		if req.Policy == nil {
-			return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "set the network policy: there is none")
+			return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "set the network policy: the policy is missing")
 		}
-		return reply{}, nil, k.setPolicy(*req.Policy)
+		return reply{}, nil, s.setPolicy(*req.Policy)
 	case opDecisions:
-		return reply{Decisions: k.gateway.Decisions(req.After, decisionsPerReply)}, nil, nil
+		return reply{Decisions: s.gateway.Decisions(req.After, decisionsPerReply)}, nil, nil
 	case opRecall:
-		k.gateway.Recall(req.Decisions)
+		s.gateway.Recall(req.Decisions)
 		return reply{}, nil, nil
 	case opSecrets:
-		return reply{}, nil, k.addSecrets(req.Secrets)
+		return reply{}, nil, s.addSecrets(req.Secrets)
 	case opTraffic:
-		traffic := k.gateway.Stats()
+		traffic := s.gateway.Stats()
 		return reply{Traffic: &traffic}, nil, nil
 	case opExplain:
-		list, err := k.gateway.Explain(ctx, req.Target)
+		list, err := s.gateway.Explain(ctx, req.Target)
 		return reply{Decisions: list[:min(len(list), decisionsPerReply)]}, nil, err
 	case opAuthority:
-		certificate, err := k.certificate()
+		certificate, err := s.readCertificate()
 		return reply{Authority: certificate}, nil, err
 	default:
-		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "operation %q does not exist", req.Op)
+		return reply{}, nil, sandpit.Errorf(sandpit.Invalid, "unknown operation %q", req.Op)
 	}
 }
 
-// setPolicy writes the rules down first: a process that comes after this one must
-// not go by older rules than were promised.
-func (k *gatewayKeeper) setPolicy(p sandpit.NetworkPolicy) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	cfg, err := readGatewayConfig(k.config)
+// setPolicy stores the rules before it applies them: a later process must not use older rules than
+// the caller was promised.
+func (s *gatewayServer) setPolicy(p sandpit.NetworkPolicy) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg, err := readGatewayConfig(s.config)
 	if err != nil {
-		return fmt.Errorf("keep the network policy: %w", err)
+		return fmt.Errorf("store the network policy: %w", err)
 	}
 	if err := validateNetwork(p); err != nil {
 		return err
 	}
 	cfg.Policy = p
-	authority, err := cfg.authority()
+	authority, err := cfg.ensureAuthority()
 	if err != nil {
 		return err
 	}
-	if err := writeGatewayConfig(k.config, cfg); err != nil {
-		return fmt.Errorf("keep the network policy: %w", err)
+	if err := writeGatewayConfig(s.config, cfg); err != nil {
+		return fmt.Errorf("store the network policy: %w", err)
 	}
-	k.gateway.SetAuthority(authority) // before anybody is to be shown it
-	return k.gateway.SetPolicy(p)
+	s.gateway.SetAuthority(authority) // before it is needed
+	return s.gateway.SetPolicy(p)
 }
 
-// addSecrets adds, replaces and, where the value is empty, takes away secrets. They are
-// kept in the same way as the rules.
-func (k *gatewayKeeper) addSecrets(secrets map[string]string) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	cfg, err := readGatewayConfig(k.config)
+// addSecrets adds and replaces secrets, and removes those without a value. They are stored like
+// the rules.
+func (s *gatewayServer) addSecrets(secrets map[string]string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg, err := readGatewayConfig(s.config)
 	if err != nil {
-		return fmt.Errorf("keep the network's secrets: %w", err)
+		return fmt.Errorf("store the network's secrets: %w", err)
 	}
 	all := maps.Clone(cfg.Secrets)
 	if all == nil {
@@ -252,17 +251,17 @@ func (k *gatewayKeeper) addSecrets(secrets map[string]string) error {
 	}
 	maps.DeleteFunc(all, func(_, value string) bool { return value == "" })
 	cfg.Secrets = all
-	if err := writeGatewayConfig(k.config, cfg); err != nil {
-		return fmt.Errorf("keep the network's secrets: %w", err)
+	if err := writeGatewayConfig(s.config, cfg); err != nil {
+		return fmt.Errorf("store the network's secrets: %w", err)
 	}
-	return k.gateway.SetSecrets(all)
+	return s.gateway.SetSecrets(all)
 }
 
-// certificate is what the sandbox is to trust; none if nothing is.
-func (k *gatewayKeeper) certificate() ([]byte, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	cfg, err := readGatewayConfig(k.config)
+// readCertificate returns the certificate that the sandbox has to trust, nil without an authority.
+func (s *gatewayServer) readCertificate() ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	cfg, err := readGatewayConfig(s.config)
 	if err != nil || len(cfg.Authority) == 0 {
 		return nil, err
 	}

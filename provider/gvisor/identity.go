@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity is what a sandbox was given and its record does not tell, since that is
-// a file. The engine holds it, in memory, until the sandbox is stopped.
+// identity is the part of a spec that is not in the record, because the record is a file. The
+// engine holds it in memory.
 type identity struct {
 	Env map[string]string `json:"env,omitempty"`
 }
 
 const maxIdentity = 4 << 20
 
-// file returns the identity as a file without a name, in memory.
-func (d identity) file() (*os.File, error) {
+// toFile returns the identity as a file without a name, in memory.
+func (d identity) toFile() (*os.File, error) {
 	data, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("write the identity: %w", err)
@@ -35,10 +35,10 @@ func (d identity) file() (*os.File, error) {
 	return f, nil
 }
 
-// readIdentity reads what file has written.
+// readIdentity reads what toFile has written.
 func readIdentity(f *os.File) (identity, error) {
 	var d identity
-	data, err := io.ReadAll(io.NewSectionReader(f, 0, maxIdentity)) // others read by the same descriptor
+	data, err := io.ReadAll(io.NewSectionReader(f, 0, maxIdentity)) // the descriptor is shared, and its position too
 	if err == nil {
 		err = json.Unmarshal(data, &d)
 	}

@@ -24,7 +24,7 @@ func TestIDsAreDisjoint(t *testing.T) {
 	gateway := span{rangeBase + rangeSize, 2} // and its dialer
 	spans := []span{{rangeBase, rangeSize}, gateway}
 	for _, number := range []int{0, 1, blockNumbers - 1, blockNumbers, blockNumbers + 1, rangeSize - 1} {
-		ids := idsOf(number)
+		ids := sandboxIDsOf(number)
 		for _, s := range []span{{ids.Kernel, 1}, {ids.Files, ids.Count}} {
 			if s.first < rangeBase || s.first+s.count > rangeBase+poolSize {
 				t.Errorf("number %d: %v is outside of the pool", number, s)
@@ -56,7 +56,7 @@ func TestIDLocks(t *testing.T) {
 	var group sync.WaitGroup
 	for range some {
 		group.Go(func() {
-			number, f, err := locks.lock(10, some)
+			number, f, err := locks.lockNumber(10, some)
 			if err != nil {
 				t.Error(err)
 				return
@@ -70,23 +70,23 @@ func TestIDLocks(t *testing.T) {
 		})
 	}
 	group.Wait()
-	_, _, err := locks.lock(10, some)
+	_, _, err := locks.lockNumber(10, some)
 	if sandpit.CodeOf(err) != sandpit.Exhausted || sandpit.HintOf(err) == "" {
 		t.Errorf("one too many: %v", err)
 	}
 	// A duplicate, as the engine has one, keeps the lock.
-	copied, err := duplicate(held[10])
+	copied, err := duplicateFile(held[10])
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range held {
 		_ = f.Close()
 	}
-	if _, _, err := locks.lock(10, 1); sandpit.CodeOf(err) != sandpit.Exhausted {
+	if _, _, err := locks.lockNumber(10, 1); sandpit.CodeOf(err) != sandpit.Exhausted {
 		t.Errorf("a number whose lock has a second holder: %v", err)
 	}
 	_ = copied.Close()
-	number, f, err := locks.lock(10, 1)
+	number, f, err := locks.lockNumber(10, 1)
 	if err != nil || number != 10 {
 		t.Fatalf("a free number: %d, %v", number, err)
 	}
@@ -101,7 +101,7 @@ func TestIDLocksFollowNoLink(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", path); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := (idLocks{path}).lock(0, 1); !errors.Is(err, unix.ELOOP) {
+	if _, _, err := (idLocks{path}).lockNumber(0, 1); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("a link was followed: %v", err)
 	}
 }
@@ -129,13 +129,13 @@ func TestContainsIDs(t *testing.T) {
 // take itself for a sandbox's.
 func TestCheckIDs(t *testing.T) {
 	t.Parallel()
-	ids := idsOf(1)
+	ids := sandboxIDsOf(1)
 	for _, role := range []string{kernelRole, goferRole} {
-		if err := ids.check(role); err == nil || !strings.Contains(err.Error(), "want") {
+		if err := ids.checkProcess(role); err == nil || !strings.Contains(err.Error(), "want") {
 			t.Errorf("%s: %v", role, err)
 		}
 	}
-	if err := (*sandboxIDs)(nil).check(kernelRole); err != nil {
+	if err := (*sandboxIDs)(nil).checkProcess(kernelRole); err != nil {
 		t.Errorf("a sandbox without IDs of its own: %v", err)
 	}
 }
@@ -154,8 +154,8 @@ func TestNewUserNamespace(t *testing.T) {
 	if err := os.Chown(filepath.Join(dir, "file"), 1000, 1001); err != nil {
 		t.Fatal(err)
 	}
-	ids := idsOf(7)
-	users, err := newUserNamespace(ids.mapping())
+	ids := sandboxIDsOf(7)
+	users, err := newUserNamespace(ids.toMapping())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,33 +20,35 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd"
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
+
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
-// kernelChildMain is the main function of gVisor's own processes. It does not
-// return: gVisor exits by itself.
+// kernelChildMain is the main function of gVisor's own processes. It does not return, because
+// gVisor exits itself.
 func kernelChildMain() int {
 	limits, err := enterLimits(os.Args)
-	err = errors.Join(err, closeOthers(os.Args))
-	if err != nil { // better no sandbox than one without its limits
+	err = errors.Join(err, closeInherited(os.Args))
+	if err != nil { // a sandbox must not run without its limits
 		fmt.Fprintln(os.Stderr, "sandpit:", err)
 		return 1
 	}
-	os.Args = limits.tell(os.Args)
+	os.Args = limits.setFlags(os.Args)
 	switch filepath.Base(os.Args[0]) {
 	case kernelRole:
-		if os.Args, err = ownLayerFile(os.Args); err == nil {
-			os.Args, err = placeConduit(os.Args)
+		if os.Args, err = useLayerFile(os.Args); err == nil {
+			os.Args, err = moveConduit(os.Args)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)
 			return 1
 		}
-		_ = allowCPUID() // without it sandboxes are slower
-		gomaxprocs.Add(limits.spareProcessors())
-		limits.boundGarbage()
-		collectLater()
+		_ = confine.AllowCPUID() // on failure sandboxes are only slower
+		gomaxprocs.Add(limits.extraProcessors())
+		limits.limitHeap()
+		delayGC()
 	case goferRole:
-		if err := harmlessFiles(); err != nil {
+		if err := confine.FileServer(); err != nil {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)
 			return 1
 		}
@@ -59,18 +61,18 @@ func kernelChildMain() int {
 	return 1
 }
 
-// ownLayerFile has a layer in memory be in a file of its own, which is what one on
-// disk is too. gVisor would put it among the programs' memory, and can save a layer by
-// itself only if it is not there. Only a gofer's presence would have it do so.
-func ownLayerFile(args []string) ([]string, error) {
+// useLayerFile has a layer in memory use a file of its own, as a layer on disk does. gVisor would
+// put it among the programs' memory, and can save it separately only if it is not there. gVisor
+// itself uses such a file only with a gofer.
+func useLayerFile(args []string) ([]string, error) {
 	const mounts, inMemory, inFile = "--gofer-mount-confs=", "erofs:memory", "erofs:anon"
 	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, mounts+inMemory) }) // the root is first
 	if i < 0 {
 		return args, nil // on disk, or done before this process started itself again
 	}
-	fd, err := unix.MemfdCreate("layer", 0) // for that it stays open
+	fd, err := unix.MemfdCreate("layer", 0) // stays open in new processes
 	if err != nil {
-		return nil, fmt.Errorf("make a file for the layer: %w", err)
+		return nil, fmt.Errorf("create a file for the layer: %w", err)
 	}
 	pgalloc.IMAWorkAroundForMemFile(uintptr(fd))
 	args = slices.Clone(args)
@@ -78,13 +80,13 @@ func ownLayerFile(args []string) ([]string, error) {
 	return slices.Insert(args, i, "--gofer-filestore-fds="+strconv.Itoa(fd)), nil
 }
 
-// conduitPlace is the descriptor of the conduit in every kernel process. gVisor's saved
-// sockets know theirs by its number, and so find it again in another process. It is
-// above all that gVisor gives to a kernel, and below what a process may have at least.
-const conduitPlace = 300
+// conduitNumber is the descriptor of the conduit in every kernel process. gVisor's saved sockets
+// refer to theirs by number, and so find it in another process. It is above all descriptors that
+// gVisor gives to a kernel, and below the minimum limit of descriptors of a process.
+const conduitNumber = 300
 
-// placeConduit moves the conduit, which is the only file that is passed on, there.
-func placeConduit(args []string) ([]string, error) {
+// moveConduit moves the conduit, the only passed file, to conduitNumber.
+func moveConduit(args []string) ([]string, error) {
 	const flag = "--pass-fd="
 	i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, flag) })
 	if i < 0 {
@@ -95,22 +97,22 @@ func placeConduit(args []string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the conduit: %w", err)
 	}
-	if fd == conduitPlace {
+	if fd == conduitNumber {
 		return args, nil // done before this process started itself again
 	}
-	if err := unix.Dup3(fd, conduitPlace, 0); err != nil { // for that it stays open
+	if err := unix.Dup3(fd, conduitNumber, 0); err != nil { // stays open in new processes
 		return nil, fmt.Errorf("move the conduit: %w", err)
 	}
-	_ = unix.Close(fd) // there are two
+	_ = unix.Close(fd) // the copy remains
 	args = slices.Clone(args)
-	args[i] = flag + strconv.Itoa(conduitPlace) + ":" + inside
+	args[i] = flag + strconv.Itoa(conduitNumber) + ":" + inside
 	return args, nil
 }
 
-// collectLater keeps the garbage collector from running while the kernel starts,
-// which would take a seventh of all the time, and gives back afterwards what is too
-// much. It runs all the same when there is too much for the sandbox: boundGarbage.
-func collectLater() {
+// delayGC keeps the garbage collector from running while the kernel starts, which would take a
+// seventh of the time, and releases memory afterwards. It runs nevertheless when there is too much
+// garbage for the sandbox: see limitHeap.
+func delayGC() {
 	usual := debug.SetGCPercent(-1)
 	time.AfterFunc(time.Second, func() {
 		debug.SetGCPercent(usual)
@@ -118,12 +120,11 @@ func collectLater() {
 	})
 }
 
-// closeOthers closes what this process got from the engine and was not meant
-// for it. gVisor keeps connections to each sandbox open that are not marked to be
-// closed in new processes: a kernel process would hold those of its neighbours,
-// and soon there would be no room for its own, which have low numbers.
-func closeOthers(args []string) error {
-	highest := highestGiven(args)
+// closeInherited closes what this process inherited from the engine unintentionally. gVisor has
+// connections to each sandbox open that are not marked as close-on-exec: a kernel process would
+// hold those of other sandboxes, and soon there would be no low numbers for its own.
+func closeInherited(args []string) error {
+	highest := highestFlagFD(args)
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {
 		return err
@@ -138,23 +139,22 @@ func closeOthers(args []string) error {
 		if err != nil || fd <= highest {
 			continue
 		}
-		// What is marked is this process's own, opened since it started.
+		// Marked descriptors were opened by this process.
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
-			_ = unix.Close(fd) // it is not this process's: nothing of it can be lost
+			_ = unix.Close(fd) // not used by this process
 		}
 	}
 	return nil
 }
 
-var givenPattern = regexp.MustCompile("^--[a-z-]*fds?=([0-9,:-]+)$")
+var fdFlagPattern = regexp.MustCompile("^--[a-z-]*fds?=([0-9,:-]+)$")
 
-// highestGiven returns the highest descriptor that the arguments of a gVisor
-// process name: --spec-fd=11, --io-fds=3,4, --pass-fd=15:3 where the second number
-// is that of the sandbox.
-func highestGiven(args []string) int {
+// highestFlagFD returns the highest descriptor that the arguments of a gVisor process name:
+// --spec-fd=11, --io-fds=3,4, --pass-fd=15:3, where the second number is that of the sandbox.
+func highestFlagFD(args []string) int {
 	highest := 2
 	for _, a := range args {
-		m := givenPattern.FindStringSubmatch(a)
+		m := fdFlagPattern.FindStringSubmatch(a)
 		if m == nil {
 			continue
 		}

@@ -8,9 +8,8 @@ import (
 
 // List implements sandpit.Provider.
 func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
-	// In this order: what is stopped or started meanwhile is in one of both, or in
-	// both.
-	before, err := p.awayRecords()
+	// In this order: a sandbox that is stopped or started meanwhile is in at least one list.
+	before, err := p.states.records()
 	if err != nil {
 		return nil, err
 	}
@@ -18,7 +17,7 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 	if err != nil {
 		return nil, err
 	}
-	after, err := p.awayRecords()
+	after, err := p.states.records()
 	if err != nil {
 		return nil, err
 	}
@@ -30,22 +29,22 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 				continue
 			}
 			seen[r.ID] = true
-			r.Spec.Env = nil // nobody's business
+			r.Spec.Env = nil // may have secrets
 			list = append(list, sandpit.Placement{
-				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.encode(), Spec: r.Spec, CreatedAt: r.CreatedAt, CheckpointedAt: p.checkpointedAt(r.ID),
-				SavedBytes: p.savedBytes(r.ID), CheckpointBytes: p.checkpointBytes(r.ID),
+				ID: r.ID, Handle: handle{Engine: engine, ID: r.ID}.toJSON(), Spec: r.Spec, CreatedAt: r.CreatedAt, CheckpointedAt: p.states.checkpointedAt(r.ID),
+				SavedBytes: p.states.bytes(r.ID), CheckpointBytes: p.states.checkpoints.Bytes(string(r.ID)),
 			})
 		}
 	}
-	add(handleEngine(""), after)
+	add(handleStopped, after)
 	for engine, records := range found {
 		add(engine, records)
 	}
-	add(handleEngine(""), before)
-	left, err := p.leftovers()
+	add(handleStopped, before)
+	archived, err := p.states.archivedRecords()
 	if err != nil {
 		return nil, err
 	}
-	add(handleEngine(""), left)
+	add(handleStopped, archived)
 	return list, nil
 }

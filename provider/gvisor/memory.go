@@ -7,70 +7,68 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// What happens when a sandbox's memory runs out. The machine's kernel would kill
-// the process that looks largest to it, and that is often the sandbox's own
-// kernel: of the memory of programs it sees only the part that is mapped at that
-// moment. So there are two limits. At the first one, the sandbox's, the guest is
-// told to kill the largest program, for inside everything is known. At the second
-// one, a little higher, the machine's kernel does it: that is for a guest that is
-// too slow or does not obey. From half of the limit on, programs are marked as the
-// ones to be killed first.
+// When a sandbox's memory runs out, the machine's kernel would kill the process that looks
+// largest to it. That is often the sandbox's own kernel, because only the mapped part of the
+// programs' memory counts for them. So there are two limits. At the first, the sandbox's own,
+// the guest is ordered to kill the largest program, because the guest knows their sizes. At the
+// second, which is a little higher, the machine's kernel kills: that is for a guest that is too
+// slow or does not obey. Above half of the limit, programs are marked to be killed first.
 const (
 	memoryReserve = 64 << 20               // bytes between the two limits
-	markPeriod    = 100 * time.Millisecond // for new programs, above half of the limit
-	killPeriod    = 20 * time.Millisecond  // for the use to fall, above the limit
-	killPatience  = time.Second            // for what was killed to give back its memory
+	markPeriod    = 100 * time.Millisecond // between marks of new programs, above half of the limit
+	killPeriod    = 20 * time.Millisecond  // between checks of the use, above the limit
+	killDelay     = time.Second            // for a killed program to release its memory
 	killFirst     = "1000"                 // oom_score_adj
 )
 
 // memoryGuard watches one sandbox's memory.
 type memoryGuard struct {
-	limits  *limits
-	most    int64
-	asleep  atomic.Bool // nobody is to be killed
-	armed   bool        // see armAlarm
-	conduit *os.File
-	marked  []int    // processes that need no mark: they have one, or are not programs
-	events  *os.File // see memoryEvents
-	kills   atomic.Int64
+	limits   *limits
+	limit    int64
+	disabled atomic.Bool // no program is killed
+	armed    bool        // see armAlarm
+	conduit  *os.File
+	marked   []int    // processes that need no mark: they have one, or are not programs
+	events   *os.File // see memoryEvents
+	kills    atomic.Int64
 
 	// The last order to kill since the use was below the limit.
-	ordered   time.Time
-	orderedAt int64 // bytes in use then
+	orderedAt    time.Time
+	orderedBytes int64 // in use then
 
 	quit chan struct{}
 	done chan struct{}
 }
 
-// startMemoryGuard begins to watch a sandbox whose guest has started and in which
-// no other program runs yet.
+// startMemoryGuard begins to watch a sandbox whose guest has started and in which no other
+// program runs yet.
 func startMemoryGuard(l *limits, conduit *os.File) (*memoryGuard, error) {
-	g := &memoryGuard{limits: l, most: l.firstLimit(), quit: make(chan struct{}), done: make(chan struct{})}
+	g := &memoryGuard{limits: l, limit: l.killLimit(), quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
-	if g.marked, err = groupProcesses(l.groups[memoryController]); err != nil {
+	if g.marked, err = l.groups.Processes(cgroup.Memory); err != nil {
 		return nil, err
 	}
-	if g.conduit, err = duplicate(conduit); err != nil {
+	if g.conduit, err = duplicateFile(conduit); err != nil {
 		return nil, err
 	}
 	if g.events, err = l.takeEvents(); err != nil {
 		_ = g.conduit.Close()
 		return nil, fmt.Errorf("watch the sandbox's memory: %w", err)
 	}
-	go g.run()
+	go g.watch()
 	return g, nil
 }
 
-// stop ends the watching and waits for it.
+// stop ends the guard and waits for its end. A nil guard is stopped.
 func (g *memoryGuard) stop() {
 	if g == nil {
 		return
@@ -81,26 +79,26 @@ func (g *memoryGuard) stop() {
 	_ = g.conduit.Close()
 }
 
-// sleep has nobody be killed by the guard, until it is woken.
-func (g *memoryGuard) sleep(asleep bool) {
+// setDisabled decides whether the guard has programs killed.
+func (g *memoryGuard) setDisabled(disabled bool) {
 	if g != nil {
-		g.asleep.Store(asleep)
+		g.disabled.Store(disabled)
 	}
 }
 
-// killed returns how often memory ran out and a program was to be killed.
-func (g *memoryGuard) killed() int64 {
+// countKills returns how often memory ran out and the guest was ordered to kill a program.
+func (g *memoryGuard) countKills() int64 {
 	if g == nil {
 		return 0
 	}
 	return g.kills.Load()
 }
 
-func (g *memoryGuard) run() {
+func (g *memoryGuard) watch() {
 	defer close(g.done)
 	buf := make([]byte, 4096)
 	for {
-		for wait := g.relieve(); wait > 0; wait = g.relieve() {
+		for wait := g.checkUse(); wait > 0; wait = g.checkUse() {
 			select {
 			case <-time.After(wait):
 			case <-g.quit:
@@ -113,59 +111,59 @@ func (g *memoryGuard) run() {
 	}
 }
 
-// relieve does what must be done now and returns when to look again, 0 for not
-// before the next event.
-func (g *memoryGuard) relieve() time.Duration {
-	used, kept, err := g.limits.memoryUse()
+// checkUse marks and kills as the use of memory requires. It returns when to check again; 0:
+// after the next event.
+func (g *memoryGuard) checkUse() time.Duration {
+	used, needed, err := g.limits.memoryUse()
 	if err != nil {
 		return 0 // the sandbox is gone
 	}
-	if used <= g.most/2 {
+	if used <= g.limit/2 {
 		return g.armAlarm()
 	}
 	g.disarmAlarm()
-	if kept <= g.most || g.asleep.Load() { // what lies above are copies of files, and gives way
-		g.mark()
-		g.ordered = time.Time{}
+	if needed <= g.limit || g.disabled.Load() { // the rest are copies of files, which are reclaimed
+		g.markPrograms()
+		g.orderedAt = time.Time{}
 		return markPeriod
 	}
-	// What was killed gives its memory back little by little. Another one must go
-	// only if that does not help.
-	if g.ordered.IsZero() || kept > g.orderedAt || time.Since(g.ordered) > killPatience {
-		g.ordered, g.orderedAt = time.Now(), kept
+	// A killed program releases its memory gradually. Another one is killed only if that is
+	// not enough.
+	if g.orderedAt.IsZero() || needed > g.orderedBytes || time.Since(g.orderedAt) > killDelay {
+		g.orderedAt, g.orderedBytes = time.Now(), needed
 		g.kills.Add(1)
-		_ = guest.OrderKill(g.conduit) // if it takes no orders, the machine's kernel kills
+		_ = guest.OrderKill(g.conduit) // if the guest does not obey, the machine's kernel kills
 	}
-	g.mark()
+	g.markPrograms()
 	return killPeriod
 }
 
-// armAlarm sets memory.high of version 2 to half of the limit, so that an event comes
-// when more is used. It returns when to look again if that fails, and 0 otherwise.
+// armAlarm sets memory.high of version 2 to half of the limit, which causes an event when more
+// is used. If that fails it returns when to check again, otherwise 0.
 func (g *memoryGuard) armAlarm() time.Duration {
 	if g.armed {
 		return 0
 	}
-	if err := g.limits.setAlarm(strconv.FormatInt(g.most/2, 10)); err != nil {
-		return markPeriod // without events, look again and again
+	if err := g.limits.setAlarm(strconv.FormatInt(g.limit/2, 10)); err != nil {
+		return markPeriod // without events, check periodically
 	}
 	g.armed = true
 	return 0
 }
 
-// disarmAlarm lifts memory.high at once. Above it the machine's kernel puts each thread
-// that takes memory to sleep, for up to two seconds at a time. These are threads of the
-// sandbox's kernel: the guest could not kill in time, and what it has killed would not end.
+// disarmAlarm removes memory.high at once. Above it the machine's kernel delays each thread that
+// allocates memory, for up to two seconds at a time. These are threads of the sandbox's kernel:
+// the guest could not kill in time, and what it has killed would not end.
 func (g *memoryGuard) disarmAlarm() {
 	if g.armed {
-		g.armed = g.limits.setAlarm("max") != nil // if not, it is tried again
+		g.armed = g.limits.setAlarm("max") != nil // retried after a failure
 	}
 }
 
-// mark has the machine's kernel look at programs first. What has ended
-// meanwhile needs no mark, and what cannot be marked is only less likely to go.
-func (g *memoryGuard) mark() {
-	pids, _ := groupProcesses(g.limits.groups[memoryController])
+// markPrograms has the machine's kernel kill programs first. Programs that have ended need no
+// mark, and one that cannot be marked is only less likely to be killed.
+func (g *memoryGuard) markPrograms() {
+	pids, _ := g.limits.groups.Processes(cgroup.Memory)
 	for _, pid := range pids {
 		if !slices.Contains(g.marked, pid) {
 			_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj"), []byte(killFirst), 0)
@@ -175,47 +173,29 @@ func (g *memoryGuard) mark() {
 	g.marked = slices.DeleteFunc(g.marked, func(pid int) bool { return !slices.Contains(pids, pid) })
 }
 
-func groupProcesses(dir string) ([]int, error) {
-	data, err := os.ReadFile(filepath.Join(dir, procsFile))
-	if err != nil {
-		return nil, err
-	}
-	var pids []int
-	for f := range strings.FieldsSeq(string(data)) {
-		pid, err := strconv.Atoi(f)
-		if err != nil {
-			return nil, err
-		}
-		pids = append(pids, pid)
-	}
-	return pids, nil
-}
-
-// memoryUse returns the bytes that count, and those of them that are not copies
-// of files.
-func (l *limits) memoryUse() (used, kept int64, err error) {
-	dir, current, prefix := l.groups[memoryController], "memory.usage_in_bytes", "total_"
-	if l.unified(memoryController) {
+// memoryUse returns the bytes in use, and those of them that are not copies of files.
+func (l *limits) memoryUse() (used, needed int64, err error) {
+	current, prefix := "memory.usage_in_bytes", "total_"
+	if l.groups.IsV2(cgroup.Memory) {
 		current, prefix = "memory.current", ""
 	}
-	if used, err = readGroup(filepath.Join(dir, current)); err != nil {
+	if used, err = cgroup.ReadNumber(l.groups.Path(cgroup.Memory, current)); err != nil {
 		return 0, 0, err
 	}
-	kept = used
+	needed = used
 	for _, list := range []string{"inactive_file", "active_file"} {
-		n, err := readKey(filepath.Join(dir, "memory.stat"), prefix+list)
+		n, err := cgroup.ReadKey(l.groups.Path(cgroup.Memory, "memory.stat"), prefix+list)
 		if err != nil {
 			return 0, 0, err
 		}
-		kept -= n
+		needed -= n
 	}
-	return used, max(kept, 0), nil
+	return used, max(needed, 0), nil
 }
 
-// memoryEvents is a file that becomes readable when the use of memory passes half of a
-// sandbox's limit, with version 2 only if the alarm is set. It is opened in the
-// background: with version 1 that takes the machine's kernel 20 ms and more, in which the
-// sandbox can start.
+// memoryEvents is a file that becomes readable when the use of memory exceeds half of a sandbox's
+// limit, with version 2 only if the alarm is set. It is opened in the background: with version 1
+// that takes the machine's kernel 20 ms and more, in which the sandbox can start.
 type memoryEvents struct {
 	opened chan struct{} // closed when file or err is set
 	file   *os.File
@@ -227,15 +207,15 @@ func (l *limits) openEvents() {
 	l.events = e
 	l.background.Go(func() {
 		defer close(e.opened)
-		if l.unified(memoryController) {
-			e.file, e.err = l.eventsV2()
+		if l.groups.IsV2(cgroup.Memory) {
+			e.file, e.err = l.openEventsV2()
 		} else {
-			e.file, e.err = l.eventsV1()
+			e.file, e.err = l.openEventsV1()
 		}
 	})
 }
 
-// takeEvents waits for the file, which then is the caller's.
+// takeEvents waits for the file, which then belongs to the caller.
 func (l *limits) takeEvents() (*os.File, error) {
 	e := l.events
 	l.events = nil
@@ -243,8 +223,8 @@ func (l *limits) takeEvents() (*os.File, error) {
 	return e.file, e.err
 }
 
-// dropEvents closes the file unless somebody took it.
-func (l *limits) dropEvents() {
+// closeEvents closes the file unless it was taken.
+func (l *limits) closeEvents() {
 	if l.events == nil {
 		return
 	}
@@ -253,9 +233,8 @@ func (l *limits) dropEvents() {
 	}
 }
 
-func (l *limits) eventsV1() (*os.File, error) {
-	dir := l.groups[memoryController]
-	usage, err := os.Open(filepath.Join(dir, "memory.usage_in_bytes"))
+func (l *limits) openEventsV1() (*os.File, error) {
+	usage, err := os.Open(l.groups.Path(cgroup.Memory, "memory.usage_in_bytes"))
 	if err != nil {
 		return nil, err
 	}
@@ -265,29 +244,29 @@ func (l *limits) eventsV1() (*os.File, error) {
 		return nil, err
 	}
 	events := os.NewFile(uintptr(fd), "memory events")
-	for _, threshold := range []int64{l.firstLimit() / 2, l.firstLimit()} {
+	for _, threshold := range []int64{l.killLimit() / 2, l.killLimit()} {
 		order := fmt.Sprintf("%d %d %d", fd, usage.Fd(), threshold)
-		if err := writeGroup(filepath.Join(dir, "cgroup.event_control"), order); err != nil {
+		if err := cgroup.Write(l.groups.Path(cgroup.Memory, "cgroup.event_control"), order); err != nil {
 			return nil, errors.Join(err, events.Close())
 		}
 	}
 	return events, nil
 }
 
-// setAlarm sets memory.high of version 2. When a group uses more, its memory.events
-// changes. Version 1 needs no alarm: see eventsV1.
+// setAlarm sets memory.high of version 2. When a group uses more, its memory.events changes.
+// Version 1 needs no alarm: see openEventsV1.
 func (l *limits) setAlarm(bytes string) error {
-	return l.set(memoryController, "", "memory.high", bytes)
+	return l.groups.Set(cgroup.Memory, "", "memory.high", bytes)
 }
 
-// eventsV2 returns the events that follow setAlarm.
-func (l *limits) eventsV2() (*os.File, error) {
+// openEventsV2 returns the events that follow setAlarm.
+func (l *limits) openEventsV2() (*os.File, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
 	events := os.NewFile(uintptr(fd), "memory events")
-	if _, err := unix.InotifyAddWatch(fd, filepath.Join(l.groups[memoryController], "memory.events"), unix.IN_MODIFY); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, l.groups.Path(cgroup.Memory, "memory.events"), unix.IN_MODIFY); err != nil {
 		return nil, errors.Join(err, events.Close())
 	}
 	return events, nil

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
 // writeFiles writes files of a control group.
@@ -23,7 +25,7 @@ func writeFiles(t *testing.T, dir string, files map[string]string) {
 func TestMemoryAlarmV2(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	g := &memoryGuard{most: 64 << 20, limits: &limits{groups: map[controller]string{memoryController: dir}}}
+	g := &memoryGuard{limit: 64 << 20, limits: &limits{groups: cgroup.SandboxGroups{cgroup.Memory: dir}}}
 	writeFiles(t, dir, map[string]string{"cgroup.controllers": "", "cgroup.procs": "", "memory.stat": "inactive_file 0\nactive_file 0\n"})
 	for _, tc := range []struct {
 		used  int64
@@ -37,8 +39,8 @@ func TestMemoryAlarmV2(t *testing.T) {
 		{10 << 20, strconv.Itoa(32 << 20), false},
 	} {
 		writeFiles(t, dir, map[string]string{"memory.current": strconv.FormatInt(tc.used, 10), "memory.high": ""})
-		if wait := g.relieve(); wait > 0 != tc.waits {
-			t.Errorf("%d bytes: looks again in %v", tc.used, wait)
+		if wait := g.checkUse(); wait > 0 != tc.waits {
+			t.Errorf("%d bytes: checks again in %v", tc.used, wait)
 		}
 		high, err := os.ReadFile(filepath.Join(dir, "memory.high"))
 		if err != nil {
@@ -55,8 +57,8 @@ func TestMemoryAlarmV2(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.armed = false
-	if g.relieve() == 0 {
-		t.Error("no alarm can be set, and the guard does not look again")
+	if g.checkUse() == 0 {
+		t.Error("no alarm can be set, and the guard does not check again")
 	}
 }
 
@@ -65,10 +67,10 @@ func TestMemoryAlarmV2(t *testing.T) {
 func TestMemoryEventsV1(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	l := &limits{groups: map[controller]string{memoryController: dir}, kernel: 100 << 20}
+	l := &limits{groups: cgroup.SandboxGroups{cgroup.Memory: dir}, kernel: 100 << 20}
 	l.enforced.Memory = 64 << 20
 	writeFiles(t, dir, map[string]string{"memory.usage_in_bytes": "0", "cgroup.event_control": ""})
-	events, err := l.eventsV1()
+	events, err := l.openEventsV1()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,9 +15,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// openExact opens what is at path below the directory dir, for nothing but to be shown,
-// and fails where a part of the path is a link: somebody looked at the path before and
-// found none.
+// openExact opens what is at path below the directory dir, only to be mounted. It fails if a part
+// of the path is a symbolic link: the caller has checked that there was none.
 func openExact(dir int, path string) (*os.File, error) {
 	fd, err := unix.Openat2(dir, path, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
@@ -31,7 +30,8 @@ func openExact(dir int, path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// openSource opens what a mount shows. Paths of our own may have links in them.
+// openSource opens what a mount shows. Only the provider's own paths may have symbolic links in
+// them.
 func openSource(path string, exact bool) (*os.File, error) {
 	if exact {
 		return openExact(unix.AT_FDCWD, path)
@@ -43,9 +43,9 @@ func openSource(path string, exact bool) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// bindExact shows at place what is at path on the machine, which no part of may be a
+// bindExact mounts what is at path on the machine at target. No part of path may be a symbolic
 // link.
-func bindExact(path, place string) error {
+func bindExact(path, target string) error {
 	host, err := unix.Open(hostRoot, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -56,16 +56,14 @@ func bindExact(path, place string) error {
 		return err
 	}
 	defer source.Close()
-	return unix.Mount(descriptorPath(source, ""), place, "", unix.MS_BIND|unix.MS_REC, "")
+	return unix.Mount(descriptorPath(source, ""), target, "", unix.MS_BIND|unix.MS_REC, "")
 }
 
-// openMount makes a copy of the tree at an opened path that the engine can attach
-// wherever it likes, without access to the directories above. Files in it that
-// belong to the machine's users belong to the users of the same number in the user
-// namespace, which outside are nobody.
+// openMount returns a copy of the tree at an opened path, which the engine can attach without
+// access to the directories above. Files in it that belong to users of the machine belong to the
+// users with the same numbers in the user namespace, which have no rights outside.
 //
-// Only root needs and can do this. For anybody else the engine is the same user
-// and goes by the path.
+// Only root needs and can do this. For other users the engine is the same user and uses the path.
 func openMount(source *os.File, readOnly bool, users *os.File) (*os.File, error) {
 	path := source.Name()
 	fd, err := unix.OpenTree(int(source.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_EMPTY_PATH)
@@ -99,7 +97,7 @@ func engineUsers(ctx context.Context, dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() // as long as it is open the process cannot be another one
+	defer conn.Close() // while it is open, the process ID is not reused
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -117,11 +115,11 @@ func engineUsers(ctx context.Context, dir string) (*os.File, error) {
 	return os.Open(fmt.Sprintf("/proc/%d/ns/user", peer.Pid))
 }
 
-// newUserNamespace makes a user namespace that maps users and groups alike. No process is
-// in it when it returns.
+// newUserNamespace creates a user namespace that maps users and groups alike. It has no process
+// when this returns.
 func newUserNamespace(mapping []syscall.SysProcIDMap) (*os.File, error) {
-	// The child stops when it has been mapped and would begin to run this program, and the
-	// thread that it stops for must not end.
+	// The child stops when it is mapped and would start this program. The thread that traces it
+	// must not end before.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	child, err := os.StartProcess(selfExe, []string{"sandpit-users"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{
@@ -131,7 +129,7 @@ func newUserNamespace(mapping []syscall.SysProcIDMap) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create a user namespace: %w", err)
 	}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", child.Pid)) // which stays the child's until it is waited for
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", child.Pid)) // valid until the child is waited for
 	_ = child.Kill()                                              // fails only if it has ended
 	_, waitErr := child.Wait()
 	if err = errors.Join(err, waitErr); err != nil {
@@ -145,21 +143,21 @@ func newUserNamespace(mapping []syscall.SysProcIDMap) (*os.File, error) {
 
 // mountedSource is something of the machine that a sandbox or its kernel uses.
 type mountedSource struct {
-	path     string
-	readOnly bool
-	exact    bool
-	owned    bool // by users of the machine, whom the sandbox sees
-	to       *mountSource
+	path        string
+	readOnly    bool
+	exact       bool
+	showsOwners bool // the sandbox sees the owners of the files
+	result      *mountSource
 }
 
-// openSources opens what mounts show, and says where it is. The files are those that the
-// engine needs besides.
+// openSources opens what mounts show, and sets where it is. It returns the files that the engine
+// needs as well.
 func (p *Provider) openSources(ctx context.Context, engine string, ids *sandboxIDs, sources []mountedSource) ([]*os.File, error) {
 	users := mountUsers{engine: engine, ids: ids}
 	defer users.close()
 	var files []*os.File
 	for _, s := range sources {
-		f, err := openOne(ctx, s, &users)
+		f, err := openMountSource(ctx, s, &users)
 		if err != nil {
 			return files, fmt.Errorf("mount: %w", err)
 		}
@@ -170,8 +168,8 @@ func (p *Provider) openSources(ctx context.Context, engine string, ids *sandboxI
 	return files, nil
 }
 
-// openOne returns nil if the engine goes by the path.
-func openOne(ctx context.Context, s mountedSource, users *mountUsers) (*os.File, error) {
+// openMountSource returns nil if the engine uses the path.
+func openMountSource(ctx context.Context, s mountedSource, users *mountUsers) (*os.File, error) {
 	opened, err := openSource(s.path, s.exact)
 	if err != nil {
 		return nil, err
@@ -181,18 +179,18 @@ func openOne(ctx context.Context, s mountedSource, users *mountUsers) (*os.File,
 	if err != nil {
 		return nil, err
 	}
-	*s.to = mountSource{Path: s.path, Detached: users.ids != nil, Exact: s.exact, IsDir: info.IsDir()}
+	*s.result = mountSource{Path: s.path, Detached: users.ids != nil, Exact: s.exact, IsDir: info.IsDir()}
 	if users.ids == nil {
 		return nil, nil //nolint:nilnil // the path is enough
 	}
-	namespace, err := users.of(ctx, s)
+	namespace, err := users.namespaceFor(ctx, s)
 	if err != nil {
 		return nil, err
 	}
 	return openMount(opened, s.readOnly, namespace)
 }
 
-// mountUsers are the user namespaces that mounts of one sandbox are mapped by.
+// mountUsers are the user namespaces that map the owners in mounts of one sandbox.
 type mountUsers struct {
 	engine string // its directory
 	ids    *sandboxIDs
@@ -201,18 +199,18 @@ type mountUsers struct {
 	server  *os.File
 }
 
-// of returns the namespace for a source: what the machine's users own is for the file
-// server, and what only the engine opens for the engine.
-func (u *mountUsers) of(ctx context.Context, s mountedSource) (*os.File, error) {
+// namespaceFor returns the namespace for a source: that of the file server if the sandbox sees the
+// owners, otherwise that of the engine.
+func (u *mountUsers) namespaceFor(ctx context.Context, s mountedSource) (*os.File, error) {
 	var err error
-	if !s.owned {
+	if !s.showsOwners {
 		if u.engines == nil {
 			u.engines, err = engineUsers(ctx, u.engine)
 		}
 		return u.engines, err
 	}
 	if u.server == nil {
-		u.server, err = newUserNamespace(u.ids.mapping())
+		u.server, err = newUserNamespace(u.ids.toMapping())
 	}
 	return u.server, err
 }

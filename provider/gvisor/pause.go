@@ -1,7 +1,6 @@
 package gvisor
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -10,92 +9,83 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// pause holds every program of the sandbox still. Its kernel goes on, and with it what
-// is on its way in its network stack and its files.
-func (b *box) pause() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.thereLocked(); err != nil {
+// pause freezes every program of the sandbox. Its kernel keeps running, and with it the network
+// stack and file systems.
+func (sb *engineSandbox) pause() error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if err := sb.checkRunningLocked(); err != nil {
 		return err
 	}
-	if b.paused {
-		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused already", b.id)
+	if sb.paused {
+		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is paused already", sb.id)
 	}
-	if err := b.container.Pause(); err != nil {
-		return b.kernelErrorLocked("pause", err)
+	if err := sb.container.Pause(); err != nil {
+		return sb.kernelErrorLocked("pause", err)
 	}
-	b.paused = true
+	sb.paused = true
 	return nil
 }
 
-// resume lets them go on.
-func (b *box) resume() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.thereLocked(); err != nil {
+// resume continues the programs of a paused sandbox.
+func (sb *engineSandbox) resume() error {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if err := sb.checkRunningLocked(); err != nil {
 		return err
 	}
-	if !b.paused {
-		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is not paused", b.id)
+	if !sb.paused {
+		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is not paused", sb.id)
 	}
-	if err := b.unsaveLocked(); err != nil {
-		return b.kernelErrorLocked("resume", err)
-	}
-	return nil
-}
-
-// isPaused reports whether the sandbox is held still.
-func (b *box) isPaused() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.paused
-}
-
-// thereLocked returns Gone for a sandbox that has ended. The caller holds mu.
-func (b *box) thereLocked() error {
-	if err := b.endedError(); err != nil {
-		return err
-	}
-	if b.container == nil || b.container.Sandbox == nil || b.destroyed { // gVisor forgets a kernel that did not start
-		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", b.id)
+	if err := sb.undoSaveLocked(); err != nil {
+		return sb.kernelErrorLocked("resume", err)
 	}
 	return nil
 }
 
-// kernelErrorLocked is for a call that the kernel did not answer as it should, which it
-// does not when it has ended meanwhile: then that is known in a moment. The caller holds mu
-// and returns with the error; others may have mu while this waits.
-func (b *box) kernelErrorLocked(doing string, err error) error {
-	if b.thereLocked() == nil && !b.hearsLocked() {
-		b.mu.Unlock()
+// isPaused reports whether the sandbox is paused.
+func (sb *engineSandbox) isPaused() bool {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	return sb.paused
+}
+
+// checkRunningLocked returns Gone for a sandbox that has ended. The caller holds mu.
+func (sb *engineSandbox) checkRunningLocked() error {
+	if err := sb.endedError(); err != nil {
+		return err
+	}
+	if sb.container == nil || sb.container.Sandbox == nil || sb.destroyed { // gVisor removes a kernel that did not start
+		return sandpit.Errorf(sandpit.Gone, "sandbox %s is gone", sb.id)
+	}
+	return nil
+}
+
+// kernelErrorLocked returns the error of a failed call to the kernel. If the kernel does not
+// respond, it waits until the end of the sandbox is known, and returns that instead. The caller
+// holds mu, which is released while this waits.
+func (sb *engineSandbox) kernelErrorLocked(doing string, err error) error {
+	if sb.checkRunningLocked() == nil && !sb.isKernelReachableLocked() {
+		sb.mu.Unlock()
 		select {
-		case <-b.ended:
-		case <-time.After(endedLimit):
+		case <-sb.ended:
+		case <-time.After(endReportLimit):
 		}
-		b.mu.Lock()
+		sb.mu.Lock()
 	}
-	if gone := b.thereLocked(); gone != nil {
+	if gone := sb.checkRunningLocked(); gone != nil {
 		return gone
 	}
-	return fmt.Errorf("%s sandbox %s: %w", doing, b.id, err)
+	return fmt.Errorf("%s sandbox %s: %w", doing, sb.id, err)
 }
 
-// hearsLocked reports whether the kernel takes calls at all. One that was killed does not,
-// some time before its end is known. The caller holds mu.
-func (b *box) hearsLocked() bool {
-	conn, err := client.ConnectTo(b.container.Sandbox.ControlSocketPath)
+// isKernelReachableLocked reports whether the kernel accepts calls. A killed kernel does not, some
+// time before its end is known. The caller holds mu.
+func (sb *engineSandbox) isKernelReachableLocked() bool {
+	conn, err := client.ConnectTo(sb.container.Sandbox.ControlSocketPath)
 	if err != nil {
 		return false
 	}
-	_ = conn.Close() // nothing was asked
+	_ = conn.Close() // nothing was requested
 	return true
-}
-
-// tell asks the engine for something that has no answer but whether it was done.
-func (i *Instance) tell(ctx context.Context, op operation) error {
-	_, f, err := i.call(ctx, request{Op: op, ID: i.id})
-	if f != nil {
-		_ = f.Close()
-	}
-	return err
 }

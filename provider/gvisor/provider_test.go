@@ -54,6 +54,7 @@ func newProviderWith(tb testing.TB, dir string, change func(*gvisor.Config)) *gv
 		Archive:     openArchive(tb, dir),
 		Images:      images,
 		Engine:      testengine.Path(tb),
+		Defaults:    testengine.Limits(),
 	}
 	change(&cfg)
 	p, err := gvisor.New(cfg)
@@ -292,7 +293,7 @@ func newProvider2(t *testing.T, dir string) *gvisor.Provider {
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
 		SnapshotDir: filepath.Join(dir, "snapshots"), SuspendDir: filepath.Join(dir, "suspended"),
-		VolumeDir: filepath.Join(dir, "volumes"), Images: images, Engine: testengine.Path(t),
+		VolumeDir: filepath.Join(dir, "volumes"), Images: images, Engine: testengine.Path(t), Defaults: testengine.Limits(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -14,37 +14,41 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
 // Descriptors that the reaper is started with.
 const (
-	reaperOwnerFD = 3 // pipe whose other end the owner holds; EOF means the owner is gone
-	reaperReadyFD = 4 // pipe for one readyReport
-	reaperLogFD   = 5 // file for what the engine says when it fails
+	reaperOwnerFD = 3 // a pipe whose other end the owner has; EOF means that the owner has ended
+	reaperReadyFD = 4 // a pipe for one readyReport
+	reaperLogFD   = 5 // a file for the engine's log
 )
 
 const (
-	lockName  = "lock"
-	boxesName = "boxes"
+	lockName    = "lock"
+	boxesName   = "boxes"
+	cgroupsName = "cgroups"
 
-	// lastingArgument has the engine outlive its owner while it has sandboxes.
+	// lastingArgument has the engine outlive its owner as long as it has sandboxes.
 	lastingArgument = "lasting"
 	lastingPeriod   = 500 * time.Millisecond
 )
 
-// readyReport tells the owner how the start went.
+// readyReport reports to the owner how the start went.
 type readyReport struct {
 	Error *replyError `json:"error,omitempty"`
 }
 
-// reaperMain makes the engine's directory, starts the engine and waits until
-// the owner or the engine is gone; if the engine is a lasting one, until its last
-// sandbox is gone too. Then it ends the engine, and with it every process of every
-// sandbox in it, and removes the directory.
+// reaperMain is the main function of the reaper. It creates the engine's directory, starts the
+// engine and waits until the owner or the engine has ended, and for a lasting engine until its
+// last sandbox has ended. Then it ends the engine, and with it every process of every sandbox in
+// it, and removes the directory.
 //
-// The directory is made here and not by the owner, so that an owner killed at
-// any moment leaves nothing: either there is no reaper and no directory yet,
-// or there is a reaper that sees the owner's pipe close.
+// The reaper and not the owner creates the directory, so that an owner that is killed at any
+// moment leaves nothing: either there is no reaper and no directory yet, or the reaper sees the
+// owner's pipe close.
 func reaperMain(args []string) int {
 	owner := os.NewFile(reaperOwnerFD, "owner")
 	ready := os.NewFile(reaperReadyFD, "ready")
@@ -60,7 +64,7 @@ func reaperMain(args []string) int {
 
 	dir, err := makeEngineDir(args[0])
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	defer dir.remove()
@@ -68,44 +72,44 @@ func reaperMain(args []string) int {
 	starter := newGatewayStarter(dir.path)
 	grants, err := fileListener(dir.grants)
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	gateways, theirs, err := socketPair(unix.SOCK_SEQPACKET)
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	conn, err := unixConn(gateways)
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
 	engine, err := startEngine(dir, []*os.File{dir.listen, ready, dir.lock, theirs}, log)
 	_ = theirs.Close()
 	if err != nil {
-		report(ready, err)
+		reportReady(ready, err)
 		return 1
 	}
-	if err := confineReaper(); err != nil { // before the engine can ask for anything
-		report(ready, fmt.Errorf("confine the reaper: %w", err))
+	if err := confine.Reaper(); err != nil { // before the engine can request anything
+		reportReady(ready, fmt.Errorf("confine the reaper: %w", err))
 		return 1
 	}
-	go starter.serve(conn)                                    // ends with the engine
-	go func() { _ = serveListener(grants, starter.handle) }() // ends with this process
-	_ = ready.Close()                                         // the engine's copy is the one that counts now
+	go starter.serveEngine(conn)                                   // ends with the engine
+	go func() { _ = serveListener(grants, starter.handleGrant) }() // ends with this process
+	_ = ready.Close()                                              // the engine has a copy
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = engine.Wait() // what it says is in the state
+		_ = engine.Wait() // ProcessState has the result
 	}()
-	awaitOwner(owner, ended)
+	awaitOwnerEnd(owner, ended)
 	if lasting {
-		awaitBoxes(filepath.Join(args[0], boxesName), ended)
+		awaitSandboxes(filepath.Join(args[0], boxesName), ended)
 	}
 	select {
 	case <-ended:
-		_ = leaveWords(dir.path, engine.ProcessState.String(), log) // nobody is there who could be told
+		_ = writeBreakdown(dir.path, engine.ProcessState.String(), log) // a failure cannot be reported
 	default:
 		_ = engine.Process.Kill() // fails only if it has ended
 		<-ended
@@ -115,20 +119,20 @@ func reaperMain(args []string) int {
 
 // leaveOwner makes the reaper independent of its owner's process group and control group.
 func leaveOwner(args []string) {
-	// Whoever ends the owner with a signal to its group must not end us first.
+	// A signal to the owner's process group must not end the reaper first.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGPIPE, unix.SIGQUIT)
-	leaveServerGroup(args) // before a place is found for the engine's groups
+	cgroup.LeaveServerGroup(args) // before the engine's groups are planned
 }
 
-// report sends err to the owner. A failure to do so means that the owner is
-// gone, which ends the reaper anyway.
-func report(ready *os.File, err error) {
+// reportReady sends err to the owner. If that fails, the owner has ended, which ends the reaper
+// anyway.
+func reportReady(ready *os.File, err error) {
 	_ = json.NewEncoder(ready).Encode(readyReport{Error: newReplyError(err)})
 	_ = ready.Close()
 }
 
-// awaitOwner returns when the owner or the engine is gone.
-func awaitOwner(owner io.Reader, ended <-chan struct{}) {
+// awaitOwnerEnd returns when the owner or the engine has ended.
+func awaitOwnerEnd(owner io.Reader, ended <-chan struct{}) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -140,24 +144,24 @@ func awaitOwner(owner io.Reader, ended <-chan struct{}) {
 	}
 }
 
-// awaitBoxes returns when the engine has no sandboxes any more, or is gone.
-func awaitBoxes(dir string, ended <-chan struct{}) {
-	look := time.NewTicker(lastingPeriod)
-	defer look.Stop()
+// awaitSandboxes returns when the engine has no more sandboxes, or has ended.
+func awaitSandboxes(dir string, ended <-chan struct{}) {
+	poll := time.NewTicker(lastingPeriod)
+	defer poll.Stop()
 	for anyLocked(dir) {
 		select {
 		case <-ended:
 			return
-		case <-look.C:
+		case <-poll.C:
 		}
 	}
 }
 
-// anyLocked reports whether a record in dir is locked: then there is a sandbox.
+// anyLocked reports whether a record in dir is locked: then its sandbox exists.
 func anyLocked(dir string) bool {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return false // then nobody finds its sandboxes either
+		return false // its sandboxes cannot be found either
 	}
 	for _, e := range entries {
 		f, err := lockFile(filepath.Join(dir, e.Name()), unix.LOCK_SH|unix.LOCK_NB)
@@ -171,23 +175,22 @@ func anyLocked(dir string) bool {
 	return false
 }
 
-// engineDir is the directory that stands for one engine, in the runtime
-// directory of its user:
+// engineDir is the directory of one engine, in the runtime directory of its user:
 //
-//	lock      locked for as long as the reaper or the engine lives
+//	lock      locked as long as the reaper or the engine runs
 //	control   the engine's socket
 //	boxes/    one record for each sandbox, see record.go
-//	cgroups   the control groups made for the engine
-//	gateways/ one socket for each online sandbox, see gateways.go
-//	grants    the reaper's socket, see gatewayStarter.handle
+//	cgroups   the control groups of the engine
+//	gateways/ one socket for each online sandbox, see gatewaystarter.go
+//	grants    the reaper's socket, see gatewayStarter.handleGrant
 type engineDir struct {
 	path    string
 	lock    *os.File
 	listen  *os.File
 	grants  *os.File
-	cgroups cgroups
-	ids     engineMapping
-	idLock  *os.File // keeps others from using ids; nil if these are the user's own
+	cgroups cgroup.Groups
+	ids     idMapping
+	idLock  *os.File // keeps others from using ids; nil for the user's own
 }
 
 func makeEngineDir(path string) (*engineDir, error) {
@@ -198,17 +201,17 @@ func makeEngineDir(path string) (*engineDir, error) {
 	defer parent.Close()
 
 	if err := os.Mkdir(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make the engine's directory: %w", err)
+		return nil, fmt.Errorf("create the engine's directory: %w", err)
 	}
 	d := &engineDir{path: path}
-	if err := d.fill(); err != nil {
+	if err := d.createFiles(); err != nil {
 		d.remove()
 		return nil, fmt.Errorf("prepare the engine's directory: %w", err)
 	}
 	return d, nil
 }
 
-func (d *engineDir) fill() error {
+func (d *engineDir) createFiles() error {
 	var err error
 	if d.lock, err = os.OpenFile(filepath.Join(d.path, lockName), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return err
@@ -225,16 +228,16 @@ func (d *engineDir) fill() error {
 	if err := d.reserveIDs(); err != nil {
 		return err
 	}
-	if d.cgroups, err = cgroupPlan(filepath.Base(d.path)); err != nil {
+	if d.cgroups, err = cgroup.Plan(filepath.Base(d.path)); err != nil {
 		return err
 	}
-	if err := d.cgroups.make(filepath.Join(d.path, cgroupsName), d.ids.outside()); err != nil {
+	if err := d.cgroups.Create(filepath.Join(d.path, cgroupsName), d.ids.rootID()); err != nil {
 		return err
 	}
 	if d.grants, err = listenIn(d.path, grantsName); err != nil {
 		return err
 	}
-	return d.bind()
+	return d.bindControl()
 }
 
 // reserveIDs decides which IDs the engine has.
@@ -244,20 +247,20 @@ func (d *engineDir) reserveIDs() error {
 		return err
 	}
 	if locks == nil {
-		d.ids = ownIDs()
+		d.ids = ownIDMapping()
 		return nil
 	}
 	id, lock, err := locks.lockEngine()
 	if err != nil {
 		return err
 	}
-	d.ids, d.idLock = engineIDs(id), lock
+	d.ids, d.idLock = engineIDMapping(id), lock
 	return nil
 }
 
-// bind makes the control socket. The engine itself calls listen, so that a
-// peer's credentials on this socket are the engine's.
-func (d *engineDir) bind() error {
+// bindControl creates the control socket. The engine itself calls listen, so that the peer
+// credentials of this socket are the engine's.
+func (d *engineDir) bindControl() error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -272,8 +275,8 @@ func (d *engineDir) bind() error {
 }
 
 func (d *engineDir) remove() {
-	// What stays of either is removed by the next program that looks: see sweep.
-	if err := d.cgroups.remove(); err == nil {
+	// What remains is removed by the next sweepEngines.
+	if err := d.cgroups.Remove(); err == nil {
 		_ = os.RemoveAll(d.path)
 	}
 	for _, f := range []*os.File{d.lock, d.listen, d.grants, d.idLock} {
@@ -283,8 +286,8 @@ func (d *engineDir) remove() {
 	}
 }
 
-// startEngine starts the engine in namespaces of its own. The files are those that
-// engineListenFD and its neighbours name.
+// startEngine starts the engine in namespaces of its own. The files are those of engineListenFD
+// and the following descriptors.
 func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, error) {
 	null, err := openNull()
 	if err != nil {
@@ -318,8 +321,8 @@ func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, err
 	if dir.idLock != nil {
 		cmd.Args = append(cmd.Args, idsArgument)
 	}
-	if dir.cgroups.V2 != "" { // only from inside may it move its children further in
-		leaf, err := os.Open(filepath.Join(dir.cgroups.V2, engineGroup))
+	if dir.cgroups.V2 != "" { // only from inside it may move its children to groups below
+		leaf, err := os.Open(filepath.Join(dir.cgroups.V2, cgroup.EngineLeaf))
 		if err != nil {
 			return nil, fmt.Errorf("start the engine: %w", err)
 		}
@@ -332,17 +335,17 @@ func startEngine(dir *engineDir, files []*os.File, log *os.File) (*exec.Cmd, err
 	return cmd, nil
 }
 
-// engineMapping says which IDs of the machine the users of an engine or a gateway are.
-type engineMapping struct {
+// idMapping maps the users of an engine, a gateway or a dialer to IDs of the machine.
+type idMapping struct {
 	uid, gid   []syscall.SysProcIDMap
 	ranged     bool
 	credential *syscall.Credential
 }
 
-// engineIDs maps root to an ID of the pool, and the pool to itself: an engine gives its
-// sandboxes IDs of their own.
-func engineIDs(id int) engineMapping {
-	m := singleID(id)
+// engineIDMapping maps root to an ID of the pool, and the pool to itself: an engine assigns IDs to
+// its sandboxes.
+func engineIDMapping(id int) idMapping {
+	m := singleIDMapping(id)
 	pool := syscall.SysProcIDMap{
 		ContainerID: rangeBase + kernelBlock*rangeSize, HostID: rangeBase + kernelBlock*rangeSize,
 		Size: poolSize - kernelBlock*rangeSize,
@@ -352,35 +355,24 @@ func engineIDs(id int) engineMapping {
 	return m
 }
 
-// singleID maps root to an ID of the pool.
-func singleID(id int) engineMapping {
+// singleIDMapping maps root to an ID of the pool.
+func singleIDMapping(id int) idMapping {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: id, Size: 1}}
-	return engineMapping{uid: ids, gid: ids, ranged: true, credential: &syscall.Credential{Uid: 0, Gid: 0}}
+	return idMapping{uid: ids, gid: ids, ranged: true, credential: &syscall.Credential{Uid: 0, Gid: 0}}
 }
 
-// ownIDs maps root to this process's own user, which is all that an ordinary user may
-// map.
-func ownIDs() engineMapping {
-	return engineMapping{
+// ownIDMapping maps root to this process's own user, which is all that an ordinary user may map.
+func ownIDMapping() idMapping {
+	return idMapping{
 		uid: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}},
 		gid: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}},
 	}
 }
 
-// outside returns the ID that root is outside.
-func (m engineMapping) outside() int { return m.uid[0].HostID }
+// rootID returns the ID of root on the machine.
+func (m idMapping) rootID() int { return m.uid[0].HostID }
 
-// hasCapabilities reports whether this process has all of the capabilities.
-func hasCapabilities(wanted ...uint) bool {
-	hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&hdr, &data[0]); err != nil {
-		return false // a process that may not ask has none
-	}
-	return !slices.ContainsFunc(wanted, func(c uint) bool { return data[c/32].Effective&(1<<(c%32)) == 0 })
-}
-
-// lockFile opens path, a file or directory that exists, and locks it.
+// lockFile opens path, an existing file or directory, and locks it.
 func lockFile(path string, how int) (*os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {

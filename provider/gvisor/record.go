@@ -13,29 +13,30 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// record is the file by which other programs find a sandbox. It lies in the
-// directory of the engine that holds the sandbox, readable by its user alone.
-// The engine keeps it locked for as long as the sandbox exists.
+// record is the file by which other programs find a sandbox. It is in the directory of the engine
+// that has the sandbox, and only its user can read it. The engine keeps it locked as long as the
+// sandbox exists.
 type record struct {
 	ID        sandpit.ID   `json:"id"`
 	Spec      sandpit.Spec `json:"spec"` // without environment
 	CreatedAt time.Time    `json:"created_at"`
-	// Token is the guest's key. Whoever can read it may use the sandbox.
+	// Token is the guest's key. It gives access to the sandbox.
 	Token string `json:"token"`
-	// Claims is how often the sandbox was claimed. An Instance of before the last claim may
-	// not use it.
+	// Claims is how often the sandbox was claimed. Instances from before the last claim have no
+	// access.
 	Claims int `json:"claims,omitempty"`
-	// Image is what the image says of its programs.
+	// Image is the image's configuration of programs.
 	Image image.Config `json:"image"`
 	// Shown are directories of the machine that belong to the image.
 	Shown []sandpit.Mount `json:"shown,omitempty"`
-	// Limits are those it was made with, defaults included: it has the same when it
+	// Limits include the defaults at creation, so that the sandbox has the same limits when it
 	// is started again.
 	Limits limitsRequest `json:"limits"`
-	// Group is whose name the control group inside has, if the kernel began as another
-	// sandbox's: a copy keeps it. "" is the sandbox's own.
+	// Group is the name of the control group inside, if the kernel was copied from another
+	// sandbox. Empty: the sandbox's own ID.
 	Group sandpit.ID `json:"group,omitempty"`
 }
 
@@ -45,11 +46,11 @@ func recordPath(engine string, id sandpit.ID) string {
 	return filepath.Join(engine, boxesName, string(id)+recordSuffix)
 }
 
-// writeRecord creates and locks the record of a new sandbox. The file is the
-// caller's to close, once the engine holds the lock too.
+// writeRecord creates and locks the record of a new sandbox. The caller closes the file when the
+// engine has the lock as well.
 func writeRecord(engine string, r record) (*os.File, error) {
 	r.Spec = r.Spec.Clone()
-	r.Spec.Env = nil // may hold secrets, and nobody needs it again
+	r.Spec.Env = nil // may have secrets, and is not needed again
 	data, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("write the record: %w", err)
@@ -68,14 +69,14 @@ func writeRecord(engine string, r record) (*os.File, error) {
 	}
 	if err != nil {
 		_ = f.Close()
-		_ = os.Remove(path) // nothing else knows of it yet
+		_ = os.Remove(path) // not in use yet
 		return nil, fmt.Errorf("write the record: %w", err)
 	}
 	return f, nil
 }
 
-// rewriteRecord changes the record of a sandbox that is there. The file stays the
-// same one, for it is locked.
+// rewriteRecord changes the record of an existing sandbox. The file stays the same one, because it
+// is locked.
 func rewriteRecord(engine string, r record) error {
 	r.Spec = r.Spec.Clone()
 	r.Spec.Env = nil
@@ -92,8 +93,8 @@ func rewriteRecord(engine string, r record) error {
 	if err != nil {
 		return fmt.Errorf("change the record: %w", err)
 	}
-	// In one piece, with white space over what was longer before, so that it can be
-	// read at any moment.
+	// In one write, with spaces over the rest of a longer record, so that it can be read at any
+	// moment.
 	for int64(len(data)) < info.Size() {
 		data = append(data, ' ')
 	}
@@ -103,7 +104,7 @@ func rewriteRecord(engine string, r record) error {
 	return nil
 }
 
-// readRecord returns NotFound when there is no such record.
+// readRecord reads a record. NotFound: it does not exist, or is being written.
 func readRecord(engine string, id sandpit.ID) (record, error) {
 	var r record
 	data, err := os.ReadFile(recordPath(engine, id))
@@ -111,12 +112,12 @@ func readRecord(engine string, id sandpit.ID) (record, error) {
 		return r, sandpit.Errorf(sandpit.CodeOf(err), "sandbox %s: %w", id, err)
 	}
 	if err := json.Unmarshal(data, &r); err != nil {
-		return r, sandpit.Errorf(sandpit.NotFound, "sandbox %s is just being made", id)
+		return r, sandpit.Errorf(sandpit.NotFound, "sandbox %s is being created", id)
 	}
 	return r, nil
 }
 
-// listRecords returns the records in the directories of all living engines.
+// listRecords returns the records in the directories of all engines by the engine's name.
 func listRecords(engines string) (map[string][]record, error) {
 	dirs, err := os.ReadDir(engines)
 	if err != nil {
@@ -126,7 +127,7 @@ func listRecords(engines string) (map[string][]record, error) {
 	for _, d := range dirs {
 		entries, err := os.ReadDir(filepath.Join(engines, d.Name(), boxesName))
 		if errors.Is(err, os.ErrNotExist) {
-			continue // just being made or removed
+			continue // being created or removed
 		}
 		if err != nil {
 			return nil, fmt.Errorf("list the sandboxes: %w", err)
@@ -138,7 +139,7 @@ func listRecords(engines string) (map[string][]record, error) {
 			}
 			r, err := readRecord(filepath.Join(engines, d.Name()), sandpit.ID(id))
 			if err != nil {
-				continue // just being made or removed
+				continue // being created or removed
 			}
 			found[d.Name()] = append(found[d.Name()], r)
 		}
@@ -146,11 +147,10 @@ func listRecords(engines string) (map[string][]record, error) {
 	return found, nil
 }
 
-// sweep removes the directories and control groups of engines that no longer
-// live. Nothing else is left of those: their processes, mounts and namespaces went
-// with them.
-func sweep(engines string) error {
-	lock, err := lockFile(engines, unix.LOCK_EX) // no engine is being made meanwhile
+// sweepEngines removes the directories and control groups of engines that have ended. Their
+// processes, mounts and namespaces have ended with them.
+func sweepEngines(engines string) error {
+	lock, err := lockFile(engines, unix.LOCK_EX) // no engine is being created meanwhile
 	if err != nil {
 		return fmt.Errorf("lock the runtime directory: %w", err)
 	}
@@ -164,14 +164,14 @@ func sweep(engines string) error {
 		dir := filepath.Join(engines, d.Name())
 		held, err := lockFile(filepath.Join(dir, lockName), unix.LOCK_EX|unix.LOCK_NB)
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			continue // it lives
+			continue // it is running
 		}
 		if held != nil {
 			defer held.Close()
 		}
-		if err := removeRecorded(dir); err != nil {
+		if err := cgroup.RemoveRecorded(filepath.Join(dir, cgroupsName)); err != nil {
 			errs = append(errs, err)
-			continue // the next sweep finds the rest by what the directory knows
+			continue // the next sweep needs the directory to find the rest
 		}
 		errs = append(errs, os.RemoveAll(dir))
 	}

@@ -5,8 +5,7 @@ import (
 	"path/filepath"
 )
 
-// The names under which this binary starts itself. A process finds its role in
-// its own argv[0].
+// The names with which this binary starts itself. A process finds its role in its argv[0].
 const (
 	reaperRole = "sandpit-reaper"
 	engineRole = "sandpit-engine"
@@ -14,12 +13,12 @@ const (
 	gatewayRole = "sandpit-gateway"
 	dialerRole  = "sandpit-dialer"
 
-	kernelRole = "runsc-sandbox" // gVisor's own names
+	kernelRole = "runsc-sandbox" // gVisor's names
 	goferRole  = "runsc-gofer"
 )
 
-// Role returns what the process with the given arguments has to do instead of
-// being the program that a person called. It must be asked first in main.
+// Role returns the main function of a process with one of sandpit's internal roles. ok is false
+// for a program that a user started. main must call it first.
 func Role(args []string) (run func() int, ok bool) {
 	switch filepath.Base(args[0]) {
 	case reaperRole:
@@ -38,16 +37,16 @@ func Role(args []string) (run func() int, ok bool) {
 	return nil, false
 }
 
-// NeedsMainThread reports whether main must stay on the process's first
-// thread. The reaper starts a child that dies with the thread that made it;
-// gVisor takes the first thread's namespaces for the process's.
+// NeedsMainThread reports whether main must stay on the process's first thread. The reaper starts
+// a child that is killed with the thread that started it; gVisor uses the namespaces of the first
+// thread as those of the process.
 func NeedsMainThread(args []string) bool {
 	base := filepath.Base(args[0])
 	return base == reaperRole || base == engineRole
 }
 
-// isKernelChild knows the three forms in which gVisor starts this binary
-// again. The umount helper alone does not have a name of its own.
+// isKernelChild recognizes the three forms in which gVisor starts this binary again. Only the
+// umount helper has no name of its own.
 func isKernelChild(args []string) bool {
 	switch filepath.Base(args[0]) {
 	case kernelRole, goferRole:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/ocilayer"
 )
 
 var (
@@ -19,73 +20,78 @@ var (
 	_ sandpit.SnapshotKeeper = (*Provider)(nil)
 )
 
-// Snapshot implements sandpit.Snapshotter. Programs stand still for a moment, and
-// connections into the sandbox are closed; whoever follows a command is told the rest of
-// its output by a new one. Of a sandbox with secrets only files are saved, since its
-// programs have these in memory.
+// Snapshot implements sandpit.Snapshotter. Programs are frozen for a moment, and connections
+// into the sandbox are closed; a client that follows a command gets the rest of its output
+// over a new connection. Of a sandbox with secrets only the files are saved, because its
+// programs have the secrets in memory.
 func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
-	snap, err := i.snapshot(ctx, id)
-	i.closeIdle()
+	snap, err := i.lifecycle.snapshot(ctx, id)
+	i.connections.closeIdle()
 	if err != nil {
 		return sandpit.Snapshot{}, fmt.Errorf("snapshot sandbox %s: %w", i.id, err)
 	}
 	return snap, nil
 }
 
-func (i *Instance) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
+func (l *lifecycle) snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	var none sandpit.Snapshot
-	p := i.provider
+	snapshots := l.states.snapshots
 	if err := id.Validate(); err != nil {
 		return none, err
 	}
-	held, err := i.lockSaving(ctx, p.snapshots)
+	lock, err := l.states.lockFor(ctx, l.id, snapshots)
 	if err != nil {
 		return none, err
 	}
-	defer held.Close()
-	if p.snapshots.has(string(id)) {
+	defer lock.Close()
+	if snapshots.Has(string(id)) {
 		return none, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", id)
 	}
-	dir, err := p.locate(ctx, i.id)
+	dir, err := l.provider.locateSandbox(ctx, l.id)
 	if err != nil {
 		return none, err
 	}
-	rec, err := readRecord(dir, i.id)
+	engine := engineClient{dir, l.id}
+	rec, err := engine.record()
 	if err != nil {
 		return none, err
 	}
-	names := snapshotFiles()
-	half, err := p.snapshots.begin(string(id), names)
+	names := snapshotFileNames()
+	draft, err := snapshots.Begin(string(id), names...)
 	if err != nil {
 		return none, err
 	}
-	defer half.discard()
-	defer i.gate.close(ctx)()
-	req := request{Op: opState, ID: i.id, Save: &saveRequest{Layer: true, Bare: len(rec.Spec.Secrets) > 0}}
-	if _, _, err := call(ctx, dir, req, half.in(names)...); err != nil {
-		return none, p.snapshots.explain(err)
+	defer draft.Discard()
+	defer l.gate.close(ctx)()
+	req := request{Op: opState, Save: &saveRequest{Layer: true, Bare: len(rec.Spec.Secrets) > 0}}
+	if _, err := engine.run(ctx, req, draft.Files(names)...); err != nil {
+		return none, snapshots.ExplainFull(err)
 	}
-	m, err := i.deposit(ctx, dir, half, false)
+	if rec, err = engine.record(); err != nil {
+		return none, err
+	}
+	hasSecrets := len(rec.Spec.Secrets) > 0
+	rec.Spec.Env, rec.Spec.Secrets, rec.Token = nil, nil, ""
+	state, err := l.commitState(ctx, engine, draft, draft.Commit, kernelState{Record: rec, Bare: hasSecrets})
 	if err != nil {
 		return none, err
 	}
-	return p.describe(id, m), nil
+	return l.provider.describeSnapshot(id, state), nil
 }
 
-// describe is what is told of a snapshot.
-func (p *Provider) describe(id sandpit.SnapshotID, m manifest) sandpit.Snapshot {
+func (p *Provider) describeSnapshot(id sandpit.SnapshotID, state kernelState) sandpit.Snapshot {
 	snap := sandpit.Snapshot{
-		ID: id, Sandbox: m.Record.ID, Spec: m.Record.Spec, Memory: true, Size: m.size(), CreatedAt: m.SavedAt,
+		ID: id, Sandbox: state.Record.ID, Spec: state.Record.Spec, Size: state.bytes(), CreatedAt: state.SavedAt,
 	}
-	lost, err := p.memoryLost(m)
-	snap.Memory = lost == nil
+	unloadable, err := p.whyUnloadable(state)
+	snap.Memory = unloadable == nil
 	if err != nil {
 		snap.Unloadable = err.Error()
 	}
 	return snap
 }
 
-// engineVersion is what a saved kernel is bound to.
+// engineVersion returns the version of gVisor, which can load the kernels that it has saved.
 func (p *Provider) engineVersion() (string, error) {
 	const module = "gvisor.dev/gvisor"
 	info, err := buildinfo.ReadFile(p.binary.path)
@@ -100,111 +106,120 @@ func (p *Provider) engineVersion() (string, error) {
 	return "", sandpit.Errorf(sandpit.Internal, "find the engine's version: %s has no %s", p.binary.path, module)
 }
 
-// loadable is Unsupported for a kernel that this engine cannot load.
-func (p *Provider) loadable(m manifest) error {
-	if m.Bare {
-		return sandpit.Errorf(sandpit.Unsupported, "it has files only, and no programs")
+// checkLoadable returns Unsupported for a kernel that this engine cannot load.
+func (p *Provider) checkLoadable(state kernelState) error {
+	if state.Bare {
+		return sandpit.Errorf(sandpit.Unsupported, "it has files only, and no memory")
 	}
-	if m.Format != savedFormat {
-		return sandpit.Errorf(sandpit.Unsupported, "it was saved in format %d, this sandpit has %d", m.Format, savedFormat)
+	if state.Format != kernelFormat {
+		return sandpit.Errorf(sandpit.Unsupported, "it was saved in format %d, this sandpit has %d", state.Format, kernelFormat)
 	}
-	own, err := p.engineVersion()
+	version, err := p.engineVersion()
 	if err != nil {
 		return err
 	}
-	if m.Engine != own {
-		return sandpit.Errorf(sandpit.Unsupported, "it was saved by version %.80q of gVisor, this is %s", m.Engine, own)
+	if state.Engine != version {
+		return sandpit.Errorf(sandpit.Unsupported, "it was saved by version %.80q of gVisor, this is %s", state.Engine, version)
 	}
 	return nil
 }
 
-// images are the files as a sandbox starts from them. renew: as a copy.
-func (f savedFiles) images(renew bool) images {
-	img := images{rootFile: f.root, guestFile: f.guest, state: f.state, renew: renew}
-	if !renew {
-		img.decisions = f.manifest.Decisions
+// whyUnloadable returns why this engine cannot load the memory of a saved kernel whose files
+// exist without it. Nil: it can. err is any other defect.
+func (p *Provider) whyUnloadable(state kernelState) (reason, err error) {
+	reason = p.checkLoadable(state)
+	switch {
+	case reason == nil:
+		return nil, nil
+	case sandpit.CodeOf(reason) == sandpit.Unsupported && state.hasLayer():
+		return reason, nil
+	default:
+		return nil, reason
 	}
-	img.root.Config, img.root.Mounts = f.manifest.Record.Image, f.manifest.Record.Shown
-	for name, size := range f.manifest.Sizes {
-		if slices.Contains(stateFiles(), name) {
-			img.loading += time.Duration(size/slowestLoad) * time.Second
-		}
-	}
-	// What describes the kernel is in its memory afterwards, as what describes a layer is.
-	img.kernel = f.manifest.Record.Limits.Kernel + keptOfTree*f.manifest.Sizes[stateFiles()[0]]
-	return img
 }
 
-// createCopy makes a sandbox of a snapshot.
+// bootSource returns the files as a sandbox starts from them, the same one or a copy.
+func (f kernelFiles) bootSource(isCopy bool) bootSource {
+	src := bootSource{rootFile: f.root, guestFile: f.guest, kernel: f.kernel, isCopy: isCopy}
+	if !isCopy {
+		src.decisions = f.state.Decisions
+	}
+	src.root.Config, src.root.Mounts = f.state.Record.Image, f.state.Record.Shown
+	for _, name := range kernelFileNames() {
+		src.loadTime += loadTime(f.state.Sizes[name])
+	}
+	// What describes the kernel stays in its memory, like what describes a layer.
+	src.kernelMemory = f.state.Record.Limits.Kernel + memoryPerTreeByte*f.state.Sizes[kernelFileNames()[0]]
+	return src
+}
+
+// loadTime returns how long reading so many bytes may take.
+func loadTime(bytes int64) time.Duration { return time.Duration(bytes/minLoadRate) * time.Second }
+
+// createCopy creates a sandbox from a snapshot.
 func (p *Provider) createCopy(ctx context.Context, id sandpit.ID, from sandpit.SnapshotID, spec sandpit.Spec) (*Instance, error) {
-	files, err := p.snapshots.open(string(from))
+	snapshots := p.states.snapshots
+	files, err := openKernelState(snapshots, string(from))
 	if err != nil {
 		return nil, err
 	}
 	defer files.close()
-	lost, err := p.memoryLost(files.manifest)
+	unloadable, err := p.whyUnloadable(files.state)
 	if err != nil {
 		return nil, err
 	}
-	rec := files.manifest.Record
+	rec := files.state.Record
 	if rec.Spec, err = mergeSpec(spec, rec); err != nil {
 		return nil, fmt.Errorf("snapshot %s: %w", from, err)
 	}
 	if err := validateSpec(rec.Spec); err != nil {
 		return nil, err
 	}
-	eng, err := p.startEngine(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.expectNew(id); err != nil {
+	if err := p.checkUnused(id); err != nil {
 		return nil, err
 	}
 	rec.Group = cmp.Or(rec.Group, rec.ID)
 	rec.ID, rec.CreatedAt, rec.Token = id, time.Now(), rand.Text()
-	inst := newInstance(p, eng.dir, rec)
-	if lost != nil {
-		kept, err := p.snapshots.filesOf(string(from), files.manifest)
+	if unloadable != nil {
+		layer, err := openLayerOf(snapshots, string(from), files.state)
 		if err != nil {
 			return nil, err
 		}
-		kept.record, kept.renew = rec, true
-		return inst.startFrom(ctx, kept)
+		layer.record, layer.isCopy = rec, true
+		return newInstance(p, "", rec).lifecycle.startFrom(ctx, layer)
 	}
-	if err := p.place(ctx, inst, rec, files.images(true)); err != nil {
-		return nil, err
-	}
-	return inst, nil
+	return p.createInEngine(ctx, rec, files.bootSource(true))
 }
 
-// expectNew is AlreadyExists for the id of a sandbox that there is.
-func (p *Provider) expectNew(id sandpit.ID) error {
-	other, err := p.find(id)
-	if err == nil && (other != "" || p.away(id) != nil || p.archived.has(id)) {
+// checkUnused returns AlreadyExists for the ID of an existing sandbox.
+func (p *Provider) checkUnused(id sandpit.ID) error {
+	engine, err := p.findEngine(id)
+	if err == nil && (engine != "" || p.states.notRunning(id) != nil || p.states.archived.has(id)) {
 		err = sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
 	}
 	return err
 }
 
-// mergeSpec is what a sandbox has that is made by spec as a copy of another one. Invalid:
-// something differs that cannot.
-func mergeSpec(spec sandpit.Spec, of record) (sandpit.Spec, error) {
-	was := of.Spec
+// mergeSpec returns the spec of a copy of another sandbox that is created with spec.
+//
+// Invalid: spec differs in what cannot be changed.
+func mergeSpec(spec sandpit.Spec, original record) (sandpit.Spec, error) {
+	old := original.Spec
 	merged := spec.Clone()
-	merged.Image = was.Image
-	merged.Hostname = cmp.Or(spec.Hostname, was.Hostname)
-	if len(spec.Mounts) > 0 && !slices.Equal(spec.Mounts, was.Mounts) {
+	merged.Image = old.Image
+	merged.Hostname = cmp.Or(spec.Hostname, old.Hostname)
+	if len(spec.Mounts) > 0 && !slices.Equal(spec.Mounts, old.Mounts) {
 		return merged, sandpit.Errorf(sandpit.Invalid, "its mounts cannot be changed")
 	}
-	merged.Mounts = slices.Clone(was.Mounts)
-	if asked := spec.Resources; orDefaults(asked, of.Limits.Resources) != of.Limits.Resources {
+	merged.Mounts = slices.Clone(old.Mounts)
+	if orDefaults(spec.Resources, original.Limits.Resources) != original.Limits.Resources {
 		return merged, sandpit.Errorf(sandpit.Invalid, "its limits cannot be changed")
 	}
-	merged.Resources = was.Resources
+	merged.Resources = old.Resources
 	switch {
 	case spec.Network.Equal(sandpit.NetworkPolicy{}):
-		merged.Network = was.Network.Clone()
-	case spec.Network.Online != was.Network.Online:
+		merged.Network = old.Network.Clone()
+	case spec.Network.Online != old.Network.Online:
 		return merged, sandpit.Errorf(sandpit.Invalid, "whether it is online cannot be changed")
 	}
 	return merged, nil
@@ -212,13 +227,13 @@ func mergeSpec(spec sandpit.Spec, of record) (sandpit.Spec, error) {
 
 // ListSnapshots implements sandpit.SnapshotKeeper.
 func (p *Provider) ListSnapshots(context.Context) ([]sandpit.Snapshot, error) {
-	all, err := p.snapshots.list()
+	all, err := p.states.snapshots.List()
 	if err != nil {
 		return nil, err
 	}
 	list := make([]sandpit.Snapshot, 0, len(all))
-	for id, m := range all {
-		list = append(list, p.describe(sandpit.SnapshotID(id), m))
+	for id, state := range all {
+		list = append(list, p.describeSnapshot(sandpit.SnapshotID(id), state))
 	}
 	slices.SortFunc(list, func(a, b sandpit.Snapshot) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
@@ -228,25 +243,26 @@ func (p *Provider) ListSnapshots(context.Context) ([]sandpit.Snapshot, error) {
 
 // RemoveSnapshot implements sandpit.SnapshotKeeper.
 func (p *Provider) RemoveSnapshot(_ context.Context, id sandpit.SnapshotID) error {
-	return p.snapshots.remove(string(id))
+	return p.states.snapshots.Remove(string(id))
 }
 
 // ReadSnapshotLayer implements sandpit.SnapshotKeeper.
 func (p *Provider) ReadSnapshotLayer(_ context.Context, id sandpit.SnapshotID) (io.ReadCloser, error) {
-	m, err := p.snapshots.read(string(id))
+	snapshots := p.states.snapshots
+	state, err := snapshots.Read(string(id))
 	if err != nil {
 		return nil, err
 	}
 	var files []*os.File
-	for _, name := range layerFiles() {
-		f, err := p.snapshots.openFile(string(id), layerPrefix+name, m)
+	for _, name := range layerFileNames() {
+		f, err := snapshots.OpenFile(string(id), layerPrefix+name, state.Sizes[layerPrefix+name])
 		if err != nil {
 			closeAll(files)
 			return nil, err
 		}
 		files = append(files, f)
 	}
-	r, err := streamLayer(files)
+	r, err := ocilayer.Stream(files, guestDir)
 	if err != nil {
 		closeAll(files)
 		return nil, fmt.Errorf("read the layer of snapshot %s: %w", id, err)

@@ -12,19 +12,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
-// guestProgram is where the guest is inside. The main program, when it plays the
-// guest, knows by the name what it is.
+// guestProgram is the path of the guest inside. The main program plays the guest when it has this
+// name.
 const (
 	guestDir     = sandpit.GuestDir
 	guestProgram = guestDir + "/" + guest.Name
 )
 
-// openFiles is how many files a process may have open: as many as in a
-// container, and no more than the file server of a sandbox can hold.
+// openFiles is how many files a process may have open: as many as in a container, and no more than
+// the file server of a sandbox can have.
 const openFiles = 65536
 
-// newSpec describes a sandbox to gVisor. The bundle, the images' paths and the
-// sources of mounts are as the engine sees them.
+// newSpec describes a sandbox to gVisor. The bundle, the paths of images and the sources of mounts
+// are as the engine sees them.
 func newSpec(bundle string, req createRequest, rootImage, guestImage string) *specs.Spec {
 	spec := &specs.Spec{
 		Version:  specs.Version,
@@ -91,28 +91,27 @@ func newSpec(bundle string, req createRequest, rootImage, guestImage string) *sp
 	return spec
 }
 
-// rootAnnotations make an EROFS image the root directory, with a writable layer
-// above it. A layer on disk works only when gVisor starts a gofer, which it
-// does for any bind mount.
+// rootAnnotations make an EROFS image the root directory, with a writable layer above it. A layer
+// on disk works only with a gofer, which gVisor starts for any bind mount.
 func rootAnnotations(image string, l layer) map[string]string {
 	const prefix = "dev.gvisor.spec.rootfs."
 	return map[string]string{
 		prefix + "source":  image,
 		prefix + "type":    "erofs",
-		prefix + "overlay": l.medium(),
+		prefix + "overlay": l.toOverlayMedium(),
 		prefix + "options": "size=" + strconv.FormatInt(l.Size, 10),
 	}
 }
 
-// sharedAnnotations tell gVisor that others change the files of a mount too: it
-// then asks its gofer at each use of a path whether what it knows is still true.
+// sharedAnnotations declare that others change the files of a mount: gVisor then revalidates what
+// it has cached at each use of a path.
 func sharedAnnotations(number int, source string) map[string]string {
 	prefix := fmt.Sprintf("dev.gvisor.spec.mount.m%d.", number)
 	return map[string]string{prefix + "source": source, prefix + "type": "bind", prefix + "share": "shared"}
 }
 
-// guestCapabilities are what root has inside: all that the sandbox's own kernel
-// knows. They mean nothing outside of it.
+// guestCapabilities returns the capabilities of root inside: all that the sandbox's own kernel
+// has. They have no meaning outside.
 func guestCapabilities() []string {
 	return []string{
 		"CAP_AUDIT_WRITE", "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID",

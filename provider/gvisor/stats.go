@@ -14,51 +14,52 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
+	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
-// stats measures the sandbox from outside. The machine's control groups count
-// what there are groups for; the sandbox's own kernel is asked for the rest.
-func (b *box) stats() (sandpit.Stats, error) {
-	kernel, l, guard := b.measured()
-	if err := b.endedError(); err != nil {
+// measure measures the sandbox from outside: by the machine's control groups where they exist,
+// otherwise by the sandbox's own kernel.
+func (sb *engineSandbox) measure() (sandpit.Stats, error) {
+	kernel, l, guard := sb.measuredParts()
+	if err := sb.endedError(); err != nil {
 		return sandpit.Stats{}, err
 	}
 	if kernel == nil || l == nil {
-		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", b.id)
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", sb.id)
 	}
 	s := sandpit.Stats{At: time.Now(), Limits: l.enforced}
-	err := errors.Join(b.measureCPU(kernel, l, &s), b.measureMemory(kernel, l, &s), b.measurePIDs(kernel, &s))
-	s.OOMKills += guard.killed()
-	if ended := b.endedError(); ended != nil {
+	err := errors.Join(sb.measureCPU(kernel, l, &s), sb.measureMemory(kernel, l, &s), sb.measurePIDs(kernel, &s))
+	s.OOMKills += guard.countKills()
+	if ended := sb.endedError(); ended != nil {
 		return s, ended
 	}
 	if err == nil {
 		return s, nil
 	}
-	b.mu.Lock() // whoever destroys it has it
-	defer b.mu.Unlock()
-	return s, b.kernelErrorLocked("measure", err)
+	sb.mu.Lock() // held while it is destroyed
+	defer sb.mu.Unlock()
+	return s, sb.kernelErrorLocked("measure", err)
 }
 
-// measured returns what is asked for figures. The sandbox may be destroyed meanwhile: so the
-// kernel is not taken from its container later, which forgets it then.
-func (b *box) measured() (*sandbox.Sandbox, *limits, *memoryGuard) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.container == nil {
+// measuredParts returns what measure reads. The sandbox may be destroyed meanwhile: its container
+// loses the kernel then, so the kernel is taken from it here.
+func (sb *engineSandbox) measuredParts() (*sandbox.Sandbox, *limits, *memoryGuard) {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.container == nil {
 		return nil, nil, nil
 	}
-	return b.container.Sandbox, b.limits, b.guard
+	return sb.container.Sandbox, sb.limits, sb.guard
 }
 
-func (b *box) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
-	if dir := l.groups[cpuTimeCounter]; dir != "" && !l.unified(cpuTimeCounter) {
-		ns, err := readGroup(filepath.Join(dir, "cpuacct.usage"))
+func (sb *engineSandbox) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
+	if dir := l.groups[cgroup.CPUTime]; dir != "" && !l.groups.IsV2(cgroup.CPUTime) {
+		ns, err := cgroup.ReadNumber(filepath.Join(dir, "cpuacct.usage"))
 		s.CPU = time.Duration(ns)
 		return err
 	}
-	if dir := l.groups[cpuController]; dir != "" && l.unified(cpuController) {
-		us, err := readKey(filepath.Join(dir, "cpu.stat"), "usage_usec")
+	if dir := l.groups[cgroup.CPU]; dir != "" && l.groups.IsV2(cgroup.CPU) {
+		us, err := cgroup.ReadKey(filepath.Join(dir, "cpu.stat"), "usage_usec")
 		s.CPU = time.Duration(us) * time.Microsecond
 		return err
 	}
@@ -67,39 +68,39 @@ func (b *box) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) e
 	return err
 }
 
-func (b *box) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
-	dir := l.groups[memoryController]
+func (sb *engineSandbox) measureMemory(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {
+	dir := l.groups[cgroup.Memory]
 	if dir == "" {
-		event, err := kernel.Event(string(b.id))
+		event, err := kernel.Event(string(sb.id))
 		if err == nil {
 			s.Memory = int64(event.Event.Data.Memory.Usage.Usage) //nolint:gosec // no machine has that much
 		}
 		return err
 	}
 	current, idle, peak := "memory.usage_in_bytes", "total_inactive_file", "memory.max_usage_in_bytes"
-	if l.unified(memoryController) {
+	if l.groups.IsV2(cgroup.Memory) {
 		current, idle, peak = "memory.current", "inactive_file", "memory.peak"
 	}
-	used, err := readGroup(filepath.Join(dir, current))
+	used, err := cgroup.ReadNumber(filepath.Join(dir, current))
 	if err != nil {
 		return err
 	}
-	// Files that were read once and can be dropped at any time are not in use.
-	reclaimable, err := readKey(filepath.Join(dir, "memory.stat"), idle)
+	// Cached files that can be reclaimed at any time are not in use.
+	reclaimable, err := cgroup.ReadKey(filepath.Join(dir, "memory.stat"), idle)
 	if err != nil {
 		return err
 	}
 	s.Memory = max(0, used-reclaimable)
-	if s.MemoryPeak, err = readGroup(filepath.Join(dir, peak)); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if s.MemoryPeak, err = cgroup.ReadNumber(filepath.Join(dir, peak)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err // memory.peak came with Linux 5.19
 	}
-	s.OOMKills, err = l.outOfMemory()
+	s.OOMKills, err = l.countKills()
 	return err
 }
 
-func (b *box) measurePIDs(kernel *sandbox.Sandbox, s *sandpit.Stats) error {
+func (sb *engineSandbox) measurePIDs(kernel *sandbox.Sandbox, s *sandpit.Stats) error {
 	text, err := kernel.CgroupsReadControlFile(control.CgroupControlFile{
-		Controller: string(pidsController), Path: "/" + string(b.group) + "/" + guest.ProgramsGroup, Name: "pids.current",
+		Controller: string(cgroup.PIDs), Path: "/" + string(sb.group) + "/" + guest.ProgramsGroup, Name: "pids.current",
 	})
 	if err != nil {
 		return err
@@ -108,8 +109,8 @@ func (b *box) measurePIDs(kernel *sandbox.Sandbox, s *sandpit.Stats) error {
 	return err
 }
 
-// processTime returns what a process and those below it have used of CPUs, those
-// that ended included.
+// processTime returns the CPU time of a process and its descendants, including those that have
+// ended.
 func processTime(pid int) (time.Duration, error) {
 	proc := filepath.Join("/proc", strconv.Itoa(pid))
 	data, err := os.ReadFile(filepath.Join(proc, "stat"))
@@ -119,7 +120,7 @@ func processTime(pid int) (time.Duration, error) {
 	// The second field is a name in parentheses and may hold anything.
 	_, rest, _ := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " ")
 	fields := strings.Fields(rest)
-	const firstTime, lastTime, ticks = 11, 14, 100 // utime, stime, cutime, cstime; Linux has always told in hundredths
+	const firstTime, lastTime, ticks = 11, 14, 100 // utime, stime, cutime, cstime; in hundredths of a second on every machine
 	if len(fields) <= lastTime {
 		return 0, fmt.Errorf("read %s: too short", proc)
 	}
@@ -138,14 +139,14 @@ func processTime(pid int) (time.Duration, error) {
 	for _, list := range lists {
 		text, err := os.ReadFile(list)
 		if err != nil {
-			continue // a thread that has just ended
+			continue // the thread has just ended
 		}
 		for f := range strings.FieldsSeq(string(text)) {
 			child, err := strconv.Atoi(f)
 			if err != nil {
 				return sum, err
 			}
-			if t, err := processTime(child); err == nil { // else it has just ended
+			if t, err := processTime(child); err == nil { // otherwise it has just ended
 				sum += t
 			}
 		}

@@ -2,7 +2,7 @@ package gvisor
 
 import "github.com/sandpit-dev/sandpit"
 
-// validateSpec refuses what can never work, before anything is made.
+// validateSpec returns an error for a spec that can never work.
 func validateSpec(s sandpit.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err

@@ -18,22 +18,22 @@ import (
 
 var _ sandpit.VolumeKeeper = (*Provider)(nil)
 
-// A volume is a directory of its own in Config.VolumeDir, which keeps other users of
-// the machine out: sandboxes may put programs there that run as their owner. Whoever
-// removes one locks VolumeDir alone; whoever makes a sandbox that has one shares the
-// lock until the sandbox's record says so.
+// A volume is a directory in Config.VolumeDir, which is closed to other users of the machine:
+// sandboxes may write programs there that run as their owner. Removing a volume needs the
+// exclusive lock of VolumeDir; creating a sandbox with volumes shares the lock until the
+// sandbox's record is written.
 
-// removedPrefix begins the names of volumes that are being removed. No volume has
-// such a name.
+// removedPrefix begins the names of volumes that are being removed. It is not valid in the name of
+// a volume.
 const removedPrefix = ".removed-"
 
 func (p *Provider) volumePath(name string) string { return filepath.Join(p.cfg.VolumeDir, name) }
 
-// lockVolumes returns a lock that is the caller's to close.
+// lockVolumes returns a lock that the caller closes.
 func (p *Provider) lockVolumes(how int) (*os.File, error) {
 	if p.cfg.VolumeDir == "" {
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "volumes are kept by a server"),
-			"make it there with: sandpit volume create NAME, and the sandbox with: sandpit create -v NAME:/path")
+			"create the volume with: sandpit volume create NAME, and the sandbox with: sandpit create -v NAME:/path")
 	}
 	lock, err := lockFile(p.cfg.VolumeDir, how)
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *Provider) CreateVolume(_ context.Context, name string) error {
 	defer lock.Close()
 	err = os.Mkdir(p.volumePath(name), 0o755) //nolint:gosec // the directory above is closed to others
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make volume %s: %w", name, err)
+		return fmt.Errorf("create volume %s: %w", name, err)
 	}
 	return nil
 }
@@ -64,7 +64,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	if err := p.takeVolume(name); err != nil {
+	if err := p.hideVolume(name); err != nil {
 		return err
 	}
 	dir, err := beneath.Open(p.cfg.VolumeDir)
@@ -78,18 +78,17 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	return nil
 }
 
-// takeVolume takes a volume out of everybody's sight.
-func (p *Provider) takeVolume(name string) error {
+// hideVolume renames a volume so that no sandbox finds it.
+func (p *Provider) hideVolume(name string) error {
 	lock, err := p.lockVolumes(unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	if err := p.unused(name); err != nil {
+	if err := p.checkVolumeUnused(name); err != nil {
 		return err
 	}
-	// A directory of that name was half removed by somebody else: what comes now goes
-	// into it.
+	// If an earlier removal left a directory with that name, the volume is moved into it.
 	hidden := p.volumePath(removedPrefix + name)
 	err = unix.Rename(p.volumePath(name), hidden)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
@@ -101,30 +100,30 @@ func (p *Provider) takeVolume(name string) error {
 	return nil
 }
 
-// unused returns a Conflict if a sandbox has the volume, running or stopped. One that
-// is stopped meanwhile is kept before its engine forgets it, hence the order.
-func (p *Provider) unused(name string) error {
+// checkVolumeUnused returns a Conflict if a running or stopped sandbox has the volume. A sandbox
+// that is being stopped is saved before its engine removes it, hence the order.
+func (p *Provider) checkVolumeUnused(name string) error {
 	found, err := listRecords(p.engines)
 	if err != nil {
 		return err
 	}
-	stopped, err := p.keep.list()
+	stopped, err := p.states.stoppedRecords()
 	if err != nil {
 		return err
 	}
 	for _, r := range slices.Concat(slices.Concat(slices.Collect(maps.Values(found))...), stopped) {
 		if slices.ContainsFunc(r.Spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
-			return sandpit.Errorf(sandpit.Conflict, "volume %s: sandbox %s has it", name, r.ID)
+			return sandpit.Errorf(sandpit.Conflict, "volume %s is used by sandbox %s", name, r.ID)
 		}
 	}
 	return nil
 }
 
-// holdVolumes keeps the volumes of a sandbox that is being made from being removed,
-// until the lock is closed, which is nil if there are none.
-func (p *Provider) holdVolumes(spec sandpit.Spec) (*os.File, error) {
+// lockVolumesOf prevents the removal of the volumes of a sandbox that is being created until the
+// lock is closed. Nil: it has no volumes.
+func (p *Provider) lockVolumesOf(spec sandpit.Spec) (*os.File, error) {
 	if !slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume != "" }) {
-		return nil, nil //nolint:nilnil // nothing is to be held
+		return nil, nil //nolint:nilnil // nothing to lock
 	}
 	lock, err := p.lockVolumes(unix.LOCK_SH)
 	if err != nil {
@@ -139,12 +138,12 @@ func (p *Provider) holdVolumes(spec sandpit.Spec) (*os.File, error) {
 			continue
 		}
 		_ = lock.Close()
-		return nil, sandpit.Errorf(sandpit.NotFound, "there is no volume %s", m.Volume)
+		return nil, sandpit.Errorf(sandpit.NotFound, "volume %s does not exist", m.Volume)
 	}
 	return lock, nil
 }
 
-// The bounds of counting: a volume is a stranger's work.
+// Bounds of counting: the content of a volume is untrusted.
 const (
 	maxVolumeFiles = 2_000_000
 	maxVolumeDepth = 1000
@@ -156,21 +155,21 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (int64, error) {
 		return 0, err
 	}
 	if p.cfg.VolumeDir == "" {
-		return 0, sandpit.Errorf(sandpit.NotFound, "there is no volume %s", name)
+		return 0, sandpit.Errorf(sandpit.NotFound, "volume %s does not exist", name)
 	}
 	fd, err := beneath.OpenDirAt(unix.AT_FDCWD, p.volumePath(name))
 	if err != nil {
 		return 0, sandpit.Errorf(sandpit.CodeOf(err), "count the bytes of volume %s: %w", name, err)
 	}
-	c := counter{seen: make(map[inode]bool)}
-	if err := c.count(ctx, fd, 0); err != nil {
+	c := byteCount{seen: make(map[inode]bool)}
+	if err := c.addDir(ctx, fd, 0); err != nil {
 		return 0, fmt.Errorf("count the bytes of volume %s: %w", name, err)
 	}
 	return c.bytes, nil
 }
 
-// counter adds up what files take on disk.
-type counter struct {
+// byteCount adds up how many bytes files have on disk.
+type byteCount struct {
 	bytes int64
 	files int
 	seen  map[inode]bool // of files with several names
@@ -178,8 +177,8 @@ type counter struct {
 
 type inode struct{ dev, number uint64 }
 
-// count adds what is in a directory, and closes it.
-func (c *counter) count(ctx context.Context, fd, depth int) error {
+// addDir adds what is in a directory, and closes it.
+func (c *byteCount) addDir(ctx context.Context, fd, depth int) error {
 	dir := os.NewFile(uintptr(fd), "volume")
 	defer dir.Close()
 	if depth > maxVolumeDepth {
@@ -189,7 +188,7 @@ func (c *counter) count(ctx context.Context, fd, depth int) error {
 	for {
 		names, err := dir.Readdirnames(batch)
 		for _, name := range names {
-			if err := c.add(ctx, fd, name, depth); err != nil && !errors.Is(err, unix.ENOENT) {
+			if err := c.addEntry(ctx, fd, name, depth); err != nil && !errors.Is(err, unix.ENOENT) {
 				return err
 			}
 		}
@@ -202,8 +201,8 @@ func (c *counter) count(ctx context.Context, fd, depth int) error {
 	}
 }
 
-// add adds one file, or a directory with what is in it.
-func (c *counter) add(ctx context.Context, dir int, name string, depth int) error {
+// addEntry adds one file, or a directory with everything below.
+func (c *byteCount) addEntry(ctx context.Context, dir int, name string, depth int) error {
 	if c.files++; c.files > maxVolumeFiles {
 		return sandpit.Errorf(sandpit.Unsupported, "there are more than %d files", maxVolumeFiles)
 	}
@@ -230,5 +229,5 @@ func (c *counter) add(ctx context.Context, dir int, name string, depth int) erro
 	if err != nil {
 		return err
 	}
-	return c.count(ctx, fd, depth+1)
+	return c.addDir(ctx, fd, depth+1)
 }

@@ -214,6 +214,7 @@ func TestServerScriptsInGVisor(t *testing.T) {
 	provider, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), KeepDir: filepath.Join(dir, "stopped"),
 		VolumeDir: filepath.Join(dir, "volumes"), SuspendDir: filepath.Join(dir, "suspended"), Images: images, Engine: engine,
+		Defaults: testengine.Limits(),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -65,6 +65,7 @@ func newBench(tb testing.TB) *bench {
 	must(tb, err)
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: filepath.Join(dir, "run"), ScratchDir: filepath.Join(dir, "scratch"), Images: images, Engine: testengine.Path(tb),
+		Defaults: testengine.Limits(),
 	})
 	must(tb, err)
 	b := &bench{dir: filepath.Join(dir, "context")}

@@ -56,7 +56,7 @@ func isolated(tb testing.TB) sandpit.Instance {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { _ = os.RemoveAll(runtime) })
-	provider, err := gvisor.New(gvisor.Config{RuntimeDir: runtime, ScratchDir: tb.TempDir(), Images: images, Engine: engine})
+	provider, err := gvisor.New(gvisor.Config{RuntimeDir: runtime, ScratchDir: tb.TempDir(), Images: images, Engine: engine, Defaults: testengine.Limits()})
 	if err != nil {
 		tb.Fatal(err)
 	}

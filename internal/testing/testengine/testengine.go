@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // Variable names an engine that is built already; without it tests build one
@@ -114,4 +116,9 @@ func Environ(dir string) []string {
 		"SANDPIT_CACHE_DIR=" + filepath.Join(dir, "cache"),
 		"SANDPIT_RUNTIME_DIR=" + filepath.Join(dir, "run"),
 	}
+}
+
+// Limits returns default limits for providers in tests.
+func Limits() sandpit.Resources {
+	return sandpit.Resources{Memory: 512 << 20, CPUs: 1, Disk: 10 << 30, PIDs: 1024}
 }

@@ -27,6 +27,7 @@ func New(tb testing.TB) *gvisor.Provider {
 	tb.Cleanup(func() { _ = os.RemoveAll(runtime) }) // what is left there is in the way of nobody
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: runtime, ScratchDir: tb.TempDir(), KeepDir: tb.TempDir(), SuspendDir: tb.TempDir(), Images: images, Engine: engine,
+		Defaults: testengine.Limits(),
 	})
 	if err != nil {
 		tb.Fatal(err)
