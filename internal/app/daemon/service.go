@@ -341,7 +341,7 @@ func (s *service) poolOptions() []manager.Pool {
 
 // checkStore asks the store something.
 func (s *service) checkStore(ctx context.Context) error {
-	_, err := s.store.Keys(ctx, "", 1)
+	_, err := s.store.ListKeys(ctx, "", 1)
 	return err
 }
 

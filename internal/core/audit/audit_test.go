@@ -71,7 +71,7 @@ func stored(t *testing.T, s *store.Store) (seqs []int64) {
 	if err := s.VerifyEvents(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.Events(t.Context(), store.EventFilter{Limit: 1000})
+	list, err := s.ListEvents(t.Context(), store.EventFilter{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}

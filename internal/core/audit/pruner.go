@@ -16,7 +16,7 @@ import (
 // Trail is where the events are.
 type Trail interface {
 	EventSpan(ctx context.Context) (store.EventSpan, error)
-	Events(ctx context.Context, f store.EventFilter) ([]store.Event, error)
+	ListEvents(ctx context.Context, f store.EventFilter) ([]store.Event, error)
 	DropEvents(ctx context.Context, through int64) error
 }
 
@@ -85,7 +85,7 @@ func (p *Pruner) findExcess(ctx context.Context) ([]store.Event, error) {
 	if err != nil || span.Start == span.End || p.o.MaxAge == 0 && (p.o.MaxBytes == 0 || span.Bytes <= p.o.MaxBytes) {
 		return nil, err
 	}
-	events, err := p.o.Trail.Events(ctx, store.EventFilter{After: span.Start, Limit: store.MaxEvents})
+	events, err := p.o.Trail.ListEvents(ctx, store.EventFilter{After: span.Start, Limit: store.MaxEvents})
 	if sandpit.CodeOf(err) == sandpit.Internal && len(events) > 0 {
 		// Damaged events must not keep the trail growing for ever; the log names them.
 		p.o.Log.ErrorContext(ctx, "audit: damaged events are not exported", slog.Any("error", err))

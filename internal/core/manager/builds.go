@@ -175,7 +175,7 @@ func (bs *Builds) List(ctx context.Context, owner, ref string, limit int) ([]san
 	if err != nil {
 		return nil, err
 	}
-	rows, err := bs.store.Builds(ctx, store.BuildFilter{Template: t.ID, Brief: true, Limit: limit})
+	rows, err := bs.store.ListBuilds(ctx, store.BuildFilter{Template: t.ID, Brief: true, Limit: limit})
 	list := make([]sandpit.TemplateBuild, len(rows))
 	for i, b := range rows {
 		list[i] = b.TemplateBuild
@@ -343,7 +343,7 @@ func (bs *Builds) prepareBuild(ctx context.Context, b *store.TemplateBuild, r *B
 // failUnfinished records that the builds that the last manager was running have failed.
 func (bs *Builds) failUnfinished(ctx context.Context) error {
 	for _, status := range []sandpit.BuildStatus{sandpit.BuildWaiting, sandpit.BuildBuilding} {
-		list, err := bs.store.Builds(ctx, store.BuildFilter{Status: status})
+		list, err := bs.store.ListBuilds(ctx, store.BuildFilter{Status: status})
 		if err != nil {
 			return err
 		}

@@ -149,7 +149,7 @@ func (bi *Builtins) lookUp(ctx context.Context, name, version string) (seen Buil
 		seen.Status, seen.Build = sandpit.BuildReady, id
 		return seen, true, nil
 	}
-	newest, err := bi.store.Builds(ctx, store.BuildFilter{Template: t.ID, Limit: 1})
+	newest, err := bi.store.ListBuilds(ctx, store.BuildFilter{Template: t.ID, Limit: 1})
 	if err != nil {
 		return seen, false, err
 	}

@@ -163,7 +163,7 @@ func (r *rig) events(tb testing.TB, id sandpit.ID) []string {
 	if err := r.Flush(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	list, err := r.store.Events(tb.Context(), store.EventFilter{Sandbox: id, Limit: 1000})
+	list, err := r.store.ListEvents(tb.Context(), store.EventFilter{Sandbox: id, Limit: 1000})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -327,7 +327,7 @@ func (ss *Snapshots) Get(ctx context.Context, owner, name string) (sandpit.Snaps
 // List returns snapshots that are ready, in the order of their IDs.
 func (ss *Snapshots) List(ctx context.Context, f store.SnapshotFilter) ([]sandpit.Snapshot, error) {
 	f.Lasting = true
-	rows, err := ss.store.Snapshots(ctx, f)
+	rows, err := ss.store.ListSnapshots(ctx, f)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,7 @@ const reasonSnapshotGone = "gone: the provider no longer has it"
 // that are left, and those without a row; and records which of the others cannot be used.
 func (ss *Snapshots) reconcileSnapshots(ctx context.Context) {
 	// A snapshot that is ready before the provider is called must be in its list.
-	rows, err := ss.store.Snapshots(ctx, store.SnapshotFilter{All: true})
+	rows, err := ss.store.ListSnapshots(ctx, store.SnapshotFilter{All: true})
 	if err != nil {
 		if ctx.Err() == nil {
 			ss.log.WarnContext(ctx, "manager: snapshots not listed", slog.Any("error", err))

@@ -82,7 +82,7 @@ func (ts *Templates) Get(ctx context.Context, owner, ref string) (sandpit.Templa
 
 // List returns templates in the order of their IDs.
 func (ts *Templates) List(ctx context.Context, f store.TemplateFilter) ([]sandpit.Template, error) {
-	list, err := ts.store.Templates(ctx, f)
+	list, err := ts.store.ListTemplates(ctx, f)
 	for i, t := range list {
 		list[i] = ts.templates.addCount(t)
 	}
@@ -159,7 +159,7 @@ func (ts *Templates) Delete(ctx context.Context, owner, ref string) error {
 		if err := ts.store.DeleteTemplate(ctx, t.ID); err != nil {
 			return err
 		}
-		builds, err := ts.store.Builds(ctx, store.BuildFilter{Template: t.ID, Brief: true})
+		builds, err := ts.store.ListBuilds(ctx, store.BuildFilter{Template: t.ID, Brief: true})
 		if err != nil {
 			return err
 		}

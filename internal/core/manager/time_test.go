@@ -298,7 +298,7 @@ func TestSuspicion(t *testing.T) {
 		if err := r.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		list, err := r.store.Events(t.Context(), store.EventFilter{Action: "suspicious"})
+		list, err := r.store.ListEvents(t.Context(), store.EventFilter{Action: "suspicious"})
 		if err != nil || len(list) != 2 || list[0].Actor != "mallory" || list[1].Actor != "mallory" {
 			t.Errorf("events: %+v, %v; want one for each window", list, err)
 		}
@@ -327,7 +327,7 @@ func TestFloodOfEvents(t *testing.T) {
 		}
 		count := func(actor string) (recorded int, omitted []string) {
 			t.Helper()
-			list, err := r.store.Events(t.Context(), store.EventFilter{Owner: actor, Limit: store.MaxEvents})
+			list, err := r.store.ListEvents(t.Context(), store.EventFilter{Owner: actor, Limit: store.MaxEvents})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -339,7 +339,7 @@ func TestFloodOfEvents(t *testing.T) {
 					}
 					recorded++
 				}
-				list, err = r.store.Events(t.Context(), store.EventFilter{Owner: actor, After: list[len(list)-1].Seq, Limit: store.MaxEvents})
+				list, err = r.store.ListEvents(t.Context(), store.EventFilter{Owner: actor, After: list[len(list)-1].Seq, Limit: store.MaxEvents})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -373,7 +373,7 @@ func TestOwnersSeeTheirEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		for owner, want := range map[string][]string{"bob": {"create", "look"}, "mallory": {"peek"}, "root": {"look"}} {
-			list, err := r.store.Events(t.Context(), store.EventFilter{Owner: owner})
+			list, err := r.store.ListEvents(t.Context(), store.EventFilter{Owner: owner})
 			var got []string
 			for _, e := range list {
 				got = append(got, e.Action)

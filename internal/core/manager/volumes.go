@@ -183,7 +183,7 @@ func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume,
 
 // List returns volumes in the order of their IDs, and the ID of each.
 func (vs *Volumes) List(ctx context.Context, f store.VolumeFilter) ([]sandpit.Volume, []sandpit.ID, error) {
-	rows, err := vs.store.Volumes(ctx, f)
+	rows, err := vs.store.ListVolumes(ctx, f)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -298,7 +298,7 @@ func (vs *Volumes) removeIfUnfinished(ctx context.Context, v store.Volume) error
 // removeUnfinished removes volumes whose creation or deletion was interrupted, by the end of the
 // server or an error of the provider.
 func (vs *Volumes) removeUnfinished(ctx context.Context) {
-	rows, err := vs.store.Volumes(ctx, store.VolumeFilter{All: true, Unfinished: true})
+	rows, err := vs.store.ListVolumes(ctx, store.VolumeFilter{All: true, Unfinished: true})
 	if err != nil {
 		if ctx.Err() == nil {
 			vs.log.WarnContext(ctx, "manager: volumes not listed", slog.Any("error", err))

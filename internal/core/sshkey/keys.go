@@ -142,7 +142,7 @@ func notKey(format string, args ...any) error {
 
 // List returns the keys of an owner.
 func (k *Keys) List(ctx context.Context, owner string) ([]store.SSHKey, error) {
-	return k.store.SSHKeys(ctx, owner)
+	return k.store.ListSSHKeys(ctx, owner)
 }
 
 // Delete removes a key of an owner, and ends the connections that it has opened. NotFound.

@@ -24,11 +24,11 @@ type state struct {
 
 func look(t *testing.T, s *store.Store) state {
 	t.Helper()
-	rows, err := s.Sandboxes(t.Context(), store.Filter{})
+	rows, err := s.ListSandboxes(t.Context(), store.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := s.Events(t.Context(), store.EventFilter{Limit: store.MaxEvents})
+	events, err := s.ListEvents(t.Context(), store.EventFilter{Limit: store.MaxEvents})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,13 +153,13 @@ func TestBackupWhileWriting(t *testing.T) {
 func checkMoment(t *testing.T, before state, restored *store.Store) {
 	t.Helper()
 	got := make(map[sandpit.ID]bool)
-	rows, err := restored.Sandboxes(t.Context(), store.Filter{})
+	rows, err := restored.ListSandboxes(t.Context(), store.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range rows {
 		got[r.ID] = true
-		list, err := restored.Events(t.Context(), store.EventFilter{Sandbox: r.ID, Action: "planned"})
+		list, err := restored.ListEvents(t.Context(), store.EventFilter{Sandbox: r.ID, Action: "planned"})
 		if err != nil || len(list) == 0 && !hasMessage(before, r.ID) {
 			t.Errorf("sandbox %s has no event, %v", r.ID, err)
 		}

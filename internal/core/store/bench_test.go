@@ -41,7 +41,7 @@ func BenchmarkOpen1000(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		list, err := s.Sandboxes(b.Context(), store.Filter{})
+		list, err := s.ListSandboxes(b.Context(), store.Filter{})
 		if err != nil || len(list) != 1000 {
 			b.Fatal(len(list), err)
 		}
@@ -65,7 +65,7 @@ func BenchmarkList1000(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := bc.store.Sandboxes(b.Context(), bc.filter); err != nil {
+				if _, err := bc.store.ListSandboxes(b.Context(), bc.filter); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -24,11 +24,11 @@ type BuildFilter struct {
 	Limit int
 }
 
-// Builds returns builds, the newest first. A row that cannot be read is an error. While it
+// ListBuilds returns builds, the newest first. A row that cannot be read is an error. While it
 // reads, recipes are taken from the account of memory of ctx.
 //
 // Exhausted: not enough memory.
-func (s *Store) Builds(ctx context.Context, f BuildFilter) ([]TemplateBuild, error) {
+func (s *Store) ListBuilds(ctx context.Context, f BuildFilter) ([]TemplateBuild, error) {
 	where, args := []string{"TRUE"}, []any{}
 	if f.Template != "" {
 		where, args = append(where, "template = ?"), append(args, string(f.Template))

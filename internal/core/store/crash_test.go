@@ -105,7 +105,7 @@ func checkKept(t *testing.T, dir string, kept map[string]int) {
 		t.Fatal(err)
 	}
 	found := make(map[string]int)
-	rows, err := s.Sandboxes(t.Context(), store.Filter{})
+	rows, err := s.ListSandboxes(t.Context(), store.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func checkKept(t *testing.T, dir string, kept map[string]int) {
 		}
 	}
 	for after := int64(0); ; {
-		list, err := s.Events(t.Context(), store.EventFilter{After: after, Limit: store.MaxEvents})
+		list, err := s.ListEvents(t.Context(), store.EventFilter{After: after, Limit: store.MaxEvents})
 		if err != nil {
 			t.Fatal(err)
 		}

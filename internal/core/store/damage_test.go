@@ -217,7 +217,7 @@ func TestRecovered(t *testing.T) {
 			dir := tc.from(t)
 			tc.spoil(t, dir)
 			s := open(t, dir)
-			list, err := s.Sandboxes(t.Context(), store.Filter{})
+			list, err := s.ListSandboxes(t.Context(), store.Filter{})
 			if err != nil || tc.rows >= 0 && len(list) != tc.rows {
 				t.Errorf("%d rows, %v; want %d", len(list), err, tc.rows)
 			}
@@ -277,8 +277,8 @@ func useAll(t *testing.T, dir string) []error {
 		return []error{err}
 	}
 	defer s.Close()
-	rows, listErr := s.Sandboxes(t.Context(), store.Filter{})
-	_, eventsErr := s.Events(t.Context(), store.EventFilter{})
+	rows, listErr := s.ListSandboxes(t.Context(), store.Filter{})
+	_, eventsErr := s.ListEvents(t.Context(), store.EventFilter{})
 	_, queueErr := s.Queue().List(t.Context(), queue.Filter{})
 	if len(rows) > 40 {
 		t.Errorf("%d rows, want at most 40", len(rows))

@@ -239,9 +239,9 @@ func decodeEvent(c *cells) (Event, error) {
 	return e, nil
 }
 
-// Events returns events in the order they were appended. Those that cannot be
+// ListEvents returns events in the order they were appended. Those that cannot be
 // read are left out, and are named in an Internal error that comes with the good ones.
-func (s *Store) Events(ctx context.Context, f EventFilter) ([]Event, error) {
+func (s *Store) ListEvents(ctx context.Context, f EventFilter) ([]Event, error) {
 	if f.Limit < 0 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "list events: limit %d", f.Limit)
 	}

@@ -48,7 +48,7 @@ func TestEvents(t *testing.T) {
 	if err := s.AppendEvents(ctx); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Events(ctx, store.EventFilter{})
+	got, err := s.ListEvents(ctx, store.EventFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestEvents(t *testing.T) {
 		"page":    {store.EventFilter{After: 1, Limit: 1}, []int64{2}},
 		"none":    {store.EventFilter{Actor: "bert"}, nil},
 	} {
-		list, err := s.Events(ctx, tc.filter)
+		list, err := s.ListEvents(ctx, tc.filter)
 		var got []int64
 		for _, e := range list {
 			got = append(got, e.Seq)
@@ -83,7 +83,7 @@ func TestEvents(t *testing.T) {
 		t.Error(err)
 	}
 	want(t, s.AppendEvents(ctx, make([]store.Event, store.MaxEvents+1)...), sandpit.Invalid, "")
-	_, err = s.Events(ctx, store.EventFilter{Limit: -1})
+	_, err = s.ListEvents(ctx, store.EventFilter{Limit: -1})
 	want(t, err, sandpit.Invalid, "")
 }
 
@@ -101,7 +101,7 @@ func TestEventsAreCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.Events(t.Context(), store.EventFilter{})
+	list, err := s.ListEvents(t.Context(), store.EventFilter{})
 	if err != nil || len(list) != 1 {
 		t.Fatal(len(list), err)
 	}
@@ -210,7 +210,7 @@ func TestDropEvents(t *testing.T) {
 		if err := s.VerifyEvents(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		list, err := s.Events(t.Context(), store.EventFilter{})
+		list, err := s.ListEvents(t.Context(), store.EventFilter{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestEventsOfOwner(t *testing.T) {
 		"anna, by the manager":  {store.EventFilter{Owner: "anna", Actor: "manager"}, []int64{2}},
 		"nobody":                {store.EventFilter{Owner: "carl"}, nil},
 	} {
-		list, err := s.Events(t.Context(), tc.filter)
+		list, err := s.ListEvents(t.Context(), tc.filter)
 		var got []int64
 		for _, e := range list {
 			got = append(got, e.Seq)
@@ -303,7 +303,7 @@ func TestAppendConcurrently(t *testing.T) {
 		}
 		return s.VerifyEvents(t.Context()) // while others append
 	})
-	list, err := s.Events(t.Context(), store.EventFilter{Limit: store.MaxEvents})
+	list, err := s.ListEvents(t.Context(), store.EventFilter{Limit: store.MaxEvents})
 	if err != nil || codes[""] != 16 || len(list) != 16*18 {
 		t.Errorf("%d events, want %d; %v, %v", len(list), 16*18, codes, err)
 	}

@@ -26,7 +26,7 @@ func largeRow() store.Row {
 // fillUp inserts rows until the disk is full, and checks that those and no others
 // are there.
 func fillUp(ctx context.Context, s *store.Store) error {
-	before, err := s.Sandboxes(ctx, store.Filter{})
+	before, err := s.ListSandboxes(ctx, store.Filter{})
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func fillUp(ctx context.Context, s *store.Store) error {
 	if strings.Contains(err.Error(), secret) {
 		return errors.New("the error tells a secret")
 	}
-	list, err := s.Sandboxes(ctx, store.Filter{})
+	list, err := s.ListSandboxes(ctx, store.Filter{})
 	if err != nil || len(list) != kept {
 		return fmt.Errorf("%d rows, want %d: %w", len(list), kept, err)
 	}
@@ -81,7 +81,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	want(t, eat(disk), "", "")
-	list, err := s.Sandboxes(t.Context(), store.Filter{Limit: 1})
+	list, err := s.ListSandboxes(t.Context(), store.Filter{Limit: 1})
 	if err != nil || len(list) != 1 {
 		t.Errorf("on a full disk %d rows can be read, %v", len(list), err)
 	}

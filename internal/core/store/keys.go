@@ -63,9 +63,9 @@ func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
 	return k, nil
 }
 
-// Keys returns keys in the order of their IDs, from the one after the ID after on,
+// ListKeys returns keys in the order of their IDs, from the one after the ID after on,
 // at most limit.
-func (s *Store) Keys(ctx context.Context, after string, limit int) ([]Key, error) {
+func (s *Store) ListKeys(ctx context.Context, after string, limit int) ([]Key, error) {
 	list, err := s.queryKeys(ctx, `WHERE id > ? ORDER BY id LIMIT ?`, after, max(limit, 0))
 	if err != nil {
 		return nil, s.wrapError(err, "list keys")

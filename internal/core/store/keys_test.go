@@ -39,7 +39,7 @@ func TestKeys(t *testing.T) {
 	other.ID = "other"
 	_, err = s.InsertKey(t.Context(), other)
 	want(t, err, sandpit.AlreadyExists, "other")
-	list, err := s.Keys(t.Context(), "key000", 10)
+	list, err := s.ListKeys(t.Context(), "key000", 10)
 	if diff := cmp.Diff([]store.Key{key(1), key(2)}, list); err != nil || diff != "" {
 		t.Errorf("list: %v\n%s", err, diff)
 	}
@@ -71,7 +71,7 @@ func TestKeys(t *testing.T) {
 	}
 	_, err = s.KeyByHash(t.Context(), key(2).Hash)
 	want(t, err, sandpit.NotFound, "API key not found")
-	if list, err := s.Keys(t.Context(), "", 0); err != nil || len(list) != 0 {
+	if list, err := s.ListKeys(t.Context(), "", 0); err != nil || len(list) != 0 {
 		t.Errorf("at most none: %v, %v", list, err)
 	}
 }
@@ -100,7 +100,7 @@ func TestBadKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw(t, dir, `UPDATE api_keys SET hash = 'bad'`)
-	_, err := s.Keys(t.Context(), "", 10)
+	_, err := s.ListKeys(t.Context(), "", 10)
 	want(t, err, sandpit.Internal, "key000")
 }
 
@@ -145,7 +145,7 @@ func TestOwnersEvents(t *testing.T) {
 		t.Error("it tells of what was told")
 	default:
 	}
-	list, err := s.Events(t.Context(), store.EventFilter{Owner: "ann"})
+	list, err := s.ListEvents(t.Context(), store.EventFilter{Owner: "ann"})
 	var seqs []int64
 	for _, e := range list {
 		seqs = append(seqs, e.Seq)

@@ -52,7 +52,7 @@ func TestNamesMigrate(t *testing.T) {
 	if err := s.applyMigrations(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := s.Sandboxes(t.Context(), Filter{})
+	rows, err := s.ListSandboxes(t.Context(), Filter{})
 	if err == nil || !strings.Contains(err.Error(), id("10")) {
 		t.Errorf("the row that cannot be read: %v", err)
 	}

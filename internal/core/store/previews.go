@@ -55,9 +55,9 @@ func (s *Store) SetPreview(ctx context.Context, p Preview) error {
 	return nil
 }
 
-// Previews returns the settings of all ports. Internal: one of them cannot be read; then
+// ListPreviews returns the settings of all ports. Internal: one of them cannot be read; then
 // none is returned, because a revoked access must stay revoked.
-func (s *Store) Previews(ctx context.Context) ([]Preview, error) {
+func (s *Store) ListPreviews(ctx context.Context) ([]Preview, error) {
 	var list []Preview
 	var bad []error
 	err := s.readTx(ctx, func(r *reader) error {

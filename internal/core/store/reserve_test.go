@@ -82,7 +82,7 @@ func TestDeletionOnAFullDisk(t *testing.T) {
 			s = again
 			full.change(t, s, 100)
 			full.delete(t, s)
-			list, err := s.Sandboxes(t.Context(), store.Filter{})
+			list, err := s.ListSandboxes(t.Context(), store.Filter{})
 			if err != nil || len(list) != 0 {
 				t.Errorf("%d rows are left, %v", len(list), err)
 			}
@@ -203,7 +203,7 @@ func (f *contents) change(t *testing.T, s *store.Store, times int) {
 func (f *contents) delete(t *testing.T, s *store.Store) {
 	t.Helper()
 	ctx := t.Context()
-	events, err := s.Events(ctx, store.EventFilter{})
+	events, err := s.ListEvents(ctx, store.EventFilter{})
 	if err != nil || len(events) == 0 {
 		t.Fatalf("events: %v, %v", events, err)
 	}

@@ -243,9 +243,9 @@ func (s *Store) SandboxByName(ctx context.Context, owner, name string) (Row, err
 	return list[0], nil
 }
 
-// Sandboxes returns rows in the order of their IDs. Rows that cannot be read are
+// ListSandboxes returns rows in the order of their IDs. Rows that cannot be read are
 // left out, and are named in an Internal error that comes with the good ones.
-func (s *Store) Sandboxes(ctx context.Context, f Filter) ([]Row, error) {
+func (s *Store) ListSandboxes(ctx context.Context, f Filter) ([]Row, error) {
 	if f.Limit < 0 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "list sandboxes: limit %d", f.Limit)
 	}

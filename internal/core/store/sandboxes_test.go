@@ -63,7 +63,7 @@ func TestRoundTrip(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := open(t, dir).Sandboxes(t.Context(), store.Filter{}); err != nil || len(list) != 3 {
+	if list, err := open(t, dir).ListSandboxes(t.Context(), store.Filter{}); err != nil || len(list) != 3 {
 		t.Errorf("opened again: %d rows, %v", len(list), err)
 	}
 }
@@ -266,7 +266,7 @@ func TestFilter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			list, err := s.Sandboxes(t.Context(), tc.filter)
+			list, err := s.ListSandboxes(t.Context(), tc.filter)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -279,7 +279,7 @@ func TestFilter(t *testing.T) {
 			}
 		})
 	}
-	_, err := s.Sandboxes(t.Context(), store.Filter{Limit: -1})
+	_, err := s.ListSandboxes(t.Context(), store.Filter{Limit: -1})
 	want(t, err, sandpit.Invalid, "")
 }
 
@@ -300,7 +300,7 @@ func TestBadRows(t *testing.T) {
 		bad = append(bad, r.ID)
 		raw(t, dir, fmt.Sprintf(`UPDATE sandboxes SET %s WHERE id = '%s'`, set, r.ID))
 	}
-	list, err := s.Sandboxes(t.Context(), store.Filter{})
+	list, err := s.ListSandboxes(t.Context(), store.Filter{})
 	want(t, err, sandpit.Internal, fmt.Sprintf("%d sandboxes cannot be read", len(damage)))
 	if len(list) != 1 || list[0].ID != good.ID {
 		t.Errorf("%d rows, want the good one", len(list))
@@ -321,7 +321,7 @@ func TestBadRows(t *testing.T) {
 	if err := s.DeleteSandbox(t.Context(), "../../etc/passwd"); err != nil {
 		t.Error(err)
 	}
-	if list, err := s.Sandboxes(t.Context(), store.Filter{}); err != nil || len(list) != 1 {
+	if list, err := s.ListSandboxes(t.Context(), store.Filter{}); err != nil || len(list) != 1 {
 		t.Errorf("after the bad ones were deleted: %d rows, %v", len(list), err)
 	}
 }

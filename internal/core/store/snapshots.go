@@ -202,9 +202,9 @@ type SnapshotFilter struct {
 	Limit int
 }
 
-// Snapshots returns snapshots in the order of their IDs. A row that cannot be read is an
+// ListSnapshots returns snapshots in the order of their IDs. A row that cannot be read is an
 // error.
-func (s *Store) Snapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot, error) {
+func (s *Store) ListSnapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot, error) {
 	where, args := []string{"id > ?"}, []any{string(f.After)}
 	if !f.All {
 		where, args = append(where, "owner = ?"), append(args, f.Owner)

@@ -71,7 +71,7 @@ func TestSnapshots(t *testing.T) {
 		{store.SnapshotFilter{All: true, Sandbox: d.Sandbox}, []store.Snapshot{d}},
 		{store.SnapshotFilter{Owner: "eve"}, nil},
 	} {
-		list, err := s.Snapshots(ctx, tc.f)
+		list, err := s.ListSnapshots(ctx, tc.f)
 		ids := make(map[sandpit.SnapshotID]bool)
 		for _, n := range list {
 			ids[n.ID] = true
@@ -84,11 +84,11 @@ func TestSnapshots(t *testing.T) {
 			t.Errorf("%d: %+v, %v; want %d", i, list, err, len(tc.want))
 		}
 	}
-	first, err := s.Snapshots(ctx, store.SnapshotFilter{All: true, Limit: 2})
+	first, err := s.ListSnapshots(ctx, store.SnapshotFilter{All: true, Limit: 2})
 	if err != nil || len(first) != 2 {
 		t.Fatal(first, err)
 	}
-	rest, err := s.Snapshots(ctx, store.SnapshotFilter{All: true, After: first[1].ID})
+	rest, err := s.ListSnapshots(ctx, store.SnapshotFilter{All: true, After: first[1].ID})
 	if err != nil || len(rest) != 2 || rest[0].ID <= first[1].ID {
 		t.Error(rest, err)
 	}

@@ -66,8 +66,8 @@ func (s *Store) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
 	return k, nil
 }
 
-// SSHKeys returns the keys of an owner in the order of their IDs.
-func (s *Store) SSHKeys(ctx context.Context, owner string) ([]SSHKey, error) {
+// ListSSHKeys returns the keys of an owner in the order of their IDs.
+func (s *Store) ListSSHKeys(ctx context.Context, owner string) ([]SSHKey, error) {
 	list, err := s.sshKeys(ctx, `WHERE owner = ? ORDER BY id`, owner)
 	if err != nil {
 		return nil, s.wrapError(err, "list SSH keys")

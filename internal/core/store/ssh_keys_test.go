@@ -39,7 +39,7 @@ func TestSSHKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(t, dir)
-	list, err := s.SSHKeys(t.Context(), "ann")
+	list, err := s.ListSSHKeys(t.Context(), "ann")
 	if diff := cmp.Diff([]store.SSHKey{sshKey("ann", 1), sshKey("ann", 2)}, list); err != nil || diff != "" {
 		t.Errorf("list: %v\n%s", err, diff)
 	}
@@ -83,6 +83,6 @@ func TestBadSSHKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw(t, dir, `UPDATE ssh_keys SET fingerprint = 'bad'`)
-	_, err := s.SSHKeys(t.Context(), "ann")
+	_, err := s.ListSSHKeys(t.Context(), "ann")
 	want(t, err, sandpit.Internal, "ann001")
 }

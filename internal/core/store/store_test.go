@@ -123,7 +123,7 @@ func TestClosed(t *testing.T) {
 	}
 	ctx := t.Context()
 	_, get := s.Sandbox(ctx, r.ID)
-	_, list := s.Sandboxes(ctx, store.Filter{})
+	_, list := s.ListSandboxes(ctx, store.Filter{})
 	_, update := s.UpdateSandbox(ctx, r)
 	_, claim := s.Queue().Claim(ctx, begin, []string{"a"}, 1, time.Second)
 	for name, err := range map[string]error{
@@ -143,7 +143,7 @@ func TestContext(t *testing.T) {
 	cancel()
 	_, err := s.InsertSandbox(ctx, row())
 	want(t, err, sandpit.Canceled, "context canceled")
-	_, err = s.Sandboxes(ctx, store.Filter{})
+	_, err = s.ListSandboxes(ctx, store.Filter{})
 	want(t, err, sandpit.Canceled, "context canceled")
 	for i := range 200 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)

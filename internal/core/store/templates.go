@@ -90,9 +90,9 @@ type TemplateFilter struct {
 	Limit int
 }
 
-// Templates returns templates in the order of their IDs. A row that cannot be read is an
+// ListTemplates returns templates in the order of their IDs. A row that cannot be read is an
 // error.
-func (s *Store) Templates(ctx context.Context, f TemplateFilter) ([]sandpit.Template, error) {
+func (s *Store) ListTemplates(ctx context.Context, f TemplateFilter) ([]sandpit.Template, error) {
 	list, err := s.queryTemplates(ctx, `WHERE id > ?1 AND (?2 OR owner = ?3 OR ?4 AND public) ORDER BY id LIMIT ?5`,
 		string(f.After), f.All, f.Owner, f.Public, cmp.Or(f.Limit, -1))
 	if err != nil {

@@ -100,12 +100,12 @@ func TestTemplates(t *testing.T) {
 	if found.ID != ann.ID || !found.Public || !found.Shared || found.Spawned != 3 || found.Tags["v1"] != b.ID || found.Tags["default"] != b.ID {
 		t.Errorf("found %+v", found)
 	}
-	list, err := s.Templates(ctx, store.TemplateFilter{Owner: "bob", Public: true})
+	list, err := s.ListTemplates(ctx, store.TemplateFilter{Owner: "bob", Public: true})
 	must(err)
 	if len(list) != 2 {
 		t.Errorf("bob sees %+v", list)
 	}
-	if list, err = s.Templates(ctx, store.TemplateFilter{Owner: "ann"}); err != nil || len(list) != 1 {
+	if list, err = s.ListTemplates(ctx, store.TemplateFilter{Owner: "ann"}); err != nil || len(list) != 1 {
 		t.Errorf("ann has %+v, %v", list, err)
 	}
 
@@ -114,7 +114,7 @@ func TestTemplates(t *testing.T) {
 	want(t, s.SetTag(ctx, bob.ID, "v1", b.ID, begin), sandpit.NotFound, "no build")
 	must(s.DeleteTemplate(ctx, ann.ID))
 	want(t, s.DeleteTemplate(ctx, ann.ID), sandpit.NotFound, "")
-	loose, err := s.Builds(ctx, store.BuildFilter{Loose: true})
+	loose, err := s.ListBuilds(ctx, store.BuildFilter{Loose: true})
 	must(err)
 	if len(loose) != 2 {
 		t.Errorf("without a tag: %+v", loose)

@@ -205,9 +205,9 @@ func noToken(id string) error {
 	return sandpit.Errorf(sandpit.NotFound, "token %.100q not found", id)
 }
 
-// Tokens returns the tokens that work at a time, in the order of their IDs: no token that
+// ListTokens returns the tokens that work at a time, in the order of their IDs: no token that
 // has expired, or whose API key has expired, or whose sandbox was deleted.
-func (s *Store) Tokens(ctx context.Context, f TokenFilter, now time.Time) ([]Token, error) {
+func (s *Store) ListTokens(ctx context.Context, f TokenFilter, now time.Time) ([]Token, error) {
 	limit := f.Limit
 	if limit <= 0 {
 		limit = -1 // SQLite's way to say all

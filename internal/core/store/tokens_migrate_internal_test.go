@@ -42,7 +42,7 @@ func TestTokensMigrate(t *testing.T) {
 	if err := s.applyMigrations(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.Tokens(t.Context(), TokenFilter{}, time.Now())
+	list, err := s.ListTokens(t.Context(), TokenFilter{}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestTokensMigrate(t *testing.T) {
 	if len(kinds) != 2 || len(list) != 4 || len(kinds["sa"+sandpit.ID(strings.Repeat("x", 18))]) != 2 {
 		t.Errorf("tokens of %v", kinds)
 	}
-	if keys, err := s.SSHKeys(t.Context(), "ann"); err != nil || len(keys) != 1 || keys[0].APIKey != "" {
+	if keys, err := s.ListSSHKeys(t.Context(), "ann"); err != nil || len(keys) != 1 || keys[0].APIKey != "" {
 		t.Errorf("SSH keys: %+v, %v", keys, err)
 	}
 	later, err := s.AccessTokens(t.Context(), []Token{{

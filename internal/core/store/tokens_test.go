@@ -65,7 +65,7 @@ func TestTokens(t *testing.T) {
 	}
 	list := func(f store.TokenFilter, at time.Time) string {
 		t.Helper()
-		found, err := s.Tokens(t.Context(), f, at)
+		found, err := s.ListTokens(t.Context(), f, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestTokenRefusals(t *testing.T) {
 	if err := s.PruneTokens(t.Context(), begin.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := s.Tokens(t.Context(), store.TokenFilter{}, begin); err != nil || len(list) != 2 {
+	if list, err := s.ListTokens(t.Context(), store.TokenFilter{}, begin); err != nil || len(list) != 2 {
 		t.Errorf("%d tokens are left, %v; want 2", len(list), err)
 	}
 }
@@ -208,7 +208,7 @@ func TestAccessTokens(t *testing.T) {
 	if epoch, err := s.RaiseTokenEpoch(t.Context(), one.ID); err != nil || epoch != 1 {
 		t.Errorf("epoch %d, %v", epoch, err)
 	}
-	if list, err := s.Tokens(t.Context(), store.TokenFilter{}, begin); err != nil || len(list) != 0 {
+	if list, err := s.ListTokens(t.Context(), store.TokenFilter{}, begin); err != nil || len(list) != 0 {
 		t.Errorf("%d tokens after the epoch, %v", len(list), err)
 	}
 	if again := ask(key(0).ID); again[0].Epoch != 1 || again[0].ID == first[0].ID {
@@ -245,7 +245,7 @@ func TestSSHKeyOfAPIKey(t *testing.T) {
 	if err := s.DeleteKey(t.Context(), key(1).ID); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := s.SSHKeys(t.Context(), "ann"); err != nil || len(list) != 1 || list[0] != free {
+	if list, err := s.ListSSHKeys(t.Context(), "ann"); err != nil || len(list) != 1 || list[0] != free {
 		t.Errorf("left: %+v, %v", list, err)
 	}
 }

@@ -79,9 +79,9 @@ type VolumeFilter struct {
 	Limit int
 }
 
-// Volumes returns volumes in the order of their IDs. A row that cannot be read is an
+// ListVolumes returns volumes in the order of their IDs. A row that cannot be read is an
 // error.
-func (s *Store) Volumes(ctx context.Context, f VolumeFilter) ([]Volume, error) {
+func (s *Store) ListVolumes(ctx context.Context, f VolumeFilter) ([]Volume, error) {
 	where, args := []string{"id > ?"}, []any{string(f.After)}
 	if !f.All {
 		where, args = append(where, "owner = ?"), append(args, f.Owner)

@@ -50,7 +50,7 @@ func TestVolumes(t *testing.T) {
 
 	list := func(f store.VolumeFilter) (ids map[sandpit.ID]bool) {
 		t.Helper()
-		all, err := s.Volumes(ctx, f)
+		all, err := s.ListVolumes(ctx, f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestDamagedVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw(t, dir, `UPDATE volumes SET name = '../../etc'`)
-	_, err := s.Volumes(t.Context(), store.VolumeFilter{All: true})
+	_, err := s.ListVolumes(t.Context(), store.VolumeFilter{All: true})
 	want(t, err, sandpit.Internal, "name")
 	raw(t, dir, `UPDATE volumes SET name = 'data', id = '../x'`)
 	_, err = s.Volume(t.Context(), "ann", "data")

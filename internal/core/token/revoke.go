@@ -11,7 +11,7 @@ import (
 
 // List returns the tokens that work.
 func (t *Tokens) List(ctx context.Context, f store.TokenFilter) ([]store.Token, error) {
-	return t.o.Store.Tokens(ctx, f, t.o.Clock.Now())
+	return t.o.Store.ListTokens(ctx, f, t.o.Clock.Now())
 }
 
 // Get returns the record of an ID. NotFound: it does not exist.

@@ -329,7 +329,7 @@ func (t *Tokens) verifySecret(ctx context.Context, secret string, g Grant) (stri
 	if g.Kind == store.TokenPreview || !isSame(secret, t.signer.legacySecret(g)) {
 		return "", nil
 	}
-	list, err := t.o.Store.Tokens(ctx, store.TokenFilter{Sandbox: g.Sandbox, Kind: g.Kind}, t.o.Clock.Now())
+	list, err := t.o.Store.ListTokens(ctx, store.TokenFilter{Sandbox: g.Sandbox, Kind: g.Kind}, t.o.Clock.Now())
 	if err != nil {
 		return "", err
 	}

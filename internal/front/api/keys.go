@@ -120,7 +120,7 @@ func checkOwner(owner string) error {
 
 // List returns keys in the order of their IDs, starting after an ID.
 func (k *Keys) List(ctx context.Context, after string, limit int) ([]store.Key, error) {
-	return k.store.Keys(ctx, after, limit)
+	return k.store.ListKeys(ctx, after, limit)
 }
 
 // Delete deletes a key, which stops working at once, and ends what is attached to it.

@@ -95,7 +95,7 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Observe == nil {
 		o.Observe = func(*http.Request, api.Outcome) {}
 	}
-	list, err := o.Store.Previews(ctx)
+	list, err := o.Store.ListPreviews(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -81,7 +81,7 @@ func (h *eventHandlers) listEvents(ctx context.Context, in *eventsIn) (*eventsOu
 		return nil, err
 	}
 	f.After, f.Limit = max(in.After, in.Cursor), in.Limit+1
-	list, err := h.store.Events(ctx, f)
+	list, err := h.store.ListEvents(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (h *eventHandlers) sendPage(ctx context.Context, st *api.Stream, f *store.E
 	if err != nil {
 		return false, err
 	}
-	list, err := h.store.Events(ctx, *f)
+	list, err := h.store.ListEvents(ctx, *f)
 	if err != nil {
 		return false, err
 	}
