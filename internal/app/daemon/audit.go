@@ -17,7 +17,7 @@ import (
 const pruneEventsEvery = 10 * time.Minute
 
 // newPruner returns what keeps the audit trail within the bounds of the configuration.
-func newPruner(cfg config.Config, trail *store.Store, log *slog.Logger) (*audit.Pruner, error) {
+func newPruner(cfg config.Config, trail *store.Events, log *slog.Logger) (*audit.Pruner, error) {
 	c := cfg.Audit
 	exporter, err := audit.NewExporter(cmp.Or(c.ExportDir, filepath.Join(cfg.StateDir, "audit")), c.MaxExportSize)
 	if err != nil {

@@ -234,7 +234,7 @@ func (s *service) refuseOpenDoor(ctx context.Context) error {
 	if !ok || addr.IP.IsLoopback() {
 		return nil
 	}
-	keys, err := s.store.ListKeys(ctx, "", 1)
+	keys, err := s.store.Credentials().ListKeys(ctx, "", 1)
 	if err != nil || len(keys) > 0 {
 		return err
 	}

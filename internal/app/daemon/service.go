@@ -131,7 +131,7 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	if s.manager, err = manager.Open(ctx, options); err != nil {
 		return err
 	}
-	if s.pruner, err = newPruner(s.cfg, s.store, s.log); err != nil {
+	if s.pruner, err = newPruner(s.cfg, s.store.Events(), s.log); err != nil {
 		return err
 	}
 	if s.metrics != nil {
@@ -270,7 +270,7 @@ func (s *service) managerOptions() manager.Options {
 // keyOwners returns the owners of API keys. Administrators are true, and so is the owner of
 // requests that need no key.
 func (s *service) keyOwners(ctx context.Context) (map[string]bool, error) {
-	owners, err := s.store.KeyOwners(ctx, clock.System{}.Now())
+	owners, err := s.store.Credentials().KeyOwners(ctx, clock.System{}.Now())
 	if err == nil {
 		owners[api.LocalOwner] = true
 	}
@@ -341,7 +341,7 @@ func (s *service) poolOptions() []manager.Pool {
 
 // checkStore asks the store something.
 func (s *service) checkStore(ctx context.Context) error {
-	_, err := s.store.ListKeys(ctx, "", 1)
+	_, err := s.store.Credentials().ListKeys(ctx, "", 1)
 	return err
 }
 

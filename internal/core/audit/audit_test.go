@@ -41,7 +41,7 @@ func newTrail(t *testing.T, n int) *store.Store {
 	})
 	for i := range n {
 		e := store.Event{At: begin.Add(time.Duration(i) * time.Hour), Actor: "anna", Action: "create", Args: map[string]string{"n": fmt.Sprintf("%04d", i)}}
-		if err := s.AppendEvents(t.Context(), e); err != nil {
+		if err := s.Events().AppendEvents(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -68,10 +68,10 @@ func prune(t *testing.T, o audit.Options) {
 // stored returns the numbers of the events in a store, whose chain must be whole.
 func stored(t *testing.T, s *store.Store) (seqs []int64) {
 	t.Helper()
-	if err := s.VerifyEvents(t.Context()); err != nil {
+	if err := s.Events().VerifyEvents(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.ListEvents(t.Context(), store.EventFilter{Limit: 1000})
+	list, err := s.Events().ListEvents(t.Context(), store.EventFilter{Limit: 1000})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestPruneByAge(t *testing.T) {
 	t.Parallel()
 	s, dir := newTrail(t, 20), t.TempDir()
 	// 100 hours have passed since the first event, and they are an hour apart.
-	prune(t, audit.Options{Trail: s, MaxAge: 95*time.Hour + 30*time.Minute, Exporter: newExporter(t, dir, 0)})
+	prune(t, audit.Options{Trail: s.Events(), MaxAge: 95*time.Hour + 30*time.Minute, Exporter: newExporter(t, dir, 0)})
 	if got := stored(t, s); !slices.Equal(got, sequence(6, 20)) {
 		t.Errorf("stored are %v, want 6 to 20", got)
 	}
@@ -140,18 +140,18 @@ func TestPruneByAge(t *testing.T) {
 func TestPruneBySize(t *testing.T) {
 	t.Parallel()
 	s, dir := newTrail(t, 20), t.TempDir()
-	span, err := s.EventSpan(t.Context())
+	span, err := s.Events().EventSpan(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	prune(t, audit.Options{Trail: s, MaxBytes: span.Bytes / 2, Exporter: newExporter(t, dir, 0)})
+	prune(t, audit.Options{Trail: s.Events(), MaxBytes: span.Bytes / 2, Exporter: newExporter(t, dir, 0)})
 	if got := stored(t, s); !slices.Equal(got, sequence(11, 20)) {
 		t.Errorf("stored are %v, want 11 to 20", got)
 	}
 	if got := exported(t, dir); !slices.Equal(got, sequence(1, 10)) {
 		t.Errorf("exported are %v, want 1 to 10", got)
 	}
-	prune(t, audit.Options{Trail: s, MaxBytes: 1})
+	prune(t, audit.Options{Trail: s.Events(), MaxBytes: 1})
 	if got := stored(t, s); got != nil {
 		t.Errorf("stored are %v, want none", got)
 	}
@@ -161,7 +161,7 @@ func TestNothingIsOutOfBounds(t *testing.T) {
 	t.Parallel()
 	s, dir := newTrail(t, 3), t.TempDir()
 	for _, o := range []audit.Options{{}, {MaxAge: 1000 * time.Hour}, {MaxBytes: 1 << 20}} {
-		o.Trail, o.Exporter = s, newExporter(t, dir, 0)
+		o.Trail, o.Exporter = s.Events(), newExporter(t, dir, 0)
 		prune(t, o)
 	}
 	if got := stored(t, s); len(got) != 3 || exported(t, dir) != nil {
@@ -182,18 +182,18 @@ func TestNoEventIsLost(t *testing.T) {
 	t.Parallel()
 	s, dir := newTrail(t, 10), t.TempDir()
 	o := audit.Options{
-		Trail: failingTrail{s}, MaxBytes: 1, Exporter: newExporter(t, dir, 0), Clock: clock.System{}, Log: slog.New(slog.DiscardHandler),
+		Trail: failingTrail{s.Events()}, MaxBytes: 1, Exporter: newExporter(t, dir, 0), Clock: clock.System{}, Log: slog.New(slog.DiscardHandler),
 	}
 	if err := audit.NewPruner(o).Prune(t.Context()); !errors.Is(err, errDrop) {
 		t.Errorf("got %v", err)
 	}
-	prune(t, audit.Options{Trail: s, MaxBytes: 1, Exporter: o.Exporter})
+	prune(t, audit.Options{Trail: s.Events(), MaxBytes: 1, Exporter: o.Exporter})
 	if got := exported(t, dir); !slices.Equal(got, sequence(1, 10)) {
 		t.Errorf("exported are %v, want 1 to 10", got)
 	}
 
 	s, dir = newTrail(t, 2), filepath.Join(t.TempDir(), "gone")
-	o.Trail, o.Exporter = s, newExporter(t, dir, 0)
+	o.Trail, o.Exporter = s.Events(), newExporter(t, dir, 0)
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -230,11 +230,11 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	s := newTrail(t, 3)
 	ctx, cancel := context.WithCancel(t.Context())
-	p := audit.NewPruner(audit.Options{Trail: s, MaxBytes: 1, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Every: time.Millisecond})
+	p := audit.NewPruner(audit.Options{Trail: s.Events(), MaxBytes: 1, Clock: clock.System{}, Log: slog.New(slog.DiscardHandler), Every: time.Millisecond})
 	done := make(chan struct{})
 	go func() { defer close(done); p.Run(ctx) }()
 	for deadline := time.Now().Add(time.Minute); ; {
-		span, err := s.EventSpan(t.Context())
+		span, err := s.Events().EventSpan(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,7 @@ func (bs *Builds) startSavingLog(ctx context.Context, id sandpit.BuildID, l *bui
 			if len(entries) == saved {
 				continue
 			}
-			if err := bs.store.SaveBuildLog(ctx, id, entries); err != nil {
+			if err := bs.store.Templates().SaveBuildLog(ctx, id, entries); err != nil {
 				if ctx.Err() != nil {
 					return // the whole log is written at the end of the build
 				}
@@ -57,12 +57,12 @@ func (bs *Builds) startSavingLog(ctx context.Context, id sandpit.BuildID, l *bui
 
 // recordInterruption adds the failure to the log of an interrupted build.
 func (bs *Builds) recordInterruption(ctx context.Context, b store.TemplateBuild) error {
-	entries, err := bs.store.BuildLog(ctx, b.ID, 0, maxLogEntries+1)
+	entries, err := bs.store.Templates().BuildLog(ctx, b.ID, 0, maxLogEntries+1)
 	if err != nil {
 		return err
 	}
 	last := sandpit.BuildLog{Seq: int64(len(entries) + 1), At: b.FinishedAt.UTC(), Error: true, Text: b.Reason.Message}
-	return bs.store.SaveBuildLog(ctx, b.ID, append(entries, last))
+	return bs.store.Templates().SaveBuildLog(ctx, b.ID, append(entries, last))
 }
 
 // The bounds of a build's log. The rest of a longer log is left out, except the failure.

@@ -44,11 +44,11 @@ func (bs *Builds) dropBuild(ctx context.Context, b store.TemplateBuild) error {
 			return err
 		}
 	}
-	return bs.store.DeleteBuild(ctx, b.ID)
+	return bs.store.Templates().DeleteBuild(ctx, b.ID)
 }
 
 func (bs *Builds) dropSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
-	n, err := bs.store.BuildSnapshot(ctx, id)
+	n, err := bs.store.Templates().BuildSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (bs *Builds) dropSnapshot(ctx context.Context, id sandpit.SnapshotID) error
 // removeUnused removes builds without a tag, and writes the counts of created sandboxes.
 func (bs *Builds) removeUnused(ctx context.Context) {
 	bs.templates.flushCounts(ctx)
-	builds, err := bs.store.ListBuilds(ctx, store.BuildFilter{Loose: true, Brief: true})
+	builds, err := bs.store.Templates().ListBuilds(ctx, store.BuildFilter{Loose: true, Brief: true})
 	if err != nil {
 		if ctx.Err() == nil {
 			bs.log.WarnContext(ctx, "manager: builds not listed", slog.Any("error", err))
@@ -93,7 +93,7 @@ func (bs *Builds) removeBuild(ctx context.Context, b store.TemplateBuild) {
 
 // removeOldest removes the oldest ended builds without a tag of an owner beyond maxUntagged.
 func (bs *Builds) removeOldest(ctx context.Context, owner string) {
-	builds, err := bs.store.ListBuilds(ctx, store.BuildFilter{Owner: owner, Loose: true, Brief: true})
+	builds, err := bs.store.Templates().ListBuilds(ctx, store.BuildFilter{Owner: owner, Loose: true, Brief: true})
 	if err != nil {
 		bs.log.WarnContext(ctx, "manager: old builds not removed", slog.String("owner", owner), slog.Any("error", err))
 		return
@@ -111,7 +111,7 @@ func (bs *Builds) removeOldest(ctx context.Context, owner string) {
 
 // isForgettable reports whether a build can no longer be requested, or ended long ago.
 func (bs *Builds) isForgettable(ctx context.Context, b store.TemplateBuild) bool {
-	_, err := bs.store.Template(ctx, b.Template)
+	_, err := bs.store.Templates().Template(ctx, b.Template)
 	switch now := bs.clock.Now(); {
 	case errors.Is(err, sandpit.NotFound):
 		return true

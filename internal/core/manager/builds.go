@@ -89,7 +89,7 @@ func (bs *Builds) Start(ctx context.Context, r BuildRequest) error {
 			return sandpit.Errorf(sandpit.Conflict, "build %s was started before", b.ID)
 		}
 		// After a crash from now on, failUnfinished fails the build.
-		if err := bs.store.UpdateBuild(ctx, b, sandpit.BuildWaiting); err != nil {
+		if err := bs.store.Templates().UpdateBuild(ctx, b, sandpit.BuildWaiting); err != nil {
 			bs.registry.removeRunning(b.ID)
 			cancel(nil)
 			return err
@@ -155,7 +155,7 @@ func (bs *Builds) checkRequest(ctx context.Context, r *BuildRequest) (store.Temp
 
 // findOwn returns a build of an owner's template. NotFound, also for another owner's build.
 func (bs *Builds) findOwn(ctx context.Context, owner string, id sandpit.BuildID) (store.TemplateBuild, error) {
-	b, err := bs.store.Build(ctx, id)
+	b, err := bs.store.Templates().Build(ctx, id)
 	if err == nil && b.Owner != owner {
 		err = sandpit.Errorf(sandpit.NotFound, "build %.40s not found", string(id))
 	}
@@ -175,7 +175,7 @@ func (bs *Builds) List(ctx context.Context, owner, ref string, limit int) ([]san
 	if err != nil {
 		return nil, err
 	}
-	rows, err := bs.store.ListBuilds(ctx, store.BuildFilter{Template: t.ID, Brief: true, Limit: limit})
+	rows, err := bs.store.Templates().ListBuilds(ctx, store.BuildFilter{Template: t.ID, Brief: true, Limit: limit})
 	list := make([]sandpit.TemplateBuild, len(rows))
 	for i, b := range rows {
 		list[i] = b.TemplateBuild
@@ -192,7 +192,7 @@ func (bs *Builds) Log(ctx context.Context, owner string, id sandpit.BuildID, aft
 	if run := bs.registry.findRunning(id); run != nil {
 		return store.Page(run.log.listEntries(), after, limit), nil
 	}
-	return bs.store.BuildLog(ctx, id, after, limit)
+	return bs.store.Templates().BuildLog(ctx, id, after, limit)
 }
 
 // runBuild runs one build from its start to its end.
@@ -209,11 +209,11 @@ func (bs *Builds) runBuild(ctx context.Context, b store.TemplateBuild, r BuildRe
 	// The result is written also when the manager closes.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	wrong := bs.store.FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
+	wrong := bs.store.Templates().FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
 	if wrong != nil && err == nil { // too large, or the store is full
 		err = wrong
 		bs.markFailed(ctx, &b, err, run)
-		wrong = bs.store.FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
+		wrong = bs.store.Templates().FinishBuild(last, b, run.log.listEntries(), bs.templates.newLimits())
 	}
 	if wrong != nil {
 		bs.log.WarnContext(last, "manager: result of a build not written", slog.String("build", string(b.ID)), slog.Any("error", wrong))
@@ -265,7 +265,7 @@ func (bs *Builds) performBuild(ctx context.Context, b *store.TemplateBuild, r Bu
 	if r.Recipe.Start != "" {
 		b.Snapshot = sandpit.NewSnapshotID() // recorded before it is created
 	}
-	if err := bs.store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildWaiting); err != nil {
+	if err := bs.store.Templates().UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildWaiting); err != nil {
 		return err
 	}
 	if failed != nil { // the store accepts a failure only of a build that has begun
@@ -337,13 +337,13 @@ func (bs *Builds) prepareBuild(ctx context.Context, b *store.TemplateBuild, r *B
 		return err
 	}
 	b.Recipe = r.Recipe
-	return bs.store.UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildBuilding)
+	return bs.store.Templates().UpdateBuild(context.WithoutCancel(ctx), *b, sandpit.BuildBuilding)
 }
 
 // failUnfinished records that the builds that the last manager was running have failed.
 func (bs *Builds) failUnfinished(ctx context.Context) error {
 	for _, status := range []sandpit.BuildStatus{sandpit.BuildWaiting, sandpit.BuildBuilding} {
-		list, err := bs.store.ListBuilds(ctx, store.BuildFilter{Status: status})
+		list, err := bs.store.Templates().ListBuilds(ctx, store.BuildFilter{Status: status})
 		if err != nil {
 			return err
 		}
@@ -352,7 +352,7 @@ func (bs *Builds) failUnfinished(ctx context.Context) error {
 				continue // not started
 			}
 			b.Status, b.FinishedAt, b.Reason.Message = sandpit.BuildFailed, bs.clock.Now(), interruptedBuild
-			if err := cmp.Or(bs.recordInterruption(ctx, b), bs.store.UpdateBuild(ctx, b, status)); err != nil {
+			if err := cmp.Or(bs.recordInterruption(ctx, b), bs.store.Templates().UpdateBuild(ctx, b, status)); err != nil {
 				return err
 			}
 		}

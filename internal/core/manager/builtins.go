@@ -138,7 +138,7 @@ func (bi *Builtins) StartsProgram(name string) bool { return bi.o.Builtins[name]
 // program.
 func (bi *Builtins) lookUp(ctx context.Context, name, version string) (seen Builtin, current bool, err error) {
 	seen = Builtin{Name: name, Status: sandpit.BuildWaiting}
-	t, err := bi.store.TemplateNamed(ctx, BuiltinOwner, name)
+	t, err := bi.store.Templates().TemplateNamed(ctx, BuiltinOwner, name)
 	if errors.Is(err, sandpit.NotFound) {
 		return seen, false, nil
 	}
@@ -149,7 +149,7 @@ func (bi *Builtins) lookUp(ctx context.Context, name, version string) (seen Buil
 		seen.Status, seen.Build = sandpit.BuildReady, id
 		return seen, true, nil
 	}
-	newest, err := bi.store.ListBuilds(ctx, store.BuildFilter{Template: t.ID, Limit: 1})
+	newest, err := bi.store.Templates().ListBuilds(ctx, store.BuildFilter{Template: t.ID, Limit: 1})
 	if err != nil {
 		return seen, false, err
 	}
@@ -180,7 +180,7 @@ func (bi *Builtins) startBuild(ctx context.Context, name, version string, recipe
 	if err != nil {
 		return "", err
 	}
-	if err := bi.store.SetTemplatePublic(ctx, t.ID, true, false); err != nil {
+	if err := bi.store.Templates().SetTemplatePublic(ctx, t.ID, true, false); err != nil {
 		return "", err
 	}
 	return b.ID, bi.builds.Start(ctx, BuildRequest{Owner: BuiltinOwner, Build: b.ID, Recipe: recipe, Admin: true})

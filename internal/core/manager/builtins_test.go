@@ -80,7 +80,7 @@ func TestBuiltinFails(t *testing.T) {
 			t.Fatalf("%+v, %v", b, err)
 		}
 	}
-	if rows, err := r.store.ListBuilds(ctx, store.BuildFilter{}); err != nil || len(rows) != 1 {
+	if rows, err := r.store.Templates().ListBuilds(ctx, store.BuildFilter{}); err != nil || len(rows) != 1 {
 		t.Errorf("%d builds, %v, want 1", len(rows), err)
 	}
 	if _, err := r.Create(ctx, manager.CreateRequest{Owner: "ann", Spec: sandpit.Spec{Image: "template:base"}}); err == nil {

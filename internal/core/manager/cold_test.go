@@ -20,7 +20,7 @@ import (
 func (r *rig) wantSuspended(tb testing.TB, id sandpit.ID, want bool) {
 	tb.Helper()
 	got, err := r.Get(id)
-	row, rowErr := r.store.Sandbox(tb.Context(), id)
+	row, rowErr := r.store.Sandboxes().Sandbox(tb.Context(), id)
 	if err != nil || rowErr != nil || got.Suspended != want || row.Suspended != want {
 		tb.Errorf("it is on disk: %t, and in the row %t, %v, %v; want %t", got.Suspended, row.Suspended, err, rowErr, want)
 	}

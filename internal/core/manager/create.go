@@ -169,7 +169,7 @@ func (cr *creator) markFailed(rec *sandboxRecord, reason string) {
 func (cr *creator) deleteStrayRow(rec *sandboxRecord) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(cr.core.loops.ctx), storeLimit)
 	defer cancel()
-	if err := cr.store.DeleteSandbox(ctx, rec.id); err != nil {
+	if err := cr.store.Sandboxes().DeleteSandbox(ctx, rec.id); err != nil {
 		cr.log.WarnContext(ctx, "manager: stray row not deleted", slog.Any("error", err))
 	}
 }
@@ -415,7 +415,7 @@ func (cr *creator) checkName(ctx context.Context, owner, name string) (holder st
 	if err := sandpit.CheckName(name); err != nil {
 		return holder, err
 	}
-	holder, err = cr.store.SandboxByName(ctx, owner, name)
+	holder, err = cr.store.Sandboxes().SandboxByName(ctx, owner, name)
 	switch {
 	case errors.Is(err, sandpit.NotFound):
 		return holder, nil

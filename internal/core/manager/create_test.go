@@ -22,7 +22,7 @@ var errOrdered = sandpit.Errorf(sandpit.Unavailable, "as ordered")
 // wantNothing expects neither rows nor sandboxes.
 func (r *rig) wantNothing(tb testing.TB) {
 	tb.Helper()
-	rows, err := r.store.ListSandboxes(tb.Context(), store.Filter{})
+	rows, err := r.store.Sandboxes().ListSandboxes(tb.Context(), store.Filter{})
 	if err != nil || len(rows) > 0 {
 		tb.Errorf("rows are left: %+v, %v", rows, err)
 	}
@@ -349,14 +349,14 @@ func TestEvents(t *testing.T) {
 	if got := r.events(t, s.ID); !slices.Equal(got, want) {
 		t.Errorf("events: %q\nwant %q", got, want)
 	}
-	list, err := r.store.ListEvents(t.Context(), store.EventFilter{})
+	list, err := r.store.Events().ListEvents(t.Context(), store.EventFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if text := fmt.Sprint(list); strings.Contains(text, "hunter2") || !strings.Contains(text, "TOKEN") {
 		t.Errorf("want the names of the environment and not its values: %s", text)
 	}
-	if err := r.store.VerifyEvents(t.Context()); err != nil {
+	if err := r.store.Events().VerifyEvents(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

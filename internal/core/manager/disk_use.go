@@ -327,7 +327,7 @@ func (du *diskUse) findShare(ctx context.Context, owner string) (diskShare, erro
 	if err != nil || size == 0 || !du.core.mustShare(owner) {
 		return diskShare{}, err
 	}
-	kept, err := du.store.KeptBytes(ctx, owner)
+	kept, err := du.store.Snapshots().KeptBytes(ctx, owner)
 	return diskShare{limit: fairshare.Half(size), other: kept}, err
 }
 

@@ -134,7 +134,7 @@ func (j *eventQueue) flush(ctx context.Context) error {
 			return nil
 		}
 		call, cancel := context.WithTimeout(ctx, storeLimit)
-		err := j.store.AppendEvents(call, batch...)
+		err := j.store.Events().AppendEvents(call, batch...)
 		cancel()
 		if err != nil {
 			j.returnBatch(batch)

@@ -42,7 +42,7 @@ func (tr *templateRecords) findBuild(ctx context.Context, owner string, image sa
 	if err != nil {
 		return t, b, err
 	}
-	b, err = tr.store.Build(ctx, id)
+	b, err = tr.store.Templates().Build(ctx, id)
 	if errors.Is(err, sandpit.NotFound) || err == nil && (b.Status != sandpit.BuildReady || b.Template != t.ID) {
 		err = sandpit.Errorf(sandpit.NotFound, "template %s has no build %s that has finished", t.Name, id)
 	}
@@ -69,7 +69,7 @@ func (ex *expander) expandRequest(ctx context.Context, r CreateRequest) (CreateR
 	if r, ok, err := ex.expandSnapshot(ctx, r, name); ok || err != nil {
 		return r, err
 	}
-	n, err := ex.store.Snapshot(ctx, r.Owner, string(name))
+	n, err := ex.store.Snapshots().Snapshot(ctx, r.Owner, string(name))
 	switch {
 	case err == nil && n.State != store.SnapshotReady:
 		err = sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", string(name))
@@ -160,7 +160,7 @@ func (ex *expander) applyTemplate(ctx context.Context, r CreateRequest, t sandpi
 		r.Spec.Network = b.Recipe.Network.Clone()
 	}
 	if b.Snapshot != "" {
-		n, err := ex.store.BuildSnapshot(ctx, b.Snapshot)
+		n, err := ex.store.Templates().BuildSnapshot(ctx, b.Snapshot)
 		if err != nil && !errors.Is(err, sandpit.NotFound) {
 			return r, err
 		}
@@ -219,7 +219,7 @@ func (ex *expander) expandSnapshot(ctx context.Context, r CreateRequest, id sand
 	if id.Validate() != nil {
 		return r, false, nil //nolint:nilerr // it is a name
 	}
-	b, err := ex.store.BuildOfSnapshot(ctx, id)
+	b, err := ex.store.Templates().BuildOfSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
 		return r, false, nil // it is a snapshot of an owner
 	}

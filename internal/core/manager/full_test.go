@@ -106,7 +106,7 @@ func TestFullDisk(t *testing.T) {
 	if got := r.events(t, first.ID); !slices.Contains(got, "manager: delete ok") {
 		t.Errorf("what was done on the full disk is not told: %q", got)
 	}
-	if err := r.store.VerifyEvents(t.Context()); err != nil {
+	if err := r.store.Events().VerifyEvents(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -113,7 +113,7 @@ func TestProvidersAreGivenWhatWasPrepared(t *testing.T) {
 		if s.Spec.Image != tc.request.Spec.Image {
 			t.Errorf("the sandbox tells of image %q, want %q", s.Spec.Image, tc.request.Spec.Image)
 		}
-		row, err := r.store.Sandbox(t.Context(), s.ID)
+		row, err := r.store.Sandboxes().Sandbox(t.Context(), s.ID)
 		if err != nil || row.Prepared != readyMade(tc.want) || row.Admin != tc.admin {
 			t.Errorf("the row has %q, %v (%v)", row.Prepared, row.Admin, err)
 		}
@@ -141,7 +141,7 @@ func TestProvidersAreGivenWhatWasPrepared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row, err := r.store.Sandbox(t.Context(), forks[0].ID)
+	row, err := r.store.Sandboxes().Sandbox(t.Context(), forks[0].ID)
 	if err != nil || row.Prepared != readyMade("ann-1") || row.Spec.Image != "tool:1" {
 		t.Errorf("the copy's row has %q, prepared as %q (%v)", row.Spec.Image, row.Prepared, err)
 	}

@@ -118,7 +118,7 @@ func (r *rig) wantState(tb testing.TB, id sandpit.ID, want sandpit.State) {
 	if err != nil || got.State != want {
 		tb.Errorf("sandbox is %q (%s), %v; want %q", got.State, got.Reason, err, want)
 	}
-	row, err := r.store.Sandbox(tb.Context(), id)
+	row, err := r.store.Sandboxes().Sandbox(tb.Context(), id)
 	if err != nil || row.State != want {
 		tb.Errorf("the row says %q (%s), %v; want %q", row.State, row.Reason, err, want)
 	}
@@ -163,7 +163,7 @@ func (r *rig) events(tb testing.TB, id sandpit.ID) []string {
 	if err := r.Flush(tb.Context()); err != nil {
 		tb.Fatal(err)
 	}
-	list, err := r.store.ListEvents(tb.Context(), store.EventFilter{Sandbox: id, Limit: 1000})
+	list, err := r.store.Events().ListEvents(tb.Context(), store.EventFilter{Sandbox: id, Limit: 1000})
 	if err != nil {
 		tb.Fatal(err)
 	}

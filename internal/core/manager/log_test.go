@@ -65,7 +65,7 @@ func TestLog(t *testing.T) {
 		return len(lost) == 1 && lost[0]["level"] == "WARN" && lost[0]["sandbox"] == string(b.ID) && lost[0]["reason"] != nil
 	})
 	eventually(t, "the events are written", func() bool {
-		list, err := r.store.ListEvents(context.WithoutCancel(t.Context()), store.EventFilter{Action: "create"})
+		list, err := r.store.Events().ListEvents(context.WithoutCancel(t.Context()), store.EventFilter{Action: "create"})
 		return err == nil && len(list) == 2 && list[0].Args["request"] == "req-7" && list[1].Args["request"] == "req-7"
 	})
 	if n := len(said(t, log.String(), "manager: create")); n != 1 {

@@ -122,7 +122,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 
 // loadRecords loads the rows of the store.
 func (m *Manager) loadRecords(ctx context.Context) error {
-	rows, err := m.o.Store.ListSandboxes(ctx, store.Filter{})
+	rows, err := m.o.Store.Sandboxes().ListSandboxes(ctx, store.Filter{})
 	if err != nil && len(rows) == 0 {
 		return err
 	}

@@ -278,7 +278,7 @@ func TestPoolEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, withPool(3, 0))
 	r.filled(t, 3)
-	before, err := r.store.ListSandboxes(t.Context(), store.Filter{})
+	before, err := r.store.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
 	if err != nil || len(before) != 3 {
 		t.Fatalf("rows: %+v, %v", before, err)
 	}
@@ -309,7 +309,7 @@ func TestPoolLosesOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, withPool(1, 0))
 	r.filled(t, 1)
-	rows, err := r.store.ListSandboxes(t.Context(), store.Filter{})
+	rows, err := r.store.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
 	if err != nil || len(rows) != 1 {
 		t.Fatalf("rows: %+v, %v", rows, err)
 	}
@@ -317,7 +317,7 @@ func TestPoolLosesOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "its end is seen", func() bool {
-		row, err := r.store.Sandbox(t.Context(), rows[0].ID) // nobody else can see it
+		row, err := r.store.Sandboxes().Sandbox(t.Context(), rows[0].ID) // nobody else can see it
 		return err == nil && row.State == sandpit.StateDeleted
 	})
 	s := r.create(t, manager.CreateRequest{Spec: kind})

@@ -284,7 +284,7 @@ func (m *model) check(rt *rapid.T) {
 		if want == sandpit.StateDeleted && got.Reason == "" {
 			rt.Errorf("%s is gone without a reason", id)
 		}
-		row, err := m.store.Sandbox(context.Background(), id)
+		row, err := m.store.Sandboxes().Sandbox(context.Background(), id)
 		if err != nil || row.State != want {
 			rt.Errorf("%s: the row says %s, %v; want %s", id, row.State, err, want)
 		}

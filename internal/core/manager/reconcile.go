@@ -255,7 +255,7 @@ func (rc *reconciler) findStrays(list []sandpit.Placement) []sandpit.Placement {
 // removeStray destroys a sandbox of this manager that has no row. A provider that confuses handles
 // must not make it destroy another one.
 func (rc *reconciler) removeStray(ctx context.Context, p sandpit.Provider, placement sandpit.Placement) error {
-	row, err := rc.store.Sandbox(ctx, placement.ID)
+	row, err := rc.store.Sandboxes().Sandbox(ctx, placement.ID)
 	if !errors.Is(err, sandpit.NotFound) && (err != nil || row.State != sandpit.StateDeleted) {
 		return err // the row cannot be read, or was written meanwhile
 	}

@@ -232,7 +232,7 @@ func TestMixedUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{Retry: time.Hour})
 	a, b := r.create(t, manager.CreateRequest{}), r.create(t, manager.CreateRequest{})
-	row, err := r.store.Sandbox(t.Context(), b.ID)
+	row, err := r.store.Sandboxes().Sandbox(t.Context(), b.ID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func (rs *recordStore) updateRow(ctx context.Context, rec *sandboxRecord, edit f
 	defer rs.shifting.RUnlock()
 	row := rec.currentRow()
 	edit(&row)
-	written, err := rs.store.UpdateSandbox(ctx, row)
+	written, err := rs.store.Sandboxes().UpdateSandbox(ctx, row)
 	if errors.Is(err, sandpit.Conflict) {
 		written, err = rs.overwriteRow(ctx, row)
 	}
@@ -75,17 +75,17 @@ func (rs *recordStore) updateRow(ctx context.Context, rec *sandboxRecord, edit f
 // overwriteRow writes a row whose version in the store differs: an earlier write succeeded although
 // its result was lost. Only the manager writes to the store.
 func (rs *recordStore) overwriteRow(ctx context.Context, row store.Row) (store.Row, error) {
-	stored, err := rs.store.Sandbox(ctx, row.ID)
+	stored, err := rs.store.Sandboxes().Sandbox(ctx, row.ID)
 	if err != nil {
 		return store.Row{}, err
 	}
 	row.Version = stored.Version
-	return rs.store.UpdateSandbox(ctx, row)
+	return rs.store.Sandboxes().UpdateSandbox(ctx, row)
 }
 
 // insertRow writes a new row.
 func (rs *recordStore) insertRow(ctx context.Context, rec *sandboxRecord) error {
-	row, err := rs.store.InsertSandbox(ctx, rec.currentRow())
+	row, err := rs.store.Sandboxes().InsertSandbox(ctx, rec.currentRow())
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (rs *recordStore) insertRow(ctx context.Context, rec *sandboxRecord) error 
 func (rs *recordStore) deleteRow(ctx context.Context, rec *sandboxRecord) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
 	defer cancel()
-	if err := rs.store.DeleteSandbox(ctx, rec.id); err != nil {
+	if err := rs.store.Sandboxes().DeleteSandbox(ctx, rec.id); err != nil {
 		return err
 	}
 	rs.sandboxes.remove(rec)

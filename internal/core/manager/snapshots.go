@@ -201,7 +201,7 @@ func (ss *Snapshots) createSnapshot(
 	made, err := do(ctx, n)
 	if err == nil {
 		made.State = store.SnapshotReady
-		err = ss.store.FinishSnapshot(ctx, made, ss.newLimits())
+		err = ss.store.Snapshots().FinishSnapshot(ctx, made, ss.newLimits())
 	}
 	if err != nil { // reconcileSnapshots retries what cannot be removed now
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLimit)
@@ -243,7 +243,7 @@ func (ss *Snapshots) insertSnapshot(ctx context.Context, n store.Snapshot) (stor
 			return n, err
 		}
 	}
-	return ss.store.InsertSnapshot(ctx, n, ss.newLimits())
+	return ss.store.Snapshots().InsertSnapshot(ctx, n, ss.newLimits())
 }
 
 func (ss *Snapshots) newLimits() store.SnapshotLimits {
@@ -273,7 +273,7 @@ func (ss *Snapshots) dropSnapshot(ctx context.Context, keeper sandpit.SnapshotKe
 		return err
 	}
 	ss.disk.space.dropClaim(string(id))
-	err := ss.store.DeleteSnapshot(ctx, id)
+	err := ss.store.Snapshots().DeleteSnapshot(ctx, id)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
@@ -293,7 +293,7 @@ func (ss *Snapshots) removeLate(keeper sandpit.SnapshotKeeper, id sandpit.Snapsh
 //
 // NotFound: no such snapshot. Conflict: it is being created or deleted.
 func (ss *Snapshots) holdReady(ctx context.Context, owner, name string) (n store.Snapshot, release func(), err error) {
-	n, err = ss.store.Snapshot(ctx, owner, name)
+	n, err = ss.store.Snapshots().Snapshot(ctx, owner, name)
 	if err != nil {
 		return n, nil, err
 	}
@@ -301,7 +301,7 @@ func (ss *Snapshots) holdReady(ctx context.Context, owner, name string) (n store
 		return n, nil, sandpit.Errorf(sandpit.Conflict, "snapshot %s is being created or deleted", name)
 	}
 	release = func() { ss.snapshotUses.release(n.ID) }
-	now, err := ss.store.Snapshot(ctx, owner, string(n.ID)) // it may have been deleted before acquire
+	now, err := ss.store.Snapshots().Snapshot(ctx, owner, string(n.ID)) // it may have been deleted before acquire
 	if err == nil && now.State != store.SnapshotReady {
 		err = sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
 	}
@@ -314,7 +314,7 @@ func (ss *Snapshots) holdReady(ctx context.Context, owner, name string) (n store
 
 // Get returns an owner's snapshot by its ID or name. NotFound.
 func (ss *Snapshots) Get(ctx context.Context, owner, name string) (sandpit.Snapshot, error) {
-	n, err := ss.store.Snapshot(ctx, owner, name)
+	n, err := ss.store.Snapshots().Snapshot(ctx, owner, name)
 	if err == nil && (n.State != store.SnapshotReady || n.Brief) {
 		err = sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
 	}
@@ -327,7 +327,7 @@ func (ss *Snapshots) Get(ctx context.Context, owner, name string) (sandpit.Snaps
 // List returns snapshots that are ready, in the order of their IDs.
 func (ss *Snapshots) List(ctx context.Context, f store.SnapshotFilter) ([]sandpit.Snapshot, error) {
 	f.Lasting = true
-	rows, err := ss.store.ListSnapshots(ctx, f)
+	rows, err := ss.store.Snapshots().ListSnapshots(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -354,7 +354,7 @@ func (ss *Snapshots) Delete(ctx context.Context, owner, name string) error {
 	return ss.withEvent(ctx, "remove snapshot", store.Snapshot{Owner: owner, Name: name}, func(ctx context.Context) error {
 		ctx, cancel := ss.core.ops.detach(ctx)
 		defer cancel()
-		n, err := ss.store.Snapshot(ctx, owner, name)
+		n, err := ss.store.Snapshots().Snapshot(ctx, owner, name)
 		if err != nil {
 			return err
 		}
@@ -366,7 +366,7 @@ func (ss *Snapshots) Delete(ctx context.Context, owner, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := ss.store.SetSnapshotDeleting(ctx, n.ID); err != nil {
+		if err := ss.store.Snapshots().SetSnapshotDeleting(ctx, n.ID); err != nil {
 			return err
 		}
 		return ss.dropSnapshot(ctx, keeper, n.ID)

@@ -88,7 +88,7 @@ func TestSnapshotsInDisorder(t *testing.T) {
 	eventually(t, "there is what there are rows for", func() bool {
 		r.Reconcile(ctx)
 		r.Tidy(ctx)
-		rows, err := r.store.ListSnapshots(ctx, store.SnapshotFilter{All: true})
+		rows, err := r.store.Snapshots().ListSnapshots(ctx, store.SnapshotFilter{All: true})
 		if err != nil {
 			return false
 		}

@@ -18,7 +18,7 @@ const reasonSnapshotGone = "gone: the provider no longer has it"
 // that are left, and those without a row; and records which of the others cannot be used.
 func (ss *Snapshots) reconcileSnapshots(ctx context.Context) {
 	// A snapshot that is ready before the provider is called must be in its list.
-	rows, err := ss.store.ListSnapshots(ctx, store.SnapshotFilter{All: true})
+	rows, err := ss.store.Snapshots().ListSnapshots(ctx, store.SnapshotFilter{All: true})
 	if err != nil {
 		if ctx.Err() == nil {
 			ss.log.WarnContext(ctx, "manager: snapshots not listed", slog.Any("error", err))
@@ -59,9 +59,9 @@ func (ss *Snapshots) removeIfUnused(ctx context.Context, n store.Snapshot) {
 // findRow returns the current row of a snapshot.
 func (ss *Snapshots) findRow(ctx context.Context, n store.Snapshot) (store.Snapshot, error) {
 	if n.Build != "" {
-		return ss.store.BuildSnapshot(ctx, n.ID)
+		return ss.store.Templates().BuildSnapshot(ctx, n.ID)
 	}
-	return ss.store.Snapshot(ctx, n.Owner, string(n.ID))
+	return ss.store.Snapshots().Snapshot(ctx, n.Owner, string(n.ID))
 }
 
 // compareProvider compares the rows with what one provider lists. A provider that cannot be reached
@@ -97,7 +97,7 @@ func (ss *Snapshots) compareProvider(ctx context.Context, provider string, rows 
 // recordProblem records why a snapshot cannot be used, or not with its memory, or that it can be
 // used again.
 func (ss *Snapshots) recordProblem(ctx context.Context, n store.Snapshot, memory bool, problem string) {
-	err := ss.store.SetSnapshotUse(ctx, n.ID, memory, problem)
+	err := ss.store.Snapshots().SetSnapshotUse(ctx, n.ID, memory, problem)
 	if errors.Is(err, sandpit.NotFound) {
 		return // deleted meanwhile
 	}
@@ -118,7 +118,7 @@ func (ss *Snapshots) removeStrays(ctx context.Context, provider string, keeper s
 			continue
 		}
 		// One with a row may be about to be used.
-		known, err := ss.store.HasSnapshot(ctx, s.ID)
+		known, err := ss.store.Snapshots().HasSnapshot(ctx, s.ID)
 		switch {
 		case err != nil || known:
 		case !before[s.ID]:

@@ -74,7 +74,7 @@ func (r *rig) snapshot(tb testing.TB, id sandpit.ID, name string) sandpit.Snapsh
 // wantSnapshots expects so many rows, and as many snapshots in the world.
 func (r *rig) wantSnapshots(tb testing.TB, n int) {
 	tb.Helper()
-	list, err := r.store.ListSnapshots(tb.Context(), store.SnapshotFilter{All: true})
+	list, err := r.store.Snapshots().ListSnapshots(tb.Context(), store.SnapshotFilter{All: true})
 	if err != nil || len(list) != n {
 		tb.Errorf("%d rows %+v, %v; want %d", len(list), list, err, n)
 	}
@@ -302,7 +302,7 @@ func TestSnapshotsCrash(t *testing.T) {
 			}
 			r.open(t)
 			eventually(t, "what was half done is gone", func() bool {
-				rows, err := r.store.ListSnapshots(ctx, store.SnapshotFilter{All: true})
+				rows, err := r.store.Snapshots().ListSnapshots(ctx, store.SnapshotFilter{All: true})
 				return err == nil && len(rows) == 1 && len(r.world.Snapshots()) == 1
 			})
 			r.create(t, from("ann", "kept"))

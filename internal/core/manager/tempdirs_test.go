@@ -116,7 +116,7 @@ func TestTempDirSurvives(t *testing.T) {
 	}
 	r.Reconcile(t.Context())
 	eventually(t, "it is made again", func() bool {
-		row, err := r.store.Sandbox(t.Context(), s.ID)
+		row, err := r.store.Sandboxes().Sandbox(t.Context(), s.ID)
 		return err == nil && row.State == sandpit.StateRunning && row.Recreated == 1
 	})
 	if _, err := os.Stat(file); err != nil {

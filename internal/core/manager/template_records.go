@@ -70,21 +70,21 @@ func (tr *templateRecords) findTemplate(ctx context.Context, owner, text string)
 // lookUp returns the template that a reference names, whether the owner may use it or not.
 func (tr *templateRecords) lookUp(ctx context.Context, owner string, ref sandpit.TemplateRef) (sandpit.Template, error) {
 	if id := sandpit.TemplateID(ref.Name); id.Validate() == nil {
-		return tr.store.Template(ctx, id)
+		return tr.store.Templates().Template(ctx, id)
 	}
 	if id := sandpit.BuildID(ref.Name); id.Validate() == nil {
-		b, err := tr.store.Build(ctx, id)
+		b, err := tr.store.Templates().Build(ctx, id)
 		if err != nil {
 			return sandpit.Template{}, err
 		}
-		return tr.store.Template(ctx, b.Template)
+		return tr.store.Templates().Template(ctx, b.Template)
 	}
 	if ref.Owner != "" {
-		return tr.store.TemplateNamed(ctx, ref.Owner, ref.Name)
+		return tr.store.Templates().TemplateNamed(ctx, ref.Owner, ref.Name)
 	}
-	t, err := tr.store.TemplateNamed(ctx, owner, ref.Name)
+	t, err := tr.store.Templates().TemplateNamed(ctx, owner, ref.Name)
 	if errors.Is(err, sandpit.NotFound) {
-		t, err = tr.store.SharedTemplate(ctx, ref.Name)
+		t, err = tr.store.Templates().SharedTemplate(ctx, ref.Name)
 	}
 	if _, ok := tr.o.Builtins[ref.Name]; ok && errors.Is(err, sandpit.NotFound) {
 		t, err = tr.findBuiltin(ctx, ref.Name)
@@ -94,7 +94,7 @@ func (tr *templateRecords) lookUp(ctx context.Context, owner string, ref sandpit
 
 // findBuiltin returns a template that is part of the program. NotFound: it is not built yet.
 func (tr *templateRecords) findBuiltin(ctx context.Context, name string) (sandpit.Template, error) {
-	t, err := tr.store.TemplateNamed(ctx, BuiltinOwner, name)
+	t, err := tr.store.Templates().TemplateNamed(ctx, BuiltinOwner, name)
 	if err == nil && t.Tags[sandpit.DefaultTag] == "" {
 		err = sandpit.Errorf(sandpit.NotFound, "template %s has no finished build", name)
 	}
@@ -117,7 +117,7 @@ func (tr *templateRecords) flushCounts(ctx context.Context) {
 	tr.registry.spawned = nil
 	tr.registry.mu.Unlock()
 	for id, n := range counts {
-		if err := tr.store.CountSpawned(ctx, id, n); err != nil && !errors.Is(err, sandpit.NotFound) && ctx.Err() == nil {
+		if err := tr.store.Templates().CountSpawned(ctx, id, n); err != nil && !errors.Is(err, sandpit.NotFound) && ctx.Err() == nil {
 			tr.log.WarnContext(ctx, "manager: count of a template's sandboxes not written", slog.Any("error", err))
 		}
 	}

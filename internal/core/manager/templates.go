@@ -55,7 +55,7 @@ func (ts *Templates) Create(ctx context.Context, r TemplateRequest) (sandpit.Tem
 			}
 		}
 		now := ts.clock.Now()
-		t, err = ts.store.EnsureTemplate(ctx, sandpit.Template{
+		t, err = ts.store.Templates().EnsureTemplate(ctx, sandpit.Template{
 			ID: sandpit.NewTemplateID(), Owner: r.Owner, Name: r.Name, CreatedAt: now, UpdatedAt: now,
 		}, max(0, ts.o.MaxTemplates))
 		if err != nil {
@@ -64,7 +64,7 @@ func (ts *Templates) Create(ctx context.Context, r TemplateRequest) (sandpit.Tem
 		b = store.TemplateBuild{Owner: r.Owner, TemplateBuild: sandpit.TemplateBuild{
 			ID: sandpit.NewBuildID(), Template: t.ID, Status: sandpit.BuildWaiting, Tags: r.Tags, Resources: r.Resources, CreatedAt: now,
 		}}
-		return ts.store.InsertBuild(ctx, b, ts.templates.newLimits())
+		return ts.store.Templates().InsertBuild(ctx, b, ts.templates.newLimits())
 	})
 	return ts.templates.addCount(t), b.TemplateBuild, err
 }
@@ -82,7 +82,7 @@ func (ts *Templates) Get(ctx context.Context, owner, ref string) (sandpit.Templa
 
 // List returns templates in the order of their IDs.
 func (ts *Templates) List(ctx context.Context, f store.TemplateFilter) ([]sandpit.Template, error) {
-	list, err := ts.store.ListTemplates(ctx, f)
+	list, err := ts.store.Templates().ListTemplates(ctx, f)
 	for i, t := range list {
 		list[i] = ts.templates.addCount(t)
 	}
@@ -101,7 +101,7 @@ func (ts *Templates) SetPublic(ctx context.Context, owner, ref string, public, s
 			return err
 		}
 		t.Public, t.Shared = public, public && (share || t.Shared)
-		return ts.store.SetTemplatePublic(ctx, t.ID, t.Public, t.Shared)
+		return ts.store.Templates().SetTemplatePublic(ctx, t.ID, t.Public, t.Shared)
 	})
 	return t, err
 }
@@ -121,11 +121,11 @@ func (ts *Templates) Tag(ctx context.Context, owner, ref string, tags []string) 
 			return err
 		}
 		for _, tag := range tags {
-			if err := ts.store.SetTag(ctx, t.ID, tag, id, ts.clock.Now()); err != nil {
+			if err := ts.store.Templates().SetTag(ctx, t.ID, tag, id, ts.clock.Now()); err != nil {
 				return err
 			}
 		}
-		t, err = ts.store.Template(ctx, t.ID)
+		t, err = ts.store.Templates().Template(ctx, t.ID)
 		return err
 	})
 	return ts.templates.addCount(t), err
@@ -138,7 +138,7 @@ func (ts *Templates) Untag(ctx context.Context, owner, ref string, tags []string
 		t, err := ts.templates.findOwn(ctx, owner, ref)
 		for _, tag := range tags {
 			if err == nil {
-				err = ts.store.DeleteTag(ctx, t.ID, tag)
+				err = ts.store.Templates().DeleteTag(ctx, t.ID, tag)
 			}
 		}
 		return err
@@ -156,10 +156,10 @@ func (ts *Templates) Delete(ctx context.Context, owner, ref string) error {
 		if err != nil {
 			return err
 		}
-		if err := ts.store.DeleteTemplate(ctx, t.ID); err != nil {
+		if err := ts.store.Templates().DeleteTemplate(ctx, t.ID); err != nil {
 			return err
 		}
-		builds, err := ts.store.ListBuilds(ctx, store.BuildFilter{Template: t.ID, Brief: true})
+		builds, err := ts.store.Templates().ListBuilds(ctx, store.BuildFilter{Template: t.ID, Brief: true})
 		if err != nil {
 			return err
 		}

@@ -264,7 +264,7 @@ func TestTemplateFails(t *testing.T) {
 	}
 
 	eventually(t, "what it tells is written down", func() bool {
-		log, err := r.store.BuildLog(ctx, first, 0, 10)
+		log, err := r.store.Templates().BuildLog(ctx, first, 0, 10)
 		return err == nil && len(log) == 2
 	})
 	r.crash(t)
@@ -305,7 +305,7 @@ func TestTemplateTidy(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].ID != b.ID || s.count() != 1 {
 		t.Errorf("builds %+v, %v, with %d images; want %s and not %s", list, err, s.count(), b.ID, old.ID)
 	}
-	if rows, err := r.store.ListBuilds(t.Context(), store.BuildFilter{}); err != nil || len(rows) != 1 {
+	if rows, err := r.store.Templates().ListBuilds(t.Context(), store.BuildFilter{}); err != nil || len(rows) != 1 {
 		t.Errorf("rows %+v, %v", rows, err)
 	}
 }

@@ -92,7 +92,7 @@ func TestUseKeepsAwake(t *testing.T) {
 		}
 		time.Sleep(59 * time.Second) // from its end, not from its beginning
 		r.wantState(t, b.ID, sandpit.StateRunning)
-		row, err := r.store.Sandbox(t.Context(), b.ID)
+		row, err := r.store.Sandboxes().Sandbox(t.Context(), b.ID)
 		if since := time.Since(row.LastUsedAt); err != nil || since > time.Minute {
 			t.Errorf("the row was used %s ago, %v; want at the release", since, err)
 		}
@@ -272,7 +272,7 @@ func TestTombstone(t *testing.T) {
 		_, err := r.Use(t.Context(), b.ID)
 		wantCode(t, err, sandpit.NotFound)
 		wantText(t, err, "Sandbox "+string(b.ID)+" not found")
-		_, err = r.store.Sandbox(t.Context(), b.ID)
+		_, err = r.store.Sandboxes().Sandbox(t.Context(), b.ID)
 		wantCode(t, err, sandpit.NotFound)
 	})
 }
@@ -298,7 +298,7 @@ func TestSuspicion(t *testing.T) {
 		if err := r.Flush(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		list, err := r.store.ListEvents(t.Context(), store.EventFilter{Action: "suspicious"})
+		list, err := r.store.Events().ListEvents(t.Context(), store.EventFilter{Action: "suspicious"})
 		if err != nil || len(list) != 2 || list[0].Actor != "mallory" || list[1].Actor != "mallory" {
 			t.Errorf("events: %+v, %v; want one for each window", list, err)
 		}
@@ -327,7 +327,7 @@ func TestFloodOfEvents(t *testing.T) {
 		}
 		count := func(actor string) (recorded int, omitted []string) {
 			t.Helper()
-			list, err := r.store.ListEvents(t.Context(), store.EventFilter{Owner: actor, Limit: store.MaxEvents})
+			list, err := r.store.Events().ListEvents(t.Context(), store.EventFilter{Owner: actor, Limit: store.MaxEvents})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -339,7 +339,7 @@ func TestFloodOfEvents(t *testing.T) {
 					}
 					recorded++
 				}
-				list, err = r.store.ListEvents(t.Context(), store.EventFilter{Owner: actor, After: list[len(list)-1].Seq, Limit: store.MaxEvents})
+				list, err = r.store.Events().ListEvents(t.Context(), store.EventFilter{Owner: actor, After: list[len(list)-1].Seq, Limit: store.MaxEvents})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -373,7 +373,7 @@ func TestOwnersSeeTheirEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		for owner, want := range map[string][]string{"bob": {"create", "look"}, "mallory": {"peek"}, "root": {"look"}} {
-			list, err := r.store.ListEvents(t.Context(), store.EventFilter{Owner: owner})
+			list, err := r.store.Events().ListEvents(t.Context(), store.EventFilter{Owner: owner})
 			var got []string
 			for _, e := range list {
 				got = append(got, e.Action)

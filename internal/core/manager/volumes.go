@@ -109,14 +109,14 @@ func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Vol
 	}
 	vs.locks.lockVolume(v.ID)
 	defer vs.locks.unlockVolume(v.ID)
-	if v, err = vs.store.InsertVolume(ctx, v, max(0, vs.o.MaxVolumes)); err != nil {
+	if v, err = vs.store.Volumes().InsertVolume(ctx, v, max(0, vs.o.MaxVolumes)); err != nil {
 		return v, err
 	}
 	make := func(ctx context.Context) error { return keeper.CreateVolume(ctx, string(v.ID)) }
 	_, err = callProvider(ctx, vs.core.loops, vs.core.newCall("create volume "+v.Name), withoutResult(make), nil)
 	if err == nil {
 		v.State = store.VolumeReady
-		err = vs.store.SetVolumeState(ctx, v.ID, v.State)
+		err = vs.store.Volumes().SetVolumeState(ctx, v.ID, v.State)
 	}
 	if err != nil { // removeUnfinished retries what cannot be removed now
 		return v, errors.Join(err, vs.dropVolume(ctx, v))
@@ -147,7 +147,7 @@ func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
 	if _, err := callProvider(ctx, vs.core.loops, vs.core.newCall("remove volume "+v.Name), withoutResult(remove), nil); err != nil {
 		return err
 	}
-	err = vs.store.DeleteVolume(ctx, v.ID)
+	err = vs.store.Volumes().DeleteVolume(ctx, v.ID)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
@@ -156,7 +156,7 @@ func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
 
 // Get returns an owner's volume with its sandboxes, and with its size if that is known. NotFound.
 func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume, error) {
-	v, err := vs.store.Volume(ctx, owner, name)
+	v, err := vs.store.Volumes().Volume(ctx, owner, name)
 	if err != nil {
 		return sandpit.Volume{}, err
 	}
@@ -183,7 +183,7 @@ func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume,
 
 // List returns volumes in the order of their IDs, and the ID of each.
 func (vs *Volumes) List(ctx context.Context, f store.VolumeFilter) ([]sandpit.Volume, []sandpit.ID, error) {
-	rows, err := vs.store.ListVolumes(ctx, f)
+	rows, err := vs.store.Volumes().ListVolumes(ctx, f)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -205,7 +205,7 @@ func toVolume(v store.Volume) sandpit.Volume {
 // deleted.
 func (vs *Volumes) Delete(ctx context.Context, owner, name string) error {
 	return vs.withEvent(ctx, "delete volume", VolumeRequest{Owner: owner, Name: name}, func(ctx context.Context) error {
-		v, err := vs.store.Volume(ctx, owner, name)
+		v, err := vs.store.Volumes().Volume(ctx, owner, name)
 		if err != nil {
 			return err
 		}
@@ -228,7 +228,7 @@ func (vs *Volumes) markDeleting(ctx context.Context, v store.Volume) error {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "volume %s is mounted in sandbox %s", v.Name, users[0]),
 			"delete its sandboxes first")
 	}
-	return vs.store.SetVolumeState(ctx, v.ID, store.VolumeDeleting)
+	return vs.store.Volumes().SetVolumeState(ctx, v.ID, store.VolumeDeleting)
 }
 
 // findUsers returns the sandboxes that mount a volume, or may still mount it.
@@ -266,7 +266,7 @@ func (vs *Volumes) resolveMounts(ctx context.Context, r store.Row, spec sandpit.
 		if mount.Volume == "" {
 			continue
 		}
-		v, err := vs.store.Volume(ctx, r.Lease.Owner, mount.Volume)
+		v, err := vs.store.Volumes().Volume(ctx, r.Lease.Owner, mount.Volume)
 		switch {
 		case errors.Is(err, sandpit.NotFound), err == nil && v.State != store.VolumeReady:
 			return spec, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "volume %s not found", mount.Volume),
@@ -285,7 +285,7 @@ func (vs *Volumes) resolveMounts(ctx context.Context, r store.Row, spec sandpit.
 // removeIfUnfinished removes a volume, unless its creation or deletion was finished since it was
 // listed. The caller has locked the volume.
 func (vs *Volumes) removeIfUnfinished(ctx context.Context, v store.Volume) error {
-	now, err := vs.store.Volume(ctx, v.Owner, v.Name)
+	now, err := vs.store.Volumes().Volume(ctx, v.Owner, v.Name)
 	if errors.Is(err, sandpit.NotFound) || err == nil && (now.ID != v.ID || now.State == store.VolumeReady) {
 		return errNothingToDo
 	}
@@ -298,7 +298,7 @@ func (vs *Volumes) removeIfUnfinished(ctx context.Context, v store.Volume) error
 // removeUnfinished removes volumes whose creation or deletion was interrupted, by the end of the
 // server or an error of the provider.
 func (vs *Volumes) removeUnfinished(ctx context.Context) {
-	rows, err := vs.store.ListVolumes(ctx, store.VolumeFilter{All: true, Unfinished: true})
+	rows, err := vs.store.Volumes().ListVolumes(ctx, store.VolumeFilter{All: true, Unfinished: true})
 	if err != nil {
 		if ctx.Err() == nil {
 			vs.log.WarnContext(ctx, "manager: volumes not listed", slog.Any("error", err))

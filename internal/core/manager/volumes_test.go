@@ -45,7 +45,7 @@ func (r *rig) volume(tb testing.TB, name string) {
 // wantVolumes expects so many rows and so many volumes in the world.
 func (r *rig) wantVolumes(tb testing.TB, rows, there int) {
 	tb.Helper()
-	list, err := r.store.ListVolumes(tb.Context(), store.VolumeFilter{All: true})
+	list, err := r.store.Volumes().ListVolumes(tb.Context(), store.VolumeFilter{All: true})
 	if err != nil || len(list) != rows {
 		tb.Errorf("%d rows %+v, %v; want %d", len(list), list, err, rows)
 	}
@@ -175,7 +175,7 @@ func TestVolumesFail(t *testing.T) {
 	stop()
 	eventually(t, "what could not be removed is removed", func() bool {
 		names, err := r.world.Volumes()
-		list, bad := r.store.ListVolumes(ctx, store.VolumeFilter{All: true})
+		list, bad := r.store.Volumes().ListVolumes(ctx, store.VolumeFilter{All: true})
 		return err == nil && bad == nil && len(names)+len(list) == 0
 	})
 	r.volume(t, "data") // the name is free

@@ -99,7 +99,7 @@ func (w *wallClock) shiftRecords(ctx context.Context) error {
 	if err := w.records.flushUses(ctx); err != nil {
 		return err
 	}
-	if err := w.store.ShiftDeadlines(ctx, w.storeShift); err != nil {
+	if err := w.store.Sandboxes().ShiftDeadlines(ctx, w.storeShift); err != nil {
 		return err
 	}
 	for _, rec := range w.sandboxes.all() {
@@ -139,7 +139,7 @@ func (rs *recordStore) flushUses(ctx context.Context) error {
 	if len(list) == 0 {
 		return nil
 	}
-	err := rs.store.TouchSandboxes(ctx, list)
+	err := rs.store.Sandboxes().TouchSandboxes(ctx, list)
 	if err == nil {
 		return nil
 	}

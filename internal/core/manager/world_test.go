@@ -177,7 +177,7 @@ func TestRecreate(t *testing.T) {
 	s := r.create(t, manager.CreateRequest{Policy: store.Policy{Recreate: 3}, Spec: sandpit.Spec{Env: map[string]string{"A": "b"}}})
 	again := func(n int) func() bool {
 		return func() bool {
-			row, err := r.store.Sandbox(t.Context(), s.ID)
+			row, err := r.store.Sandboxes().Sandbox(t.Context(), s.ID)
 			return err == nil && row.State == sandpit.StateRunning && row.Recreated == n
 		}
 	}

@@ -74,7 +74,7 @@ func (k *Keys) Add(ctx context.Context, owner, apiKey, name, text string) (store
 	}
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the program instead
-	return k.store.InsertSSHKey(ctx, store.SSHKey{
+	return k.store.Credentials().InsertSSHKey(ctx, store.SSHKey{
 		ID: hex.EncodeToString(id[:]), Owner: owner, Fingerprint: ssh.FingerprintSHA256(key), Type: key.Type(), Name: name, APIKey: apiKey, CreatedAt: k.clock.Now(),
 	})
 }
@@ -142,12 +142,12 @@ func notKey(format string, args ...any) error {
 
 // List returns the keys of an owner.
 func (k *Keys) List(ctx context.Context, owner string) ([]store.SSHKey, error) {
-	return k.store.ListSSHKeys(ctx, owner)
+	return k.store.Credentials().ListSSHKeys(ctx, owner)
 }
 
 // Delete removes a key of an owner, and ends the connections that it has opened. NotFound.
 func (k *Keys) Delete(ctx context.Context, owner, id string) error {
-	if err := k.store.DeleteSSHKey(ctx, owner, id); err != nil {
+	if err := k.store.Credentials().DeleteSSHKey(ctx, owner, id); err != nil {
 		return err
 	}
 	k.lines.Cut(id, errKeyEnded)
@@ -163,7 +163,7 @@ var errKeyEnded = sandpit.Errorf(sandpit.Unauthenticated, "the SSH key was remov
 // Unauthenticated, NotFound: one of them has ended already.
 func (k *Keys) Attach(ctx context.Context, key store.SSHKey) (attached context.Context, release func(), err error) {
 	line, cut := k.lines.Attach(ctx, key.ID, time.Time{}, nil)
-	now, err := k.store.SSHKeyOf(ctx, key.Owner, key.Fingerprint) // it may have been removed just before
+	now, err := k.store.Credentials().SSHKeyOf(ctx, key.Owner, key.Fingerprint) // it may have been removed just before
 	if err == nil && now.ID != key.ID {
 		err = errKeyEnded
 	}
@@ -183,7 +183,7 @@ func (k *Keys) Attach(ctx context.Context, key store.SSHKey) (attached context.C
 //
 // NotFound: the owner has no such key.
 func (k *Keys) Of(ctx context.Context, owner string, key ssh.PublicKey) (store.SSHKey, error) {
-	return k.store.SSHKeyOf(ctx, owner, ssh.FingerprintSHA256(key))
+	return k.store.Credentials().SSHKeyOf(ctx, owner, ssh.FingerprintSHA256(key))
 }
 
 // Used notes that a key was used, about once a minute.
@@ -192,7 +192,7 @@ func (k *Keys) Used(ctx context.Context, key store.SSHKey) {
 	if now.Sub(key.LastUsedAt).Abs() < usedEvery {
 		return
 	}
-	if err := k.store.TouchSSHKey(ctx, key.ID, now); err != nil {
+	if err := k.store.Credentials().TouchSSHKey(ctx, key.ID, now); err != nil {
 		k.log.WarnContext(ctx, "the use of an SSH key is not noted", slog.String("key", key.ID), slog.Any("error", err))
 	}
 }

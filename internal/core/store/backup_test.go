@@ -24,11 +24,11 @@ type state struct {
 
 func look(t *testing.T, s *store.Store) state {
 	t.Helper()
-	rows, err := s.ListSandboxes(t.Context(), store.Filter{})
+	rows, err := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	events, err := s.ListEvents(t.Context(), store.EventFilter{Limit: store.MaxEvents})
+	events, err := s.Events().ListEvents(t.Context(), store.EventFilter{Limit: store.MaxEvents})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestBackup(t *testing.T) {
 	if diff := cmp.Diff(look(t, s), look(t, restored)); diff != "" {
 		t.Errorf("(-state +backup):\n%s", diff)
 	}
-	if err := restored.VerifyEvents(t.Context()); err != nil {
+	if err := restored.Events().VerifyEvents(t.Context()); err != nil {
 		t.Error(err)
 	}
 	insert(t, restored, nil)
@@ -123,10 +123,10 @@ func TestBackupWhileWriting(t *testing.T) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				r := row()
-				if err := s.AppendEvents(t.Context(), store.Event{Action: "planned", Sandbox: r.ID}); err != nil {
+				if err := s.Events().AppendEvents(t.Context(), store.Event{Action: "planned", Sandbox: r.ID}); err != nil {
 					t.Error(err)
 				}
-				if _, err := s.InsertSandbox(t.Context(), r); err != nil {
+				if _, err := s.Sandboxes().InsertSandbox(t.Context(), r); err != nil {
 					t.Error(err)
 				}
 			}
@@ -139,7 +139,7 @@ func TestBackupWhileWriting(t *testing.T) {
 			t.Error(err)
 		}
 		restored := restore(t, filepath.Join(dir, name))
-		if err := restored.VerifyEvents(t.Context()); err != nil {
+		if err := restored.Events().VerifyEvents(t.Context()); err != nil {
 			t.Error(err)
 		}
 		checkMoment(t, before, restored)
@@ -153,13 +153,13 @@ func TestBackupWhileWriting(t *testing.T) {
 func checkMoment(t *testing.T, before state, restored *store.Store) {
 	t.Helper()
 	got := make(map[sandpit.ID]bool)
-	rows, err := restored.ListSandboxes(t.Context(), store.Filter{})
+	rows, err := restored.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range rows {
 		got[r.ID] = true
-		list, err := restored.ListEvents(t.Context(), store.EventFilter{Sandbox: r.ID, Action: "planned"})
+		list, err := restored.Events().ListEvents(t.Context(), store.EventFilter{Sandbox: r.ID, Action: "planned"})
 		if err != nil || len(list) == 0 && !hasMessage(before, r.ID) {
 			t.Errorf("sandbox %s has no event, %v", r.ID, err)
 		}

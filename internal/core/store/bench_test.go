@@ -41,7 +41,7 @@ func BenchmarkOpen1000(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		list, err := s.ListSandboxes(b.Context(), store.Filter{})
+		list, err := s.Sandboxes().ListSandboxes(b.Context(), store.Filter{})
 		if err != nil || len(list) != 1000 {
 			b.Fatal(len(list), err)
 		}
@@ -65,7 +65,7 @@ func BenchmarkList1000(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := bc.store.ListSandboxes(b.Context(), bc.filter); err != nil {
+				if _, err := bc.store.Sandboxes().ListSandboxes(b.Context(), bc.filter); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -80,11 +80,11 @@ func BenchmarkCommit(b *testing.B) {
 	r := insert(b, s, nil)
 	m := queue.Message{Topic: "a", Sandbox: r.ID, Kind: "idle", Due: begin}
 	for name, do := range map[string]func() error{
-		"insert": func() error { _, err := s.InsertSandbox(ctx, row()); return err },
-		"update": func() (err error) { r, err = s.UpdateSandbox(ctx, r); return err },
-		"touch":  func() error { return s.TouchSandboxes(ctx, map[sandpit.ID]time.Time{r.ID: begin}) },
-		"event":  func() error { return s.AppendEvents(ctx, store.Event{Actor: "a", Action: "create"}) },
-		"get":    func() error { _, err := s.Sandbox(ctx, r.ID); return err },
+		"insert": func() error { _, err := s.Sandboxes().InsertSandbox(ctx, row()); return err },
+		"update": func() (err error) { r, err = s.Sandboxes().UpdateSandbox(ctx, r); return err },
+		"touch":  func() error { return s.Sandboxes().TouchSandboxes(ctx, map[sandpit.ID]time.Time{r.ID: begin}) },
+		"event":  func() error { return s.Events().AppendEvents(ctx, store.Event{Actor: "a", Action: "create"}) },
+		"get":    func() error { _, err := s.Sandboxes().Sandbox(ctx, r.ID); return err },
 		"queue": func() error {
 			if _, err := q.Schedule(ctx, m); err != nil {
 				return err

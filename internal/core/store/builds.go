@@ -28,7 +28,7 @@ type BuildFilter struct {
 // reads, recipes are taken from the account of memory of ctx.
 //
 // Exhausted: not enough memory.
-func (s *Store) ListBuilds(ctx context.Context, f BuildFilter) ([]TemplateBuild, error) {
+func (s *Templates) ListBuilds(ctx context.Context, f BuildFilter) ([]TemplateBuild, error) {
 	where, args := []string{"TRUE"}, []any{}
 	if f.Template != "" {
 		where, args = append(where, "template = ?"), append(args, string(f.Template))
@@ -48,25 +48,25 @@ func (s *Store) ListBuilds(ctx context.Context, f BuildFilter) ([]TemplateBuild,
 	}
 	list, err := s.queryBuilds(ctx, columns, `WHERE `+strings.Join(where, " AND ")+` ORDER BY created_at DESC, id LIMIT ?`, append(args, cmp.Or(f.Limit, -1))...)
 	if err != nil {
-		return nil, s.wrapError(err, "list builds")
+		return nil, s.db.wrapError(err, "list builds")
 	}
 	return list, nil
 }
 
 // Build returns a build. NotFound.
-func (s *Store) Build(ctx context.Context, id sandpit.BuildID) (TemplateBuild, error) {
+func (s *Templates) Build(ctx context.Context, id sandpit.BuildID) (TemplateBuild, error) {
 	return s.oneBuild(ctx, id, `WHERE id = ?`, string(id))
 }
 
 // BuildOfSnapshot returns the build that has a snapshot. NotFound.
-func (s *Store) BuildOfSnapshot(ctx context.Context, id sandpit.SnapshotID) (TemplateBuild, error) {
+func (s *Templates) BuildOfSnapshot(ctx context.Context, id sandpit.SnapshotID) (TemplateBuild, error) {
 	return s.oneBuild(ctx, "of snapshot "+sandpit.BuildID(id), `WHERE snapshot = ?1 AND ?1 <> ''`, string(id))
 }
 
-func (s *Store) oneBuild(ctx context.Context, id sandpit.BuildID, where string, args ...any) (TemplateBuild, error) {
+func (s *Templates) oneBuild(ctx context.Context, id sandpit.BuildID, where string, args ...any) (TemplateBuild, error) {
 	list, err := s.queryBuilds(ctx, buildColumns, where, args...)
 	if err != nil {
-		return TemplateBuild{}, s.wrapError(err, "look for a build")
+		return TemplateBuild{}, s.db.wrapError(err, "look for a build")
 	}
 	if len(list) == 0 {
 		return TemplateBuild{}, noBuild(id)
@@ -74,12 +74,12 @@ func (s *Store) oneBuild(ctx context.Context, id sandpit.BuildID, where string, 
 	return list[0], nil
 }
 
-func (s *Store) queryBuilds(ctx context.Context, columns, where string, args ...any) ([]TemplateBuild, error) {
+func (s *Templates) queryBuilds(ctx context.Context, columns, where string, args ...any) ([]TemplateBuild, error) {
 	var list []TemplateBuild
 	var bad error
 	account, reserved := memory.AccountOf(ctx), int64(0)
 	defer func() { account.Return(reserved) }() // the caller reserves what it keeps
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT `+columns+` FROM template_builds `+where, args, func(c *cells) bool {
 			b := decodeBuild(c)
 			if c.err != nil {
@@ -128,10 +128,10 @@ func decodeBuild(c *cells) TemplateBuild {
 
 // BuildLog returns the log of a build that has ended, from behind the entry with the number
 // after, at most limit entries. The log of a running build is not stored.
-func (s *Store) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
+func (s *Templates) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, limit int) ([]sandpit.BuildLog, error) {
 	var list []sandpit.BuildLog
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT entries FROM template_logs WHERE build = ?`, []any{string(id)}, func(c *cells) bool {
 			if text := c.nextText(); c.err == nil && json.Unmarshal([]byte(text), &list) != nil {
 				c.rejectValue("entries")
@@ -143,24 +143,24 @@ func (s *Store) BuildLog(ctx context.Context, id sandpit.BuildID, after int64, l
 		})
 	})
 	if err = cmp.Or(err, bad); err != nil {
-		return nil, s.wrapError(err, "read the log of a build")
+		return nil, s.db.wrapError(err, "read the log of a build")
 	}
 	return Page(list, after, limit), nil
 }
 
 // SaveBuildLog writes the log of a build. The log of a deleted build is discarded.
-func (s *Store) SaveBuildLog(ctx context.Context, id sandpit.BuildID, log []sandpit.BuildLog) error {
+func (s *Templates) SaveBuildLog(ctx context.Context, id sandpit.BuildID, log []sandpit.BuildLog) error {
 	entries, err := json.Marshal(log)
 	if err != nil {
 		return err
 	}
-	err = s.writeTx(ctx, func(tx *writer) error {
+	err = s.db.writeTx(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `INSERT OR REPLACE INTO template_logs (build, entries)
 			SELECT id, ?2 FROM template_builds WHERE id = ?1`, string(id), string(entries))
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "keep the log of a build")
+		return s.db.wrapError(err, "keep the log of a build")
 	}
 	return nil
 }
@@ -174,8 +174,8 @@ func Page(log []sandpit.BuildLog, after int64, limit int) []sandpit.BuildLog {
 }
 
 // DeleteBuild deletes a build, its log and its tags. A missing build is not an error.
-func (s *Store) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
-	err := s.writeAnyway(ctx, func(tx *writer) error {
+func (s *Templates) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
+	err := s.db.writeAnyway(ctx, func(tx *writer) error {
 		for _, statement := range []string{
 			`DELETE FROM template_tags WHERE build = ?`, `DELETE FROM template_logs WHERE build = ?`, `DELETE FROM template_builds WHERE id = ?`,
 		} {
@@ -186,16 +186,16 @@ func (s *Store) DeleteBuild(ctx context.Context, id sandpit.BuildID) error {
 		return nil
 	})
 	if err != nil {
-		return s.wrapError(err, "forget a build")
+		return s.db.wrapError(err, "forget a build")
 	}
 	return nil
 }
 
 // BuildSnapshot returns a snapshot that belongs to a build of any owner. NotFound.
-func (s *Store) BuildSnapshot(ctx context.Context, id sandpit.SnapshotID) (Snapshot, error) {
-	list, err := s.querySnapshots(ctx, `WHERE id = ? AND build <> ''`, string(id))
+func (s *Templates) BuildSnapshot(ctx context.Context, id sandpit.SnapshotID) (Snapshot, error) {
+	list, err := s.db.Snapshots().querySnapshots(ctx, `WHERE id = ? AND build <> ''`, string(id))
 	if err != nil {
-		return Snapshot{}, s.wrapError(err, "look for a snapshot")
+		return Snapshot{}, s.db.wrapError(err, "look for a snapshot")
 	}
 	if len(list) == 0 {
 		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", string(id))

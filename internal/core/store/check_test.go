@@ -13,7 +13,7 @@ func TestCheckWrite(t *testing.T) {
 	if err := s.CheckWrite(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.VerifyEvents(t.Context()); err != nil {
+	if err := s.Events().VerifyEvents(t.Context()); err != nil {
 		t.Errorf("it has changed something: %v", err)
 	}
 	if err := s.Close(); err != nil {

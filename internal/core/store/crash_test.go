@@ -24,13 +24,13 @@ func writeForever(ctx context.Context, dir string) error {
 	fmt.Println("open")
 	q := s.Queue()
 	for {
-		r, err := s.InsertSandbox(ctx, row())
+		r, err := s.Sandboxes().InsertSandbox(ctx, row())
 		if err != nil {
 			return err
 		}
 		fmt.Println("row", r.ID, 1)
 		r.Reason = strings.Repeat("changed ", 100)
-		if r, err = s.UpdateSandbox(ctx, r); err != nil {
+		if r, err = s.Sandboxes().UpdateSandbox(ctx, r); err != nil {
 			return err
 		}
 		fmt.Println("row", r.ID, r.Version)
@@ -39,7 +39,7 @@ func writeForever(ctx context.Context, dir string) error {
 			return err
 		}
 		fmt.Println("message", m.ID, 0)
-		if err := s.AppendEvents(ctx, store.Event{Action: "a", Sandbox: r.ID}, store.Event{Action: "b", Sandbox: r.ID}); err != nil {
+		if err := s.Events().AppendEvents(ctx, store.Event{Action: "a", Sandbox: r.ID}, store.Event{Action: "b", Sandbox: r.ID}); err != nil {
 			return err
 		}
 		fmt.Println("events", r.ID, 2)
@@ -101,11 +101,11 @@ func checkKept(t *testing.T, dir string, kept map[string]int) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.VerifyEvents(t.Context()); err != nil {
+	if err := s.Events().VerifyEvents(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	found := make(map[string]int)
-	rows, err := s.ListSandboxes(t.Context(), store.Filter{})
+	rows, err := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func checkKept(t *testing.T, dir string, kept map[string]int) {
 		}
 	}
 	for after := int64(0); ; {
-		list, err := s.ListEvents(t.Context(), store.EventFilter{After: after, Limit: store.MaxEvents})
+		list, err := s.Events().ListEvents(t.Context(), store.EventFilter{After: after, Limit: store.MaxEvents})
 		if err != nil {
 			t.Fatal(err)
 		}

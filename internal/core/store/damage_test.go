@@ -217,11 +217,11 @@ func TestRecovered(t *testing.T) {
 			dir := tc.from(t)
 			tc.spoil(t, dir)
 			s := open(t, dir)
-			list, err := s.ListSandboxes(t.Context(), store.Filter{})
+			list, err := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
 			if err != nil || tc.rows >= 0 && len(list) != tc.rows {
 				t.Errorf("%d rows, %v; want %d", len(list), err, tc.rows)
 			}
-			if err := s.VerifyEvents(t.Context()); err != nil {
+			if err := s.Events().VerifyEvents(t.Context()); err != nil {
 				t.Error(err)
 			}
 			insert(t, s, nil)
@@ -277,11 +277,11 @@ func useAll(t *testing.T, dir string) []error {
 		return []error{err}
 	}
 	defer s.Close()
-	rows, listErr := s.ListSandboxes(t.Context(), store.Filter{})
-	_, eventsErr := s.ListEvents(t.Context(), store.EventFilter{})
+	rows, listErr := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
+	_, eventsErr := s.Events().ListEvents(t.Context(), store.EventFilter{})
 	_, queueErr := s.Queue().List(t.Context(), queue.Filter{})
 	if len(rows) > 40 {
 		t.Errorf("%d rows, want at most 40", len(rows))
 	}
-	return []error{nil, listErr, eventsErr, queueErr, s.VerifyEvents(t.Context())}
+	return []error{nil, listErr, eventsErr, queueErr, s.Events().VerifyEvents(t.Context())}
 }

@@ -75,14 +75,14 @@ const (
 )
 
 // AppendEvents adds events in this order, all of them or none.
-func (s *Store) AppendEvents(ctx context.Context, list ...Event) error {
+func (s *Events) AppendEvents(ctx context.Context, list ...Event) error {
 	if len(list) == 0 {
 		return nil
 	}
 	if len(list) > MaxEvents {
 		return sandpit.Errorf(sandpit.Invalid, "append %d events, want %d or fewer", len(list), MaxEvents)
 	}
-	err := s.writeTx(ctx, func(tx *writer) error {
+	err := s.db.writeTx(ctx, func(tx *writer) error {
 		var last Event
 		if err := tx.scanRow(ctx, `SELECT end_seq, end_hash FROM event_chain`, nil, &last.Seq, &last.Hash); err != nil {
 			return err
@@ -103,15 +103,15 @@ func (s *Store) AppendEvents(ctx context.Context, list ...Event) error {
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "append events")
+		return s.db.wrapError(err, "append events")
 	}
-	s.news.notifyChange()
+	s.db.news.notifyChange()
 	return nil
 }
 
 // MoreEvents returns a channel that is closed when the next events are appended.
 // Take it before looking, so that none is missed.
-func (s *Store) MoreEvents() <-chan struct{} { return s.news.nextChange() }
+func (s *Events) MoreEvents() <-chan struct{} { return s.db.news.nextChange() }
 
 // news notifies waiting callers of new events.
 type news struct {
@@ -147,16 +147,16 @@ type EventSpan struct {
 }
 
 // EventSpan returns which events are stored.
-func (s *Store) EventSpan(ctx context.Context) (EventSpan, error) {
+func (s *Events) EventSpan(ctx context.Context) (EventSpan, error) {
 	var span EventSpan
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT start_seq, end_seq, bytes FROM event_chain`, nil, func(c *cells) bool {
 			span = EventSpan{Start: c.nextInt(), End: c.nextInt(), Bytes: c.nextInt()}
 			return true
 		})
 	})
 	if err != nil {
-		return EventSpan{}, s.wrapError(err, "look at the events")
+		return EventSpan{}, s.db.wrapError(err, "look at the events")
 	}
 	return span, nil
 }
@@ -183,9 +183,9 @@ func insertEvent(ctx context.Context, tx *writer, e Event) (int64, error) {
 }
 
 // boundEvent returns e as it is kept.
-func (s *Store) boundEvent(e Event) Event {
+func (s *Events) boundEvent(e Event) Event {
 	if e.At.IsZero() || !inRange(e.At) {
-		e.At = s.now()
+		e.At = s.db.now()
 	}
 	e.At = roundTime(e.At)
 	e.Actor, e.Action = shortenText(e.Actor), shortenText(e.Action)
@@ -241,7 +241,7 @@ func decodeEvent(c *cells) (Event, error) {
 
 // ListEvents returns events in the order they were appended. Those that cannot be
 // read are left out, and are named in an Internal error that comes with the good ones.
-func (s *Store) ListEvents(ctx context.Context, f EventFilter) ([]Event, error) {
+func (s *Events) ListEvents(ctx context.Context, f EventFilter) ([]Event, error) {
 	if f.Limit < 0 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "list events: limit %d", f.Limit)
 	}
@@ -251,7 +251,7 @@ func (s *Store) ListEvents(ctx context.Context, f EventFilter) ([]Event, error) 
 	query, args := f.buildQuery(min(f.Limit, MaxEvents))
 	var list []Event
 	var bad []error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, query, args, func(c *cells) bool {
 			if e, err := decodeEvent(c); err != nil {
 				bad = append(bad, err)
@@ -262,7 +262,7 @@ func (s *Store) ListEvents(ctx context.Context, f EventFilter) ([]Event, error) 
 		})
 	})
 	if err != nil {
-		return nil, s.wrapError(err, "list events")
+		return nil, s.db.wrapError(err, "list events")
 	}
 	return list, unreadableError("events", bad)
 }
@@ -295,15 +295,15 @@ func (f EventFilter) buildQuery(limit int) (string, []any) {
 //
 // It detects changes that bypass this package. It does not detect an attacker with write
 // access who computes the whole chain again; against that, keep copies of hashes elsewhere.
-func (s *Store) VerifyEvents(ctx context.Context) error {
+func (s *Events) VerifyEvents(ctx context.Context) error {
 	var walk chain
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		// One query, so that events which are appended meanwhile do not matter.
 		return scanRows(ctx, r, `SELECT start_seq, start_hash, end_seq, end_hash, `+eventColumns+`
 			FROM event_chain LEFT JOIN events ORDER BY events.seq`, nil, walk.checkEvent)
 	})
 	if err != nil {
-		return s.wrapError(err, "verify events")
+		return s.db.wrapError(err, "verify events")
 	}
 	return walk.chainError()
 }
@@ -365,8 +365,8 @@ func brokenChain(format string, args ...any) error {
 // still be verified.
 //
 // NotFound: no such event.
-func (s *Store) DropEvents(ctx context.Context, through int64) error {
-	err := s.writeAnyway(ctx, func(tx *writer) error {
+func (s *Events) DropEvents(ctx context.Context, through int64) error {
+	err := s.db.writeAnyway(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `UPDATE event_chain SET (start_seq, start_hash, bytes) = (SELECT seq, hash,
 			max(0, event_chain.bytes - (SELECT sum(`+eventSize+`) FROM events WHERE seq <= ?1)) FROM events WHERE seq = ?1)
 			WHERE EXISTS (SELECT 1 FROM events WHERE seq = ?1)`, through)
@@ -379,7 +379,7 @@ func (s *Store) DropEvents(ctx context.Context, through int64) error {
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "drop events")
+		return s.db.wrapError(err, "drop events")
 	}
 	return nil
 }

@@ -19,7 +19,7 @@ import (
 func appendEvents(tb testing.TB, s *store.Store, n int) {
 	tb.Helper()
 	for i := range n {
-		err := s.AppendEvents(tb.Context(), store.Event{
+		err := s.Events().AppendEvents(tb.Context(), store.Event{
 			At: begin.Add(time.Duration(i) * time.Hour), Actor: fmt.Sprint("actor", i%2), Action: "create",
 			Args: map[string]string{"n": strconv.Itoa(i)}, Result: "ok",
 		})
@@ -39,16 +39,16 @@ func TestEvents(t *testing.T) {
 		{At: begin.Add(-time.Hour), Actor: "manager", Owner: "anna", Action: "delete", Sandbox: id, Args: map[string]string{}, Result: "timeout", Message: "näme"},
 		{At: begin, Actor: "manager", Owner: "manager", Action: "sweep", Args: map[string]string{}, Result: "ok"},
 	}
-	if err := s.AppendEvents(ctx, list[:2]...); err != nil {
+	if err := s.Events().AppendEvents(ctx, list[:2]...); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AppendEvents(ctx, list[2]); err != nil {
+	if err := s.Events().AppendEvents(ctx, list[2]); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AppendEvents(ctx); err != nil {
+	if err := s.Events().AppendEvents(ctx); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.ListEvents(ctx, store.EventFilter{})
+	got, err := s.Events().ListEvents(ctx, store.EventFilter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestEvents(t *testing.T) {
 		"page":    {store.EventFilter{After: 1, Limit: 1}, []int64{2}},
 		"none":    {store.EventFilter{Actor: "bert"}, nil},
 	} {
-		list, err := s.ListEvents(ctx, tc.filter)
+		list, err := s.Events().ListEvents(ctx, tc.filter)
 		var got []int64
 		for _, e := range list {
 			got = append(got, e.Seq)
@@ -79,11 +79,11 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
 		}
 	}
-	if err := s.VerifyEvents(ctx); err != nil {
+	if err := s.Events().VerifyEvents(ctx); err != nil {
 		t.Error(err)
 	}
-	want(t, s.AppendEvents(ctx, make([]store.Event, store.MaxEvents+1)...), sandpit.Invalid, "")
-	_, err = s.ListEvents(ctx, store.EventFilter{Limit: -1})
+	want(t, s.Events().AppendEvents(ctx, make([]store.Event, store.MaxEvents+1)...), sandpit.Invalid, "")
+	_, err = s.Events().ListEvents(ctx, store.EventFilter{Limit: -1})
 	want(t, err, sandpit.Invalid, "")
 }
 
@@ -97,11 +97,11 @@ func TestEventsAreCut(t *testing.T) {
 		args[fmt.Sprintf("%03d", i)] = long
 	}
 	before := time.Now()
-	err := s.AppendEvents(t.Context(), store.Event{Actor: long, Action: long, Sandbox: sandpit.ID(long), Args: args, Result: long, Message: long})
+	err := s.Events().AppendEvents(t.Context(), store.Event{Actor: long, Action: long, Sandbox: sandpit.ID(long), Args: args, Result: long, Message: long})
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.ListEvents(t.Context(), store.EventFilter{})
+	list, err := s.Events().ListEvents(t.Context(), store.EventFilter{})
 	if err != nil || len(list) != 1 {
 		t.Fatal(len(list), err)
 	}
@@ -117,7 +117,7 @@ func TestEventsAreCut(t *testing.T) {
 	if e.At.Before(before.Add(-time.Second)) || e.At.After(time.Now()) {
 		t.Errorf("no time given: %v", e.At)
 	}
-	if err := s.VerifyEvents(t.Context()); err != nil {
+	if err := s.Events().VerifyEvents(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -139,7 +139,7 @@ func TestEventsCannotBeChanged(t *testing.T) {
 			t.Errorf("%s: done", statement)
 		}
 	}
-	if err := s.VerifyEvents(t.Context()); err != nil {
+	if err := s.Events().VerifyEvents(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -192,7 +192,7 @@ func TestVerifyFinds(t *testing.T) {
 			s := open(t, dir)
 			appendEvents(t, s, 8)
 			raw(t, dir, append([]string{`DROP TRIGGER events_stay`, `DROP TRIGGER events_last`, `DROP TRIGGER events_in_order`}, tc.statements...)...)
-			err := s.VerifyEvents(t.Context())
+			err := s.Events().VerifyEvents(t.Context())
 			want(t, err, sandpit.Internal, tc.want)
 			if sandpit.HintOf(err) == "" {
 				t.Error("no hint")
@@ -207,10 +207,10 @@ func TestDropEvents(t *testing.T) {
 	s := open(t, dir)
 	stored := func() []int64 {
 		t.Helper()
-		if err := s.VerifyEvents(t.Context()); err != nil {
+		if err := s.Events().VerifyEvents(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		list, err := s.ListEvents(t.Context(), store.EventFilter{})
+		list, err := s.Events().ListEvents(t.Context(), store.EventFilter{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -220,32 +220,32 @@ func TestDropEvents(t *testing.T) {
 		}
 		return seqs
 	}
-	want(t, s.DropEvents(t.Context(), 1), sandpit.NotFound, "event 1 not found")
+	want(t, s.Events().DropEvents(t.Context(), 1), sandpit.NotFound, "event 1 not found")
 	appendEvents(t, s, 6)
-	full, err := s.EventSpan(t.Context())
+	full, err := s.Events().EventSpan(t.Context())
 	if err != nil || full.Start != 0 || full.End != 6 || full.Bytes < 6*100 {
 		t.Fatalf("span %+v, %v", full, err)
 	}
-	if err := s.DropEvents(t.Context(), 2); err != nil {
+	if err := s.Events().DropEvents(t.Context(), 2); err != nil {
 		t.Fatal(err)
 	}
 	if got := stored(); !slices.Equal(got, []int64{3, 4, 5, 6}) {
 		t.Errorf("stored are %v, want 3 to 6", got)
 	}
 	// The events are of the same size.
-	span, err := s.EventSpan(t.Context())
+	span, err := s.Events().EventSpan(t.Context())
 	if diff := cmp.Diff(store.EventSpan{Start: 2, End: 6, Bytes: full.Bytes / 6 * 4}, span); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
-	want(t, s.DropEvents(t.Context(), 2), sandpit.NotFound, "event 2 not found")
-	want(t, s.DropEvents(t.Context(), 7), sandpit.NotFound, "event 7 not found")
-	if err := s.DropEvents(t.Context(), 6); err != nil {
+	want(t, s.Events().DropEvents(t.Context(), 2), sandpit.NotFound, "event 2 not found")
+	want(t, s.Events().DropEvents(t.Context(), 7), sandpit.NotFound, "event 7 not found")
+	if err := s.Events().DropEvents(t.Context(), 6); err != nil {
 		t.Fatal(err)
 	}
 	if got := stored(); got != nil {
 		t.Errorf("stored are %v, want none", got)
 	}
-	if span, err := s.EventSpan(t.Context()); span != (store.EventSpan{Start: 6, End: 6}) || err != nil {
+	if span, err := s.Events().EventSpan(t.Context()); span != (store.EventSpan{Start: 6, End: 6}) || err != nil {
 		t.Errorf("span %+v, %v", span, err)
 	}
 	appendEvents(t, s, 2)
@@ -260,7 +260,7 @@ func TestEventsOfOwner(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir())
 	id := sandpit.NewID()
-	err := s.AppendEvents(t.Context(),
+	err := s.Events().AppendEvents(t.Context(),
 		store.Event{Actor: "anna", Action: "create", Sandbox: id, Owner: "anna"},
 		store.Event{Actor: "manager", Action: "delete", Sandbox: id, Owner: "anna"},
 		store.Event{Actor: "bert", Action: "delete", Sandbox: id, Owner: "bert"},
@@ -281,7 +281,7 @@ func TestEventsOfOwner(t *testing.T) {
 		"anna, by the manager":  {store.EventFilter{Owner: "anna", Actor: "manager"}, []int64{2}},
 		"nobody":                {store.EventFilter{Owner: "carl"}, nil},
 	} {
-		list, err := s.ListEvents(t.Context(), tc.filter)
+		list, err := s.Events().ListEvents(t.Context(), tc.filter)
 		var got []int64
 		for _, e := range list {
 			got = append(got, e.Seq)
@@ -297,17 +297,17 @@ func TestAppendConcurrently(t *testing.T) {
 	s := open(t, t.TempDir())
 	codes := together(16, func() error {
 		for i := range 9 {
-			if err := s.AppendEvents(t.Context(), make([]store.Event, 1+i%3)...); err != nil {
+			if err := s.Events().AppendEvents(t.Context(), make([]store.Event, 1+i%3)...); err != nil {
 				return err
 			}
 		}
-		return s.VerifyEvents(t.Context()) // while others append
+		return s.Events().VerifyEvents(t.Context()) // while others append
 	})
-	list, err := s.ListEvents(t.Context(), store.EventFilter{Limit: store.MaxEvents})
+	list, err := s.Events().ListEvents(t.Context(), store.EventFilter{Limit: store.MaxEvents})
 	if err != nil || codes[""] != 16 || len(list) != 16*18 {
 		t.Errorf("%d events, want %d; %v, %v", len(list), 16*18, codes, err)
 	}
-	if err := s.VerifyEvents(t.Context()); err != nil {
+	if err := s.Events().VerifyEvents(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -26,13 +26,13 @@ func largeRow() store.Row {
 // fillUp inserts rows until the disk is full, and checks that those and no others
 // are there.
 func fillUp(ctx context.Context, s *store.Store) error {
-	before, err := s.ListSandboxes(ctx, store.Filter{})
+	before, err := s.Sandboxes().ListSandboxes(ctx, store.Filter{})
 	if err != nil {
 		return err
 	}
 	kept := len(before)
 	for range 1000 {
-		if _, err = s.InsertSandbox(ctx, largeRow()); err != nil {
+		if _, err = s.Sandboxes().InsertSandbox(ctx, largeRow()); err != nil {
 			break
 		}
 		kept++
@@ -43,7 +43,7 @@ func fillUp(ctx context.Context, s *store.Store) error {
 	if strings.Contains(err.Error(), secret) {
 		return errors.New("the error tells a secret")
 	}
-	list, err := s.ListSandboxes(ctx, store.Filter{})
+	list, err := s.Sandboxes().ListSandboxes(ctx, store.Filter{})
 	if err != nil || len(list) != kept {
 		return fmt.Errorf("%d rows, want %d: %w", len(list), kept, err)
 	}
@@ -70,7 +70,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if err := s.AppendEvents(t.Context(), store.Event{Action: "before"}); err != nil {
+	if err := s.Events().AppendEvents(t.Context(), store.Event{Action: "before"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := fillUp(t.Context(), s); err != nil {
@@ -81,7 +81,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 	want(t, eat(disk), "", "")
-	list, err := s.ListSandboxes(t.Context(), store.Filter{Limit: 1})
+	list, err := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{Limit: 1})
 	if err != nil || len(list) != 1 {
 		t.Errorf("on a full disk %d rows can be read, %v", len(list), err)
 	}
@@ -130,13 +130,13 @@ func eat(disk string) error {
 
 func checkRoom(t *testing.T, s *store.Store) {
 	t.Helper()
-	if _, err := s.InsertSandbox(t.Context(), largeRow()); err != nil {
+	if _, err := s.Sandboxes().InsertSandbox(t.Context(), largeRow()); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
-	if err := s.AppendEvents(t.Context(), store.Event{Action: "after"}); err != nil {
+	if err := s.Events().AppendEvents(t.Context(), store.Event{Action: "after"}); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
-	if err := s.VerifyEvents(t.Context()); err != nil {
+	if err := s.Events().VerifyEvents(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -162,7 +162,7 @@ func writeLimited(ctx context.Context, dir string) error {
 	if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &limit); err != nil {
 		return err
 	}
-	if _, err := s.InsertSandbox(ctx, largeRow()); err != nil {
+	if _, err := s.Sandboxes().InsertSandbox(ctx, largeRow()); err != nil {
 		return fmt.Errorf("without the limit: %w", err)
 	}
 	return s.Close()

@@ -52,7 +52,7 @@ func FuzzEvent(f *testing.F) {
 	f.Add("\xff", "", "", "", "\x00", "{}", int64(-1), int64(0))
 	f.Fuzz(func(t *testing.T, actor, action, result, name, value, edited string, duration, at int64) {
 		s := &Store{}
-		e := s.boundEvent(Event{Seq: 7, At: roundTime(latestTime()), Actor: actor, Action: action, Result: result, Args: map[string]string{name: value}})
+		e := s.Events().boundEvent(Event{Seq: 7, At: roundTime(latestTime()), Actor: actor, Action: action, Result: result, Args: map[string]string{name: value}})
 		e.Hash = e.hashAfter("before")
 		args, err := json.Marshal(e.Args)
 		if err != nil {

@@ -30,12 +30,12 @@ func TestIdleMigrate(t *testing.T) {
 	if err := s.applyMigrations(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	row, err := s.Sandbox(t.Context(), id)
+	row, err := s.Sandboxes().Sandbox(t.Context(), id)
 	if err != nil || row.Idled || row.Policy.IdleAction != sandpit.ActionPause || !row.Suspended {
 		t.Errorf("%+v, %v", row, err)
 	}
 	row.Idled = true
-	if row, err = s.UpdateSandbox(t.Context(), row); err != nil || !row.Idled {
+	if row, err = s.Sandboxes().UpdateSandbox(t.Context(), row); err != nil || !row.Idled {
 		t.Errorf("%+v, %v", row, err)
 	}
 }

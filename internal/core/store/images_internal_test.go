@@ -50,12 +50,12 @@ func TestOlderTemplatesAndImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for owner, want := range map[string]bool{"alice": false, "ops": true, "both": false, "gone": false, "local": true, "private": false} {
-		found, err := s.Template(t.Context(), sandpit.TemplateID(ids[owner]))
+		found, err := s.Templates().Template(t.Context(), sandpit.TemplateID(ids[owner]))
 		if err != nil || found.Shared != want {
 			t.Errorf("%s's template is shared: %v, want %v (%v)", owner, found.Shared, want, err)
 		}
 	}
-	if found, err := s.TemplateNamed(t.Context(), "alice", "tools"); err != nil || !found.Public {
+	if found, err := s.Templates().TemplateNamed(t.Context(), "alice", "tools"); err != nil || !found.Public {
 		t.Errorf("alice's template is public: %v (%v)", found.Public, err)
 	}
 }

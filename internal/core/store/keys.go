@@ -39,12 +39,12 @@ const keyColumns = `id, hash, name, owner, admin, created_at, expires_at, last_u
 
 // InsertKey adds a key and returns it as stored. AlreadyExists: the ID or hash exists.
 // Invalid: a field is out of bounds. Exhausted: too many keys.
-func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
+func (s *Credentials) InsertKey(ctx context.Context, k Key) (Key, error) {
 	k.CreatedAt, k.ExpiresAt, k.LastUsedAt = roundTime(k.CreatedAt), roundTime(k.ExpiresAt), roundTime(k.LastUsedAt)
 	if problem := k.describeProblem(); problem != "" {
 		return Key{}, sandpit.Errorf(sandpit.Invalid, "key: its %s is out of bounds", problem)
 	}
-	err := s.writeTx(ctx, func(tx *writer) error {
+	err := s.db.writeTx(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO api_keys (`+keyColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
 			WHERE (SELECT count(*) FROM api_keys) < ?9`,
 			k.ID, k.Hash, k.Name, k.Owner, k.Admin, toMicros(k.CreatedAt), toMicros(k.ExpiresAt), toMicros(k.LastUsedAt), MaxKeys)
@@ -58,27 +58,27 @@ func (s *Store) InsertKey(ctx context.Context, k Key) (Key, error) {
 		return Key{}, sandpit.Errorf(sandpit.AlreadyExists, "key %s already exists", k.ID)
 	}
 	if err != nil {
-		return Key{}, s.wrapError(err, "keep a key")
+		return Key{}, s.db.wrapError(err, "keep a key")
 	}
 	return k, nil
 }
 
 // ListKeys returns keys in the order of their IDs, from the one after the ID after on,
 // at most limit.
-func (s *Store) ListKeys(ctx context.Context, after string, limit int) ([]Key, error) {
+func (s *Credentials) ListKeys(ctx context.Context, after string, limit int) ([]Key, error) {
 	list, err := s.queryKeys(ctx, `WHERE id > ? ORDER BY id LIMIT ?`, after, max(limit, 0))
 	if err != nil {
-		return nil, s.wrapError(err, "list keys")
+		return nil, s.db.wrapError(err, "list keys")
 	}
 	return list, nil
 }
 
 // KeyOwners returns the owners of the keys that have not expired at a time. The value is true
 // for an owner with an administrator's key.
-func (s *Store) KeyOwners(ctx context.Context, at time.Time) (map[string]bool, error) {
+func (s *Credentials) KeyOwners(ctx context.Context, at time.Time) (map[string]bool, error) {
 	owners := make(map[string]bool)
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT owner, max(admin) FROM api_keys WHERE expires_at IS NULL OR expires_at > ? GROUP BY owner`,
 			[]any{toMicros(at)}, func(c *cells) bool {
 				owners[c.nextText()] = c.nextInt() != 0
@@ -87,16 +87,16 @@ func (s *Store) KeyOwners(ctx context.Context, at time.Time) (map[string]bool, e
 			})
 	})
 	if err = cmp.Or(err, bad); err != nil {
-		return nil, s.wrapError(err, "list the owners of keys")
+		return nil, s.db.wrapError(err, "list the owners of keys")
 	}
 	return owners, nil
 }
 
 // KeyByHash returns the key with this hash. NotFound.
-func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
+func (s *Credentials) KeyByHash(ctx context.Context, hash string) (Key, error) {
 	list, err := s.queryKeys(ctx, `WHERE hash = ?`, hash)
 	if err != nil {
-		return Key{}, s.wrapError(err, "look for a key")
+		return Key{}, s.db.wrapError(err, "look for a key")
 	}
 	if len(list) == 0 {
 		return Key{}, sandpit.Errorf(sandpit.NotFound, "API key not found")
@@ -105,10 +105,10 @@ func (s *Store) KeyByHash(ctx context.Context, hash string) (Key, error) {
 }
 
 // Key returns the key with this ID. NotFound.
-func (s *Store) Key(ctx context.Context, id string) (Key, error) {
+func (s *Credentials) Key(ctx context.Context, id string) (Key, error) {
 	list, err := s.queryKeys(ctx, `WHERE id = ?`, id)
 	if err != nil {
-		return Key{}, s.wrapError(err, "look for a key")
+		return Key{}, s.db.wrapError(err, "look for a key")
 	}
 	if len(list) == 0 {
 		return Key{}, sandpit.Errorf(sandpit.NotFound, "API key not found")
@@ -116,10 +116,10 @@ func (s *Store) Key(ctx context.Context, id string) (Key, error) {
 	return list[0], nil
 }
 
-func (s *Store) queryKeys(ctx context.Context, where string, args ...any) ([]Key, error) {
+func (s *Credentials) queryKeys(ctx context.Context, where string, args ...any) ([]Key, error) {
 	var list []Key
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT `+keyColumns+` FROM api_keys `+where, args, func(c *cells) bool {
 			k := Key{ID: c.nextText(), Hash: c.nextText(), Name: c.nextText(), Owner: c.nextText(), Admin: c.nextInt() != 0}
 			k.CreatedAt, k.ExpiresAt, k.LastUsedAt = c.nextTime(), c.nextTime(), c.nextTime()
@@ -151,14 +151,14 @@ func checkKey(ctx context.Context, tx *writer, id string) error {
 }
 
 // DeleteKey removes a key, with the tokens and SSH keys that depend on it. NotFound.
-func (s *Store) DeleteKey(ctx context.Context, id string) error {
+func (s *Credentials) DeleteKey(ctx context.Context, id string) error {
 	var n int64
-	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
+	err := s.db.writeAnyway(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, `DELETE FROM api_keys WHERE id = ?`, id)
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "delete a key")
+		return s.db.wrapError(err, "delete a key")
 	}
 	if n == 0 {
 		return sandpit.Errorf(sandpit.NotFound, "key %.100q not found", id)
@@ -167,17 +167,17 @@ func (s *Store) DeleteKey(ctx context.Context, id string) error {
 }
 
 // RenameKey gives a key another name. NotFound. Invalid: the name is out of bounds.
-func (s *Store) RenameKey(ctx context.Context, id, name string) error {
+func (s *Credentials) RenameKey(ctx context.Context, id, name string) error {
 	if len(name) > MaxKeyText || !utf8.ValidString(name) {
 		return sandpit.Errorf(sandpit.Invalid, "key: its name is out of bounds")
 	}
 	var n int64
-	err := s.writeTx(ctx, func(tx *writer) (err error) {
+	err := s.db.writeTx(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, `UPDATE api_keys SET name = ?2 WHERE id = ?1`, id, name)
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "rename a key")
+		return s.db.wrapError(err, "rename a key")
 	}
 	if n == 0 {
 		return sandpit.Errorf(sandpit.NotFound, "key %.100q not found", id)
@@ -186,13 +186,13 @@ func (s *Store) RenameKey(ctx context.Context, id, name string) error {
 }
 
 // TouchKey records a use of a key. A missing key is not an error.
-func (s *Store) TouchKey(ctx context.Context, id string, at time.Time) error {
-	err := s.writeAnyway(ctx, func(tx *writer) error {
+func (s *Credentials) TouchKey(ctx context.Context, id string, at time.Time) error {
+	err := s.db.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE api_keys SET last_used_at = ?2 WHERE id = ?1`, id, toMicros(roundTime(at)))
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "note the use of a key")
+		return s.db.wrapError(err, "note the use of a key")
 	}
 	return nil
 }

@@ -143,7 +143,7 @@ func insert(tb testing.TB, s *store.Store, change func(*store.Row)) store.Row {
 	if change != nil {
 		change(&r)
 	}
-	r, err := s.InsertSandbox(tb.Context(), r)
+	r, err := s.Sandboxes().InsertSandbox(tb.Context(), r)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -52,14 +52,14 @@ func TestNamesMigrate(t *testing.T) {
 	if err := s.applyMigrations(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	rows, err := s.ListSandboxes(t.Context(), Filter{})
+	rows, err := s.Sandboxes().ListSandboxes(t.Context(), Filter{})
 	if err == nil || !strings.Contains(err.Error(), id("10")) {
 		t.Errorf("the row that cannot be read: %v", err)
 	}
 	got := map[string]string{}
 	for _, row := range rows {
 		got[strings.TrimLeft(string(row.ID), "sx")] = row.Spec.Name
-		if _, err := s.UpdateSandbox(t.Context(), row); err != nil {
+		if _, err := s.Sandboxes().UpdateSandbox(t.Context(), row); err != nil {
 			t.Errorf("sandbox %s cannot be written any more: %v", row.ID, err)
 		}
 	}

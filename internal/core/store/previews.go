@@ -25,10 +25,10 @@ type Preview struct {
 //
 // NotFound: no such sandbox. Exhausted: it has MaxPreviews ports with settings, or
 // the port is to be public and the disk is full.
-func (s *Store) SetPreview(ctx context.Context, p Preview) error {
-	write := s.writeAnyway
+func (s *Sandboxes) SetPreview(ctx context.Context, p Preview) error {
+	write := s.db.writeAnyway
 	if p.Public {
-		write = s.writeTx
+		write = s.db.writeTx
 	}
 	err := write(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO previews SELECT ?1, ?2, ?3, ?4
@@ -50,17 +50,17 @@ func (s *Store) SetPreview(ctx context.Context, p Preview) error {
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "keep a preview")
+		return s.db.wrapError(err, "keep a preview")
 	}
 	return nil
 }
 
 // ListPreviews returns the settings of all ports. Internal: one of them cannot be read; then
 // none is returned, because a revoked access must stay revoked.
-func (s *Store) ListPreviews(ctx context.Context) ([]Preview, error) {
+func (s *Sandboxes) ListPreviews(ctx context.Context) ([]Preview, error) {
 	var list []Preview
 	var bad []error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT sandbox, port, public, epoch FROM previews ORDER BY sandbox, port`, nil, func(c *cells) bool {
 			p := Preview{Sandbox: sandpit.ID(c.nextText()), Port: int(c.nextInt()), Public: c.nextInt() != 0, Epoch: c.nextInt()}
 			if c.err != nil {
@@ -71,7 +71,7 @@ func (s *Store) ListPreviews(ctx context.Context) ([]Preview, error) {
 		})
 	})
 	if err != nil {
-		return nil, s.wrapError(err, "list previews")
+		return nil, s.db.wrapError(err, "list previews")
 	}
 	if len(bad) > 0 {
 		return nil, unreadableError("previews", bad)

@@ -82,7 +82,7 @@ func TestDeletionOnAFullDisk(t *testing.T) {
 			s = again
 			full.change(t, s, 100)
 			full.delete(t, s)
-			list, err := s.ListSandboxes(t.Context(), store.Filter{})
+			list, err := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
 			if err != nil || len(list) != 0 {
 				t.Errorf("%d rows are left, %v", len(list), err)
 			}
@@ -116,24 +116,24 @@ func fillStore(t *testing.T, s *store.Store) *contents {
 	}
 	for n := range 2 {
 		for range 20 {
-			r, err := s.InsertSandbox(t.Context(), row())
+			r, err := s.Sandboxes().InsertSandbox(t.Context(), row())
 			must(err)
 			f.rows = append(f.rows, r)
 		}
-		k, err := s.InsertKey(t.Context(), key(n))
+		k, err := s.Credentials().InsertKey(t.Context(), key(n))
 		must(err)
 		for i, kind := range []store.TokenKind{store.TokenPreview, store.TokenGuest} {
 			f.tokens = append(f.tokens, insertToken(t, s, newToken(2*n+i, kind, f.rows[20*n].ID)))
 		}
-		snap, err := s.InsertSnapshot(t.Context(), snapshot("ann", ""), plenty)
+		snap, err := s.Snapshots().InsertSnapshot(t.Context(), snapshot("ann", ""), plenty)
 		must(err)
-		v, err := s.InsertVolume(t.Context(), volume("ann", fmt.Sprint("v", n)), 9)
+		v, err := s.Volumes().InsertVolume(t.Context(), volume("ann", fmt.Sprint("v", n)), 9)
 		must(err)
-		made, err := s.EnsureTemplate(t.Context(), template("ann", fmt.Sprint("t", n)), 9)
+		made, err := s.Templates().EnsureTemplate(t.Context(), template("ann", fmt.Sprint("t", n)), 9)
 		must(err)
 		b := buildOf(made)
-		must(s.InsertBuild(t.Context(), b, store.TemplateLimits{Pending: 9}))
-		must(s.AppendEvents(t.Context(), store.Event{Action: "before"}))
+		must(s.Templates().InsertBuild(t.Context(), b, store.TemplateLimits{Pending: 9}))
+		must(s.Events().AppendEvents(t.Context(), store.Event{Action: "before"}))
 		f.keys, f.snapshots, f.volumes = append(f.keys, k), append(f.snapshots, snap), append(f.volumes, v)
 		f.templates, f.builds = append(f.templates, made), append(f.builds, b)
 	}
@@ -147,20 +147,23 @@ func (f *contents) wantNoInserts(t *testing.T, s *store.Store) {
 	longer.Spec = longer.Spec.Clone()
 	longer.Spec.Labels = map[string]string{"long": strings.Repeat("x", 2000)}
 	for what, add := range map[string]func() error{
-		"sandbox":       func() error { _, err := s.InsertSandbox(t.Context(), row()); return err },
-		"longer labels": func() error { _, err := s.UpdateSandbox(t.Context(), longer); return err },
-		"key":           func() error { _, err := s.InsertKey(t.Context(), key(9)); return err },
-		"snapshot":      func() error { _, err := s.InsertSnapshot(t.Context(), snapshot("bob", ""), plenty); return err },
-		"volume":        func() error { _, err := s.InsertVolume(t.Context(), volume("bob", "v"), 9); return err },
-		"template":      func() error { _, err := s.EnsureTemplate(t.Context(), template("bob", "t"), 9); return err },
+		"sandbox":       func() error { _, err := s.Sandboxes().InsertSandbox(t.Context(), row()); return err },
+		"longer labels": func() error { _, err := s.Sandboxes().UpdateSandbox(t.Context(), longer); return err },
+		"key":           func() error { _, err := s.Credentials().InsertKey(t.Context(), key(9)); return err },
+		"snapshot": func() error {
+			_, err := s.Snapshots().InsertSnapshot(t.Context(), snapshot("bob", ""), plenty)
+			return err
+		},
+		"volume":   func() error { _, err := s.Volumes().InsertVolume(t.Context(), volume("bob", "v"), 9); return err },
+		"template": func() error { _, err := s.Templates().EnsureTemplate(t.Context(), template("bob", "t"), 9); return err },
 		"token": func() error {
-			_, err := s.InsertToken(t.Context(), newToken(9, store.TokenTraffic, f.rows[0].ID))
+			_, err := s.Credentials().InsertToken(t.Context(), newToken(9, store.TokenTraffic, f.rows[0].ID))
 			return err
 		},
 		"public port": func() error {
-			return s.SetPreview(t.Context(), store.Preview{Sandbox: f.rows[0].ID, Port: 9, Public: true})
+			return s.Sandboxes().SetPreview(t.Context(), store.Preview{Sandbox: f.rows[0].ID, Port: 9, Public: true})
 		},
-		"events": func() error { return s.AppendEvents(t.Context(), store.Event{Action: "x"}) },
+		"events": func() error { return s.Events().AppendEvents(t.Context(), store.Event{Action: "x"}) },
 		"room":   s.CheckRoom,
 	} {
 		if err := add(); sandpit.CodeOf(err) != sandpit.Exhausted || sandpit.HintOf(err) == "" {
@@ -175,18 +178,18 @@ func (f *contents) change(t *testing.T, s *store.Store, times int) {
 	for n := range times {
 		r := &f.rows[n%len(f.rows)]
 		r.State, r.Reason = sandpit.StateDeleting, fmt.Sprint("killed ", n)
-		next, err := s.UpdateSandbox(t.Context(), *r)
+		next, err := s.Sandboxes().UpdateSandbox(t.Context(), *r)
 		if err != nil {
 			t.Fatalf("change a row for the %dth time: %v", n, err)
 		}
 		*r = next
-		if err := s.TouchKey(t.Context(), f.keys[0].ID, begin.Add(time.Duration(n))); err != nil {
+		if err := s.Credentials().TouchKey(t.Context(), f.keys[0].ID, begin.Add(time.Duration(n))); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.TouchToken(t.Context(), f.tokens[1].ID, begin.Add(time.Duration(n))); err != nil {
+		if err := s.Credentials().TouchToken(t.Context(), f.tokens[1].ID, begin.Add(time.Duration(n))); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.AccessTokens(t.Context(), f.tokens[1:2]); err != nil {
+		if _, err := s.Credentials().AccessTokens(t.Context(), f.tokens[1:2]); err != nil {
 			t.Fatalf("look for an access token: %v", err)
 		}
 		m := queue.Message{Topic: s.Identity(), Sandbox: r.ID, Kind: "delete", Due: begin}
@@ -203,7 +206,7 @@ func (f *contents) change(t *testing.T, s *store.Store, times int) {
 func (f *contents) delete(t *testing.T, s *store.Store) {
 	t.Helper()
 	ctx := t.Context()
-	events, err := s.ListEvents(ctx, store.EventFilter{})
+	events, err := s.Events().ListEvents(ctx, store.EventFilter{})
 	if err != nil || len(events) == 0 {
 		t.Fatalf("events: %v, %v", events, err)
 	}
@@ -211,24 +214,26 @@ func (f *contents) delete(t *testing.T, s *store.Store) {
 		what string
 		do   func() error
 	}{
-		{"key", func() error { return s.DeleteKey(ctx, f.keys[0].ID) }},
-		{"token", func() error { return s.DeleteToken(ctx, f.tokens[0].ID) }},
-		{"access to a port", func() error { return s.SetPreview(ctx, store.Preview{Sandbox: f.rows[0].ID, Port: 8, Epoch: 1}) }},
-		{"tokens of a sandbox", func() error { _, err := s.RaiseTokenEpoch(ctx, f.rows[0].ID); return err }},
-		{"snapshot's state", func() error { return s.SetSnapshotDeleting(ctx, f.snapshots[0].ID) }},
-		{"snapshot", func() error { return s.DeleteSnapshot(ctx, f.snapshots[0].ID) }},
-		{"volume's state", func() error { return s.SetVolumeState(ctx, f.volumes[0].ID, store.VolumeDeleting) }},
-		{"volume", func() error { return s.DeleteVolume(ctx, f.volumes[0].ID) }},
-		{"template", func() error { return s.DeleteTemplate(ctx, f.templates[0].ID) }},
-		{"build", func() error { return s.DeleteBuild(ctx, f.builds[0].ID) }},
-		{"events", func() error { return s.DropEvents(ctx, events[0].Seq) }},
+		{"key", func() error { return s.Credentials().DeleteKey(ctx, f.keys[0].ID) }},
+		{"token", func() error { return s.Credentials().DeleteToken(ctx, f.tokens[0].ID) }},
+		{"access to a port", func() error {
+			return s.Sandboxes().SetPreview(ctx, store.Preview{Sandbox: f.rows[0].ID, Port: 8, Epoch: 1})
+		}},
+		{"tokens of a sandbox", func() error { _, err := s.Credentials().RaiseTokenEpoch(ctx, f.rows[0].ID); return err }},
+		{"snapshot's state", func() error { return s.Snapshots().SetSnapshotDeleting(ctx, f.snapshots[0].ID) }},
+		{"snapshot", func() error { return s.Snapshots().DeleteSnapshot(ctx, f.snapshots[0].ID) }},
+		{"volume's state", func() error { return s.Volumes().SetVolumeState(ctx, f.volumes[0].ID, store.VolumeDeleting) }},
+		{"volume", func() error { return s.Volumes().DeleteVolume(ctx, f.volumes[0].ID) }},
+		{"template", func() error { return s.Templates().DeleteTemplate(ctx, f.templates[0].ID) }},
+		{"build", func() error { return s.Templates().DeleteBuild(ctx, f.builds[0].ID) }},
+		{"events", func() error { return s.Events().DropEvents(ctx, events[0].Seq) }},
 	} {
 		if err := remove.do(); err != nil {
 			t.Errorf("delete from a full disk: %s: %v", remove.what, err)
 		}
 	}
 	for _, r := range f.rows[:20] {
-		if err := s.DeleteSandbox(ctx, r.ID); err != nil {
+		if err := s.Sandboxes().DeleteSandbox(ctx, r.ID); err != nil {
 			t.Errorf("delete a row: %v", err)
 		}
 	}

@@ -69,13 +69,13 @@ type Filter struct {
 // InsertSandbox adds a row and returns it as it is kept, with Version 1.
 //
 // AlreadyExists: the ID, or the Key or name for this owner. Invalid: out of bounds.
-func (s *Store) InsertSandbox(ctx context.Context, r Row) (Row, error) {
+func (s *Sandboxes) InsertSandbox(ctx context.Context, r Row) (Row, error) {
 	r.Version = 1
 	values, r, err := encodeRow(r)
 	if err != nil {
 		return Row{}, err
 	}
-	err = s.writeTx(ctx, func(tx *writer) error {
+	err = s.db.writeTx(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, insertRow, values...)
 		if isTaken(err) {
 			return conflictOf(ctx, tx, r)
@@ -83,7 +83,7 @@ func (s *Store) InsertSandbox(ctx context.Context, r Row) (Row, error) {
 		return err
 	})
 	if err != nil {
-		return Row{}, s.wrapError(err, "keep sandbox %s", r.ID)
+		return Row{}, s.db.wrapError(err, "keep sandbox %s", r.ID)
 	}
 	return r, nil
 }
@@ -94,14 +94,14 @@ func (s *Store) InsertSandbox(ctx context.Context, r Row) (Row, error) {
 //
 // NotFound: no such row. Conflict: it has another version. AlreadyExists: another
 // row of the owner has the Key or the name. Invalid: out of bounds.
-func (s *Store) UpdateSandbox(ctx context.Context, r Row) (Row, error) {
+func (s *Sandboxes) UpdateSandbox(ctx context.Context, r Row) (Row, error) {
 	before := r.Version
 	r.Version++
 	values, r, err := encodeRow(r)
 	if err != nil {
 		return Row{}, err
 	}
-	err = s.writeAnyway(ctx, func(tx *writer) error {
+	err = s.db.writeAnyway(ctx, func(tx *writer) error {
 		if err := s.checkGrowth(ctx, tx, r, values); err != nil {
 			return err
 		}
@@ -117,14 +117,14 @@ func (s *Store) UpdateSandbox(ctx context.Context, r Row) (Row, error) {
 		return err
 	})
 	if err != nil {
-		return Row{}, s.wrapError(err, "keep sandbox %s", r.ID)
+		return Row{}, s.db.wrapError(err, "keep sandbox %s", r.ID)
 	}
 	return r, nil
 }
 
 // checkGrowth is CheckRoom if the spec of a row becomes longer.
-func (s *Store) checkGrowth(ctx context.Context, tx *writer, r Row, values []any) error {
-	full := s.CheckRoom()
+func (s *Sandboxes) checkGrowth(ctx context.Context, tx *writer, r Row, values []any) error {
+	full := s.db.CheckRoom()
 	if full == nil {
 		return nil
 	}
@@ -189,13 +189,13 @@ func missingSandbox(id sandpit.ID) error {
 }
 
 // DeleteSandbox removes a row; absent is fine.
-func (s *Store) DeleteSandbox(ctx context.Context, id sandpit.ID) error {
-	err := s.writeAnyway(ctx, func(tx *writer) error {
+func (s *Sandboxes) DeleteSandbox(ctx context.Context, id sandpit.ID) error {
+	err := s.db.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `DELETE FROM sandboxes WHERE id = ?`, id)
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "forget sandbox %.40s", string(id))
+		return s.db.wrapError(err, "forget sandbox %.40s", string(id))
 	}
 	return nil
 }
@@ -203,7 +203,7 @@ func (s *Store) DeleteSandbox(ctx context.Context, id sandpit.ID) error {
 // Sandbox returns a row.
 //
 // NotFound: no such row. Internal: it cannot be read.
-func (s *Store) Sandbox(ctx context.Context, id sandpit.ID) (Row, error) {
+func (s *Sandboxes) Sandbox(ctx context.Context, id sandpit.ID) (Row, error) {
 	list, err := s.queryRows(ctx, Filter{}, `WHERE id = ?`, id)
 	if err == nil && len(list) == 0 {
 		err = missingSandbox(id)
@@ -217,7 +217,7 @@ func (s *Store) Sandbox(ctx context.Context, id sandpit.ID) (Row, error) {
 // SandboxByKey returns the row of an owner that was made with key.
 //
 // NotFound: no such row. Internal: it cannot be read.
-func (s *Store) SandboxByKey(ctx context.Context, owner, key string) (Row, error) {
+func (s *Sandboxes) SandboxByKey(ctx context.Context, owner, key string) (Row, error) {
 	list, err := s.queryRows(ctx, Filter{}, `WHERE owner = ? AND request_key = ? AND request_key <> ''`, owner, key)
 	if err == nil && len(list) == 0 {
 		err = sandpit.Errorf(sandpit.NotFound, "no sandbox was made with this idempotency key")
@@ -232,7 +232,7 @@ func (s *Store) SandboxByKey(ctx context.Context, owner, key string) (Row, error
 // deleted, or wait in a pool, have none.
 //
 // NotFound: no such row. Internal: it cannot be read.
-func (s *Store) SandboxByName(ctx context.Context, owner, name string) (Row, error) {
+func (s *Sandboxes) SandboxByName(ctx context.Context, owner, name string) (Row, error) {
 	list, err := s.queryRows(ctx, Filter{}, `WHERE owner = ? AND name = ? AND name <> ''`, owner, name)
 	if err == nil && len(list) == 0 {
 		err = sandpit.Errorf(sandpit.NotFound, "sandbox %q not found", name)
@@ -245,7 +245,7 @@ func (s *Store) SandboxByName(ctx context.Context, owner, name string) (Row, err
 
 // ListSandboxes returns rows in the order of their IDs. Rows that cannot be read are
 // left out, and are named in an Internal error that comes with the good ones.
-func (s *Store) ListSandboxes(ctx context.Context, f Filter) ([]Row, error) {
+func (s *Sandboxes) ListSandboxes(ctx context.Context, f Filter) ([]Row, error) {
 	if f.Limit < 0 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "list sandboxes: limit %d", f.Limit)
 	}
@@ -265,10 +265,10 @@ func (s *Store) ListSandboxes(ctx context.Context, f Filter) ([]Row, error) {
 
 // queryRows returns what a query finds and f does not leave out by labels and limit:
 // labels are looked at here, since a row whose JSON is broken would fail the query.
-func (s *Store) queryRows(ctx context.Context, f Filter, where string, args ...any) ([]Row, error) {
+func (s *Sandboxes) queryRows(ctx context.Context, f Filter, where string, args ...any) ([]Row, error) {
 	var list []Row
 	var bad []error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, selectRows+where, args, func(c *cells) bool {
 			switch row, err := decodeRow(c); {
 			case err != nil:
@@ -280,7 +280,7 @@ func (s *Store) queryRows(ctx context.Context, f Filter, where string, args ...a
 		})
 	})
 	if err != nil {
-		return nil, s.wrapError(err, "list sandboxes")
+		return nil, s.db.wrapError(err, "list sandboxes")
 	}
 	return list, unreadableError("sandboxes", bad)
 }
@@ -297,7 +297,7 @@ func hasLabels(r Row, want map[string]string) bool {
 // TouchSandboxes notes when sandboxes were used last: all of them or none. A time
 // before the one noted already, and an ID without a row, change nothing. Versions
 // stay.
-func (s *Store) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Time) error {
+func (s *Sandboxes) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Time) error {
 	if len(used) == 0 {
 		return nil
 	}
@@ -312,13 +312,13 @@ func (s *Store) TouchSandboxes(ctx context.Context, used map[sandpit.ID]time.Tim
 	if err != nil {
 		return sandpit.Errorf(sandpit.Invalid, "note the last use: %w", err)
 	}
-	err = s.writeAnyway(ctx, func(tx *writer) error {
+	err = s.db.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE sandboxes SET last_used_at = max(ifnull(last_used_at, 0), used.value)
 			FROM json_each(?) AS used WHERE sandboxes.id = used.key`, string(text))
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "note the last use")
+		return s.db.wrapError(err, "note the last use")
 	}
 	return nil
 }
@@ -329,11 +329,11 @@ const maxShift = 100 * 365 * 24 * time.Hour
 // ShiftDeadlines moves Deadline, LastUsedAt, ChangedAt and CheckpointedAt of every row, because
 // the clock was set by so much. Versions do not change: the caller shifts its rows in
 // memory itself. Times stay in the years 1970 to 9999. Invalid: more than a hundred years.
-func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
+func (s *Sandboxes) ShiftDeadlines(ctx context.Context, by time.Duration) error {
 	if by.Abs() > maxShift {
 		return sandpit.Errorf(sandpit.Invalid, "shift deadlines by %v", by)
 	}
-	err := s.writeAnyway(ctx, func(tx *writer) error {
+	err := s.db.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE sandboxes SET
 			deadline = min(max(deadline + ?1, 1), ?2),
 			last_used_at = min(max(last_used_at + ?1, 1), ?2),
@@ -342,7 +342,7 @@ func (s *Store) ShiftDeadlines(ctx context.Context, by time.Duration) error {
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "shift deadlines")
+		return s.db.wrapError(err, "shift deadlines")
 	}
 	return nil
 }

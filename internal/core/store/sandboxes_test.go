@@ -32,14 +32,14 @@ func TestRoundTrip(t *testing.T) {
 		expect := r
 		expect.Version = 1
 		expect.CreatedAt = r.CreatedAt.UTC().Truncate(time.Microsecond)
-		got, err := s.InsertSandbox(t.Context(), r)
+		got, err := s.Sandboxes().InsertSandbox(t.Context(), r)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if diff := cmp.Diff(expect, got); diff != "" {
 			t.Errorf("%s inserted (-want +got):\n%s", name, diff)
 		}
-		if got, err = s.Sandbox(t.Context(), r.ID); err != nil {
+		if got, err = s.Sandboxes().Sandbox(t.Context(), r.ID); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if diff := cmp.Diff(expect, got); diff != "" {
@@ -49,13 +49,13 @@ func TestRoundTrip(t *testing.T) {
 		changed.ID, changed.Version, changed.State, changed.LastUsedAt = r.ID, 1, sandpit.StatePaused, begin.Add(time.Hour)
 		expect = changed
 		expect.Version, expect.CreatedAt = 2, got.CreatedAt
-		if got, err = s.UpdateSandbox(t.Context(), changed); err != nil {
+		if got, err = s.Sandboxes().UpdateSandbox(t.Context(), changed); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if diff := cmp.Diff(expect, got); diff != "" {
 			t.Errorf("%s updated (-want +got):\n%s", name, diff)
 		}
-		again, err := s.SandboxByKey(t.Context(), changed.Lease.Owner, changed.Key)
+		again, err := s.Sandboxes().SandboxByKey(t.Context(), changed.Lease.Owner, changed.Key)
 		if diff := cmp.Diff(got, again); err != nil || diff != "" {
 			t.Errorf("%s by its key: %v (-want +got):\n%s", name, err, diff)
 		}
@@ -63,7 +63,7 @@ func TestRoundTrip(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := open(t, dir).ListSandboxes(t.Context(), store.Filter{}); err != nil || len(list) != 3 {
+	if list, err := open(t, dir).Sandboxes().ListSandboxes(t.Context(), store.Filter{}); err != nil || len(list) != 3 {
 		t.Errorf("opened again: %d rows, %v", len(list), err)
 	}
 }
@@ -100,13 +100,13 @@ func TestBounds(t *testing.T) {
 			t.Parallel()
 			r := row()
 			change(&r)
-			_, err := s.InsertSandbox(t.Context(), r)
+			_, err := s.Sandboxes().InsertSandbox(t.Context(), r)
 			want(t, err, sandpit.Invalid, "")
 			if err != nil && strings.Contains(err.Error(), secret) {
 				t.Errorf("the error tells a secret: %.200v", err)
 			}
 			r.Version = 1
-			_, err = s.UpdateSandbox(t.Context(), r)
+			_, err = s.Sandboxes().UpdateSandbox(t.Context(), r)
 			want(t, err, sandpit.Invalid, "")
 		})
 	}
@@ -122,19 +122,19 @@ func TestErrorsOfRows(t *testing.T) {
 	ctx := t.Context()
 	first, second := insert(t, s, nil), insert(t, s, nil)
 
-	_, err := s.InsertSandbox(ctx, first)
+	_, err := s.Sandboxes().InsertSandbox(ctx, first)
 	want(t, err, sandpit.AlreadyExists, fmt.Sprintf("sandbox %s exists already", first.ID))
 	twin := row()
 	twin.Key = first.Key
-	_, err = s.InsertSandbox(ctx, twin)
+	_, err = s.Sandboxes().InsertSandbox(ctx, twin)
 	want(t, err, sandpit.AlreadyExists, fmt.Sprintf("sandbox %s was made with the same idempotency key", first.ID))
 	thief := second
 	thief.Key = first.Key
-	_, err = s.UpdateSandbox(ctx, thief)
+	_, err = s.Sandboxes().UpdateSandbox(ctx, thief)
 	want(t, err, sandpit.AlreadyExists, "idempotency key")
 	stranger := row()
 	stranger.Key, stranger.Lease.Owner = first.Key, "bert"
-	if _, err = s.InsertSandbox(ctx, stranger); err != nil {
+	if _, err = s.Sandboxes().InsertSandbox(ctx, stranger); err != nil {
 		t.Errorf("the key of another owner: %v", err)
 	}
 	for range 2 {
@@ -143,24 +143,24 @@ func TestErrorsOfRows(t *testing.T) {
 
 	unknown := row()
 	unknown.Version = 1
-	_, err = s.UpdateSandbox(ctx, unknown)
+	_, err = s.Sandboxes().UpdateSandbox(ctx, unknown)
 	want(t, err, sandpit.NotFound, fmt.Sprintf("Sandbox %s not found", unknown.ID))
-	_, err = s.Sandbox(ctx, unknown.ID)
+	_, err = s.Sandboxes().Sandbox(ctx, unknown.ID)
 	want(t, err, sandpit.NotFound, fmt.Sprintf("Sandbox %s not found", unknown.ID))
-	_, err = s.SandboxByKey(ctx, "anna", "")
+	_, err = s.Sandboxes().SandboxByKey(ctx, "anna", "")
 	want(t, err, sandpit.NotFound, "")
-	if _, err = s.UpdateSandbox(ctx, first); err != nil {
+	if _, err = s.Sandboxes().UpdateSandbox(ctx, first); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.UpdateSandbox(ctx, first)
+	_, err = s.Sandboxes().UpdateSandbox(ctx, first)
 	want(t, err, sandpit.Conflict, "it has version 2, not 1")
 
 	for range 2 {
-		if err := s.DeleteSandbox(ctx, first.ID); err != nil {
+		if err := s.Sandboxes().DeleteSandbox(ctx, first.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.InsertSandbox(ctx, twin); err != nil {
+	if _, err := s.Sandboxes().InsertSandbox(ctx, twin); err != nil {
 		t.Errorf("the key of a row that is gone: %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestKeyIsUniqueUnderConcurrency(t *testing.T) {
 		codes := together(16, func() error {
 			r := row()
 			r.Key = key
-			_, err := s.InsertSandbox(t.Context(), r)
+			_, err := s.Sandboxes().InsertSandbox(t.Context(), r)
 			return err
 		})
 		if diff := cmp.Diff(map[sandpit.Code]int{"": 1, sandpit.AlreadyExists: 15}, codes); diff != "" {
@@ -190,12 +190,12 @@ func TestCompareAndSwap(t *testing.T) {
 	// Everybody counts to 4; who loses a race looks again.
 	codes := together(16, func() error {
 		for done := 0; done < each; {
-			now, err := s.Sandbox(t.Context(), r.ID)
+			now, err := s.Sandboxes().Sandbox(t.Context(), r.ID)
 			if err != nil {
 				return err
 			}
 			now.Recreated++
-			switch _, err := s.UpdateSandbox(t.Context(), now); {
+			switch _, err := s.Sandboxes().UpdateSandbox(t.Context(), now); {
 			case err == nil:
 				done++
 			case sandpit.CodeOf(err) != sandpit.Conflict:
@@ -204,7 +204,7 @@ func TestCompareAndSwap(t *testing.T) {
 		}
 		return nil
 	})
-	got, err := s.Sandbox(t.Context(), r.ID)
+	got, err := s.Sandboxes().Sandbox(t.Context(), r.ID)
 	if err != nil || codes[""] != 16 || got.Recreated != 16*each || got.Version != 1+16*each {
 		t.Errorf("16 × %d updates: count %d, version %d, %v, %v", each, got.Recreated, got.Version, codes, err)
 	}
@@ -266,7 +266,7 @@ func TestFilter(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			list, err := s.ListSandboxes(t.Context(), tc.filter)
+			list, err := s.Sandboxes().ListSandboxes(t.Context(), tc.filter)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -279,7 +279,7 @@ func TestFilter(t *testing.T) {
 			}
 		})
 	}
-	_, err := s.ListSandboxes(t.Context(), store.Filter{Limit: -1})
+	_, err := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{Limit: -1})
 	want(t, err, sandpit.Invalid, "")
 }
 
@@ -300,7 +300,7 @@ func TestBadRows(t *testing.T) {
 		bad = append(bad, r.ID)
 		raw(t, dir, fmt.Sprintf(`UPDATE sandboxes SET %s WHERE id = '%s'`, set, r.ID))
 	}
-	list, err := s.ListSandboxes(t.Context(), store.Filter{})
+	list, err := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{})
 	want(t, err, sandpit.Internal, fmt.Sprintf("%d sandboxes cannot be read", len(damage)))
 	if len(list) != 1 || list[0].ID != good.ID {
 		t.Errorf("%d rows, want the good one", len(list))
@@ -312,16 +312,16 @@ func TestBadRows(t *testing.T) {
 		if strings.HasPrefix(damage[i], "id ") {
 			continue
 		}
-		_, err := s.Sandbox(t.Context(), id)
+		_, err := s.Sandboxes().Sandbox(t.Context(), id)
 		want(t, err, sandpit.Internal, string(id))
-		if err := s.DeleteSandbox(t.Context(), id); err != nil {
+		if err := s.Sandboxes().DeleteSandbox(t.Context(), id); err != nil {
 			t.Errorf("a bad row cannot be deleted: %v", err)
 		}
 	}
-	if err := s.DeleteSandbox(t.Context(), "../../etc/passwd"); err != nil {
+	if err := s.Sandboxes().DeleteSandbox(t.Context(), "../../etc/passwd"); err != nil {
 		t.Error(err)
 	}
-	if list, err := s.ListSandboxes(t.Context(), store.Filter{}); err != nil || len(list) != 1 {
+	if list, err := s.Sandboxes().ListSandboxes(t.Context(), store.Filter{}); err != nil || len(list) != 1 {
 		t.Errorf("after the bad ones were deleted: %d rows, %v", len(list), err)
 	}
 }
@@ -333,22 +333,22 @@ func TestTouch(t *testing.T) {
 	a := insert(t, s, nil)
 	b := insert(t, s, func(r *store.Row) { r.LastUsedAt = time.Time{} })
 	later := begin.Add(time.Hour)
-	if err := s.TouchSandboxes(ctx, map[sandpit.ID]time.Time{a.ID: later, b.ID: later, sandpit.NewID(): later}); err != nil {
+	if err := s.Sandboxes().TouchSandboxes(ctx, map[sandpit.ID]time.Time{a.ID: later, b.ID: later, sandpit.NewID(): later}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.TouchSandboxes(ctx, map[sandpit.ID]time.Time{a.ID: begin}); err != nil {
+	if err := s.Sandboxes().TouchSandboxes(ctx, map[sandpit.ID]time.Time{a.ID: begin}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.TouchSandboxes(ctx, nil); err != nil {
+	if err := s.Sandboxes().TouchSandboxes(ctx, nil); err != nil {
 		t.Fatal(err)
 	}
-	want(t, s.TouchSandboxes(ctx, map[sandpit.ID]time.Time{a.ID: later.Add(1), b.ID: {}}), sandpit.Invalid, string(b.ID))
+	want(t, s.Sandboxes().TouchSandboxes(ctx, map[sandpit.ID]time.Time{a.ID: later.Add(1), b.ID: {}}), sandpit.Invalid, string(b.ID))
 	// The row in somebody's hand is older than the last use, but not stale.
-	if _, err := s.UpdateSandbox(ctx, a); err != nil {
+	if _, err := s.Sandboxes().UpdateSandbox(ctx, a); err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []sandpit.ID{a.ID, b.ID} {
-		if got, err := s.Sandbox(ctx, id); err != nil || !got.LastUsedAt.Equal(later) {
+		if got, err := s.Sandboxes().Sandbox(ctx, id); err != nil || !got.LastUsedAt.Equal(later) {
 			t.Errorf("last use %v, want %v; %v", got.LastUsedAt, later, err)
 		}
 	}
@@ -363,23 +363,23 @@ func TestShift(t *testing.T) {
 	})
 	far := insert(t, s, func(r *store.Row) { r.Lease.Deadline = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) })
 	day := 24 * time.Hour
-	if err := s.ShiftDeadlines(t.Context(), 2*day); err != nil {
+	if err := s.Sandboxes().ShiftDeadlines(t.Context(), 2*day); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.ShiftDeadlines(t.Context(), -day); err != nil {
+	if err := s.Sandboxes().ShiftDeadlines(t.Context(), -day); err != nil {
 		t.Fatal(err)
 	}
-	want(t, s.ShiftDeadlines(t.Context(), math.MinInt64), sandpit.Invalid, "")
+	want(t, s.Sandboxes().ShiftDeadlines(t.Context(), math.MinInt64), sandpit.Invalid, "")
 	expect := r
 	expect.Lease.Deadline, expect.LastUsedAt, expect.ChangedAt = r.Lease.Deadline.Add(day), r.LastUsedAt.Add(day), r.ChangedAt.Add(day)
 	expect.CheckpointedAt = r.CheckpointedAt.Add(day)
 	for _, want := range []store.Row{expect, none} {
-		got, err := s.Sandbox(t.Context(), want.ID)
+		got, err := s.Sandboxes().Sandbox(t.Context(), want.ID)
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("%v (-want +got):\n%s", err, diff)
 		}
 	}
-	if got, err := s.Sandbox(t.Context(), far.ID); err != nil || got.Lease.Deadline.Year() != 9999 {
+	if got, err := s.Sandboxes().Sandbox(t.Context(), far.ID); err != nil || got.Lease.Deadline.Year() != 9999 {
 		t.Errorf("a deadline at the end of time: %v, %v", got.Lease.Deadline, err)
 	}
 }

@@ -60,7 +60,7 @@ const snapshotColumns = `id, owner, name, sandbox, provider, state, brief, size,
 //
 // AlreadyExists: the owner has one of that name, or the ID exists. Invalid: a field is out
 // of bounds. Exhausted: the owner has reached a limit.
-func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLimits) (Snapshot, error) {
+func (s *Snapshots) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLimits) (Snapshot, error) {
 	n.CreatedAt, n.Spec.Env = roundTime(n.CreatedAt), nil
 	spec, kept, err := encodeSpec(n.Spec)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLim
 	if problem := n.describeProblem(); problem != "" {
 		return Snapshot{}, sandpit.Errorf(sandpit.Invalid, "snapshot: its %s is out of bounds", problem)
 	}
-	err = s.writeTx(ctx, func(tx *writer) error {
+	err = s.db.writeTx(ctx, func(tx *writer) error {
 		added, err := tx.exec(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?15
 			WHERE ?7 OR ?15 <> '' OR (SELECT count(*) FROM snapshots WHERE owner = ?2 AND NOT brief AND build = '') < ?13
 			AND (?14 = 0 OR (SELECT ifnull(sum(size), 0) FROM snapshots WHERE owner = ?2 AND NOT brief AND build = '') + ?8 < ?14)`,
@@ -85,7 +85,7 @@ func (s *Store) InsertSnapshot(ctx context.Context, n Snapshot, most SnapshotLim
 		return Snapshot{}, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", cmp.Or(n.Name, string(n.ID)))
 	}
 	if err != nil {
-		return Snapshot{}, s.wrapError(err, "keep a snapshot")
+		return Snapshot{}, s.db.wrapError(err, "keep a snapshot")
 	}
 	return n, nil
 }
@@ -105,7 +105,7 @@ func toNullable(text string) any {
 
 // FinishSnapshot writes that a snapshot is ready, with what is known of it by now.
 // NotFound: it is gone. Exhausted: all of the owner's are larger than they may be.
-func (s *Store) FinishSnapshot(ctx context.Context, n Snapshot, most SnapshotLimits) error {
+func (s *Snapshots) FinishSnapshot(ctx context.Context, n Snapshot, most SnapshotLimits) error {
 	n.Spec.Env = nil
 	spec, _, err := encodeSpec(n.Spec)
 	if err != nil {
@@ -132,7 +132,7 @@ func (s *Store) FinishSnapshot(ctx context.Context, n Snapshot, most SnapshotLim
 }
 
 // SetSnapshotDeleting writes that a snapshot is about to be deleted. NotFound: it is gone.
-func (s *Store) SetSnapshotDeleting(ctx context.Context, id sandpit.SnapshotID) error {
+func (s *Snapshots) SetSnapshotDeleting(ctx context.Context, id sandpit.SnapshotID) error {
 	return s.changeSnapshot(ctx, id, func(tx *writer) (int64, error) {
 		return tx.exec(ctx, `UPDATE snapshots SET state = ?2 WHERE id = ?1`, string(id), string(SnapshotDeleting))
 	})
@@ -140,7 +140,7 @@ func (s *Store) SetSnapshotDeleting(ctx context.Context, id sandpit.SnapshotID) 
 
 // SetSnapshotUse writes whether there is memory in a snapshot that can be loaded, and why
 // nothing can be made of it, "" if something can. NotFound: it is gone.
-func (s *Store) SetSnapshotUse(ctx context.Context, id sandpit.SnapshotID, memory bool, problem string) error {
+func (s *Snapshots) SetSnapshotUse(ctx context.Context, id sandpit.SnapshotID, memory bool, problem string) error {
 	return s.changeSnapshot(ctx, id, func(tx *writer) (int64, error) {
 		return tx.exec(ctx, `UPDATE snapshots SET problem = ?2, memory = ?3 WHERE id = ?1`, string(id), shortenText(problem), memory)
 	})
@@ -148,10 +148,10 @@ func (s *Store) SetSnapshotUse(ctx context.Context, id sandpit.SnapshotID, memor
 
 // KeptBytes returns how many bytes the snapshots of an owner take that last, and the builds
 // of its templates.
-func (s *Store) KeptBytes(ctx context.Context, owner string) (int64, error) {
+func (s *Snapshots) KeptBytes(ctx context.Context, owner string) (int64, error) {
 	var bytes int64
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT (SELECT ifnull(sum(size), 0) FROM snapshots WHERE owner = ?1 AND NOT brief AND build = '')
 			+ (SELECT ifnull(sum(size), 0) FROM template_builds WHERE owner = ?1)`, []any{owner}, func(c *cells) bool {
 			bytes, bad = c.nextInt(), c.err
@@ -159,26 +159,26 @@ func (s *Store) KeptBytes(ctx context.Context, owner string) (int64, error) {
 		})
 	})
 	if err = cmp.Or(err, bad); err != nil {
-		return 0, s.wrapError(err, "count what an owner keeps")
+		return 0, s.db.wrapError(err, "count what an owner keeps")
 	}
 	return bytes, nil
 }
 
 // DeleteSnapshot forgets a snapshot. NotFound: it is gone.
-func (s *Store) DeleteSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
+func (s *Snapshots) DeleteSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
 	return s.changeSnapshot(ctx, id, func(tx *writer) (int64, error) {
 		return tx.exec(ctx, `DELETE FROM snapshots WHERE id = ?1`, string(id))
 	})
 }
 
-func (s *Store) changeSnapshot(ctx context.Context, id sandpit.SnapshotID, do func(*writer) (int64, error)) error {
+func (s *Snapshots) changeSnapshot(ctx context.Context, id sandpit.SnapshotID, do func(*writer) (int64, error)) error {
 	var changed int64
-	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
+	err := s.db.writeAnyway(ctx, func(tx *writer) (err error) {
 		changed, err = do(tx)
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "change a snapshot")
+		return s.db.wrapError(err, "change a snapshot")
 	}
 	if changed == 0 {
 		return sandpit.Errorf(sandpit.NotFound, "snapshot %.40s not found", string(id))
@@ -204,7 +204,7 @@ type SnapshotFilter struct {
 
 // ListSnapshots returns snapshots in the order of their IDs. A row that cannot be read is an
 // error.
-func (s *Store) ListSnapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot, error) {
+func (s *Snapshots) ListSnapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot, error) {
 	where, args := []string{"id > ?"}, []any{string(f.After)}
 	if !f.All {
 		where, args = append(where, "owner = ?"), append(args, f.Owner)
@@ -221,16 +221,16 @@ func (s *Store) ListSnapshots(ctx context.Context, f SnapshotFilter) ([]Snapshot
 	}
 	list, err := s.querySnapshots(ctx, `WHERE `+strings.Join(where, " AND ")+` ORDER BY id LIMIT ?`, append(args, limit)...)
 	if err != nil {
-		return nil, s.wrapError(err, "list snapshots")
+		return nil, s.db.wrapError(err, "list snapshots")
 	}
 	return list, nil
 }
 
 // Snapshot returns an owner's snapshot by its ID or name. NotFound.
-func (s *Store) Snapshot(ctx context.Context, owner, name string) (Snapshot, error) {
+func (s *Snapshots) Snapshot(ctx context.Context, owner, name string) (Snapshot, error) {
 	list, err := s.querySnapshots(ctx, `WHERE owner = ?1 AND (id = ?2 OR name = ?2) AND build = ''`, owner, name)
 	if err != nil {
-		return Snapshot{}, s.wrapError(err, "look for a snapshot")
+		return Snapshot{}, s.db.wrapError(err, "look for a snapshot")
 	}
 	if len(list) == 0 {
 		return Snapshot{}, sandpit.Errorf(sandpit.NotFound, "snapshot %.100s not found", name)
@@ -239,24 +239,24 @@ func (s *Store) Snapshot(ctx context.Context, owner, name string) (Snapshot, err
 }
 
 // HasSnapshot reports whether a snapshot of any owner exists, readable or not.
-func (s *Store) HasSnapshot(ctx context.Context, id sandpit.SnapshotID) (bool, error) {
+func (s *Snapshots) HasSnapshot(ctx context.Context, id sandpit.SnapshotID) (bool, error) {
 	found := false
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT 1 FROM snapshots WHERE id = ?1`, []any{string(id)}, func(*cells) bool {
 			found = true
 			return false
 		})
 	})
 	if err != nil {
-		return false, s.wrapError(err, "look for a snapshot")
+		return false, s.db.wrapError(err, "look for a snapshot")
 	}
 	return found, nil
 }
 
-func (s *Store) querySnapshots(ctx context.Context, where string, args ...any) ([]Snapshot, error) {
+func (s *Snapshots) querySnapshots(ctx context.Context, where string, args ...any) ([]Snapshot, error) {
 	var list []Snapshot
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT id, owner, ifnull(name, ''), sandbox, provider, state, brief, size, memory, spec, problem, created_at, build
 			FROM snapshots `+where, args, func(c *cells) bool {
 			n := decodeSnapshot(c)

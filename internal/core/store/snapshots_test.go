@@ -27,7 +27,7 @@ func TestSnapshots(t *testing.T) {
 	ctx := t.Context()
 	insert := func(n store.Snapshot) {
 		t.Helper()
-		got, err := s.InsertSnapshot(ctx, n, plenty)
+		got, err := s.Snapshots().InsertSnapshot(ctx, n, plenty)
 		if diff := cmp.Diff(n, got); err != nil || diff != "" {
 			t.Fatal(err, diff)
 		}
@@ -37,27 +37,27 @@ func TestSnapshots(t *testing.T) {
 	for _, n := range []store.Snapshot{a, b, c, d} {
 		insert(n)
 	}
-	_, err := s.InsertSnapshot(ctx, snapshot("ann", "data"), plenty)
+	_, err := s.Snapshots().InsertSnapshot(ctx, snapshot("ann", "data"), plenty)
 	want(t, err, sandpit.AlreadyExists, "data")
 
 	a.State, a.Size, a.Memory = store.SnapshotReady, 5, true
-	if err := s.FinishSnapshot(ctx, a, plenty); err != nil {
+	if err := s.Snapshots().FinishSnapshot(ctx, a, plenty); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"data", string(a.ID)} {
-		got, err := s.Snapshot(ctx, "ann", name)
+		got, err := s.Snapshots().Snapshot(ctx, "ann", name)
 		if diff := cmp.Diff(a, got); err != nil || diff != "" {
 			t.Error(err, diff)
 		}
 	}
-	_, err = s.Snapshot(ctx, "bob", string(a.ID))
+	_, err = s.Snapshots().Snapshot(ctx, "bob", string(a.ID))
 	want(t, err, sandpit.NotFound, string(a.ID))
-	_, err = s.Snapshot(ctx, "ann", "")
+	_, err = s.Snapshots().Snapshot(ctx, "ann", "")
 	want(t, err, sandpit.NotFound, "not found")
-	if err := s.SetSnapshotUse(ctx, a.ID, true, "of another version"); err != nil {
+	if err := s.Snapshots().SetSnapshotUse(ctx, a.ID, true, "of another version"); err != nil {
 		t.Error(err)
 	}
-	if err := s.SetSnapshotDeleting(ctx, d.ID); err != nil {
+	if err := s.Snapshots().SetSnapshotDeleting(ctx, d.ID); err != nil {
 		t.Error(err)
 	}
 	for i, tc := range []struct {
@@ -71,7 +71,7 @@ func TestSnapshots(t *testing.T) {
 		{store.SnapshotFilter{All: true, Sandbox: d.Sandbox}, []store.Snapshot{d}},
 		{store.SnapshotFilter{Owner: "eve"}, nil},
 	} {
-		list, err := s.ListSnapshots(ctx, tc.f)
+		list, err := s.Snapshots().ListSnapshots(ctx, tc.f)
 		ids := make(map[sandpit.SnapshotID]bool)
 		for _, n := range list {
 			ids[n.ID] = true
@@ -84,11 +84,11 @@ func TestSnapshots(t *testing.T) {
 			t.Errorf("%d: %+v, %v; want %d", i, list, err, len(tc.want))
 		}
 	}
-	first, err := s.ListSnapshots(ctx, store.SnapshotFilter{All: true, Limit: 2})
+	first, err := s.Snapshots().ListSnapshots(ctx, store.SnapshotFilter{All: true, Limit: 2})
 	if err != nil || len(first) != 2 {
 		t.Fatal(first, err)
 	}
-	rest, err := s.ListSnapshots(ctx, store.SnapshotFilter{All: true, After: first[1].ID})
+	rest, err := s.Snapshots().ListSnapshots(ctx, store.SnapshotFilter{All: true, After: first[1].ID})
 	if err != nil || len(rest) != 2 || rest[0].ID <= first[1].ID {
 		t.Error(rest, err)
 	}
@@ -97,17 +97,17 @@ func TestSnapshots(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = open(t, dir)
-	got, err := s.Snapshot(ctx, "ann", "data")
+	got, err := s.Snapshots().Snapshot(ctx, "ann", "data")
 	a.Problem = "of another version"
 	if diff := cmp.Diff(a, got); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
-	if err := s.DeleteSnapshot(ctx, a.ID); err != nil {
+	if err := s.Snapshots().DeleteSnapshot(ctx, a.ID); err != nil {
 		t.Error(err)
 	}
 	for what, err := range map[string]error{
-		"delete": s.DeleteSnapshot(ctx, a.ID), "finish": s.FinishSnapshot(ctx, a, plenty),
-		"use": s.SetSnapshotUse(ctx, a.ID, false, ""), "deleting": s.SetSnapshotDeleting(ctx, a.ID),
+		"delete": s.Snapshots().DeleteSnapshot(ctx, a.ID), "finish": s.Snapshots().FinishSnapshot(ctx, a, plenty),
+		"use": s.Snapshots().SetSnapshotUse(ctx, a.ID, false, ""), "deleting": s.Snapshots().SetSnapshotDeleting(ctx, a.ID),
 	} {
 		if sandpit.CodeOf(err) != sandpit.NotFound {
 			t.Errorf("%s: %v", what, err)
@@ -128,18 +128,18 @@ func TestSnapshotBounds(t *testing.T) {
 	} {
 		bad := snapshot("eve", "x")
 		change(&bad)
-		_, err := s.InsertSnapshot(ctx, bad, plenty)
+		_, err := s.Snapshots().InsertSnapshot(ctx, bad, plenty)
 		want(t, err, sandpit.Invalid, what)
 	}
 	secret := snapshot("eve", "x")
 	secret.Spec.Env = map[string]string{"TOKEN": "secret"}
-	if _, err := s.InsertSnapshot(ctx, secret, plenty); err != nil {
+	if _, err := s.Snapshots().InsertSnapshot(ctx, secret, plenty); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.FinishSnapshot(ctx, secret, plenty); err != nil {
+	if err := s.Snapshots().FinishSnapshot(ctx, secret, plenty); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Snapshot(ctx, "eve", "x")
+	got, err := s.Snapshots().Snapshot(ctx, "eve", "x")
 	if err != nil || got.Spec.Env != nil {
 		t.Errorf("%+v, %v: want no environment", got.Spec, err)
 	}
@@ -151,7 +151,7 @@ func TestSnapshotLimits(t *testing.T) {
 	s := open(t, t.TempDir())
 	ctx := t.Context()
 	insert := func(n store.Snapshot, most store.SnapshotLimits) error {
-		_, err := s.InsertSnapshot(ctx, n, most)
+		_, err := s.Snapshots().InsertSnapshot(ctx, n, most)
 		return err
 	}
 	two := store.SnapshotLimits{Count: 2, Bytes: 100}
@@ -173,13 +173,13 @@ func TestSnapshotLimits(t *testing.T) {
 	}
 	a.Size, b.Size, brief.Size = 60, 41, 1000
 	for _, n := range []store.Snapshot{a, brief} {
-		if err := s.FinishSnapshot(ctx, n, two); err != nil {
+		if err := s.Snapshots().FinishSnapshot(ctx, n, two); err != nil {
 			t.Error(err)
 		}
 	}
-	want(t, s.FinishSnapshot(ctx, b, two), sandpit.Exhausted, "100 bytes")
+	want(t, s.Snapshots().FinishSnapshot(ctx, b, two), sandpit.Exhausted, "100 bytes")
 	b.Size = 40
-	if err := s.FinishSnapshot(ctx, b, two); err != nil {
+	if err := s.Snapshots().FinishSnapshot(ctx, b, two); err != nil {
 		t.Error(err)
 	}
 	want(t, insert(snapshot("ann", "c"), store.SnapshotLimits{Count: 9, Bytes: 100}), sandpit.Exhausted, "100 bytes")
@@ -198,21 +198,21 @@ func TestKeptBytes(t *testing.T) {
 	}{{"ann", 5, false}, {"ann", 7, false}, {"ann", 1000, true}, {"bob", 2000, false}} {
 		row := snapshot(n.owner, "")
 		row.Size, row.Brief = n.size, n.brief
-		if _, err := s.InsertSnapshot(ctx, row, plenty); err != nil {
+		if _, err := s.Snapshots().InsertSnapshot(ctx, row, plenty); err != nil {
 			t.Fatal(err)
 		}
 	}
-	ann, err := s.EnsureTemplate(ctx, template("ann", "tools"), 1)
+	ann, err := s.Templates().EnsureTemplate(ctx, template("ann", "tools"), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := buildOf(ann)
 	b.Size = 30
-	if err := s.InsertBuild(ctx, b, store.TemplateLimits{Pending: 1}); err != nil {
+	if err := s.Templates().InsertBuild(ctx, b, store.TemplateLimits{Pending: 1}); err != nil {
 		t.Fatal(err)
 	}
 	for owner, want := range map[string]int64{"ann": 42, "bob": 2000, "cid": 0} {
-		if got, err := s.KeptBytes(ctx, owner); err != nil || got != want {
+		if got, err := s.Snapshots().KeptBytes(ctx, owner); err != nil || got != want {
 			t.Errorf("%s keeps %d bytes, %v; want %d", owner, got, err, want)
 		}
 	}

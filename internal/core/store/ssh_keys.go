@@ -39,12 +39,12 @@ const sshKeyColumns = `id, owner, fingerprint, type, name, created_at, last_used
 // InsertSSHKey adds a key and returns it as stored. AlreadyExists: the ID exists, or the
 // owner has the key. Invalid: a field is out of bounds. NotFound: its API key does not
 // exist. Exhausted: the owner has too many.
-func (s *Store) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
+func (s *Credentials) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
 	k.CreatedAt, k.LastUsedAt = roundTime(k.CreatedAt), roundTime(k.LastUsedAt)
 	if problem := k.describeProblem(); problem != "" {
 		return SSHKey{}, sandpit.Errorf(sandpit.Invalid, "SSH key: its %s is out of bounds", problem)
 	}
-	err := s.writeTx(ctx, func(tx *writer) error {
+	err := s.db.writeTx(ctx, func(tx *writer) error {
 		if err := checkKey(ctx, tx, k.APIKey); err != nil {
 			return err
 		}
@@ -61,25 +61,25 @@ func (s *Store) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
 		return SSHKey{}, sandpit.Errorf(sandpit.AlreadyExists, "SSH key %s already exists", k.Fingerprint)
 	}
 	if err != nil {
-		return SSHKey{}, s.wrapError(err, "keep an SSH key")
+		return SSHKey{}, s.db.wrapError(err, "keep an SSH key")
 	}
 	return k, nil
 }
 
 // ListSSHKeys returns the keys of an owner in the order of their IDs.
-func (s *Store) ListSSHKeys(ctx context.Context, owner string) ([]SSHKey, error) {
+func (s *Credentials) ListSSHKeys(ctx context.Context, owner string) ([]SSHKey, error) {
 	list, err := s.sshKeys(ctx, `WHERE owner = ? ORDER BY id`, owner)
 	if err != nil {
-		return nil, s.wrapError(err, "list SSH keys")
+		return nil, s.db.wrapError(err, "list SSH keys")
 	}
 	return list, nil
 }
 
 // SSHKeyOf returns an owner's key with this fingerprint. NotFound.
-func (s *Store) SSHKeyOf(ctx context.Context, owner, fingerprint string) (SSHKey, error) {
+func (s *Credentials) SSHKeyOf(ctx context.Context, owner, fingerprint string) (SSHKey, error) {
 	list, err := s.sshKeys(ctx, `WHERE owner = ? AND fingerprint = ?`, owner, fingerprint)
 	if err != nil {
-		return SSHKey{}, s.wrapError(err, "look for an SSH key")
+		return SSHKey{}, s.db.wrapError(err, "look for an SSH key")
 	}
 	if len(list) == 0 {
 		return SSHKey{}, sandpit.Errorf(sandpit.NotFound, "SSH key not found")
@@ -87,10 +87,10 @@ func (s *Store) SSHKeyOf(ctx context.Context, owner, fingerprint string) (SSHKey
 	return list[0], nil
 }
 
-func (s *Store) sshKeys(ctx context.Context, where string, args ...any) ([]SSHKey, error) {
+func (s *Credentials) sshKeys(ctx context.Context, where string, args ...any) ([]SSHKey, error) {
 	var list []SSHKey
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT `+sshKeyColumns+` FROM ssh_keys `+where, args, func(c *cells) bool {
 			k := SSHKey{ID: c.nextText(), Owner: c.nextText(), Fingerprint: c.nextText(), Type: c.nextText(), Name: c.nextText()}
 			k.CreatedAt, k.LastUsedAt, k.APIKey = c.nextTime(), c.nextTime(), c.nextText()
@@ -109,14 +109,14 @@ func (s *Store) sshKeys(ctx context.Context, where string, args ...any) ([]SSHKe
 }
 
 // DeleteSSHKey removes a key of an owner. NotFound: they have none of this ID.
-func (s *Store) DeleteSSHKey(ctx context.Context, owner, id string) error {
+func (s *Credentials) DeleteSSHKey(ctx context.Context, owner, id string) error {
 	var n int64
-	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
+	err := s.db.writeAnyway(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, `DELETE FROM ssh_keys WHERE owner = ? AND id = ?`, owner, id)
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "remove an SSH key")
+		return s.db.wrapError(err, "remove an SSH key")
 	}
 	if n == 0 {
 		return sandpit.Errorf(sandpit.NotFound, "SSH key %.100q not found", id)
@@ -125,13 +125,13 @@ func (s *Store) DeleteSSHKey(ctx context.Context, owner, id string) error {
 }
 
 // TouchSSHKey records a use of a key. A missing key is not an error.
-func (s *Store) TouchSSHKey(ctx context.Context, id string, at time.Time) error {
-	err := s.writeAnyway(ctx, func(tx *writer) error {
+func (s *Credentials) TouchSSHKey(ctx context.Context, id string, at time.Time) error {
+	err := s.db.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE ssh_keys SET last_used_at = ?2 WHERE id = ?1`, id, toMicros(roundTime(at)))
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "note the use of an SSH key")
+		return s.db.wrapError(err, "note the use of an SSH key")
 	}
 	return nil
 }

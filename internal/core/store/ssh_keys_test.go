@@ -26,38 +26,38 @@ func TestSSHKeys(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	for _, k := range []store.SSHKey{sshKey("ann", 1), sshKey("ann", 2), sshKey("bob", 1)} {
-		got, err := s.InsertSSHKey(t.Context(), k)
+		got, err := s.Credentials().InsertSSHKey(t.Context(), k)
 		if diff := cmp.Diff(k, got); err != nil || diff != "" {
 			t.Fatalf("insert: %v\n%s", err, diff)
 		}
 	}
 	again := sshKey("ann", 1)
 	again.ID = "other"
-	_, err := s.InsertSSHKey(t.Context(), again)
+	_, err := s.Credentials().InsertSSHKey(t.Context(), again)
 	want(t, err, sandpit.AlreadyExists, "SHA256:")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	s = open(t, dir)
-	list, err := s.ListSSHKeys(t.Context(), "ann")
+	list, err := s.Credentials().ListSSHKeys(t.Context(), "ann")
 	if diff := cmp.Diff([]store.SSHKey{sshKey("ann", 1), sshKey("ann", 2)}, list); err != nil || diff != "" {
 		t.Errorf("list: %v\n%s", err, diff)
 	}
-	got, err := s.SSHKeyOf(t.Context(), "bob", sshKey("bob", 1).Fingerprint)
+	got, err := s.Credentials().SSHKeyOf(t.Context(), "bob", sshKey("bob", 1).Fingerprint)
 	if diff := cmp.Diff(sshKey("bob", 1), got); err != nil || diff != "" {
 		t.Errorf("find: %v\n%s", err, diff)
 	}
-	if err := s.TouchSSHKey(t.Context(), "bob001", begin.Add(time.Hour)); err != nil {
+	if err := s.Credentials().TouchSSHKey(t.Context(), "bob001", begin.Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
-	if got, err := s.SSHKeyOf(t.Context(), "bob", sshKey("bob", 1).Fingerprint); err != nil || !got.LastUsedAt.Equal(begin.Add(time.Hour)) {
+	if got, err := s.Credentials().SSHKeyOf(t.Context(), "bob", sshKey("bob", 1).Fingerprint); err != nil || !got.LastUsedAt.Equal(begin.Add(time.Hour)) {
 		t.Errorf("touched: %+v, %v", got, err)
 	}
-	want(t, s.DeleteSSHKey(t.Context(), "ann", "bob001"), sandpit.NotFound, "bob001")
-	if err := s.DeleteSSHKey(t.Context(), "bob", "bob001"); err != nil {
+	want(t, s.Credentials().DeleteSSHKey(t.Context(), "ann", "bob001"), sandpit.NotFound, "bob001")
+	if err := s.Credentials().DeleteSSHKey(t.Context(), "bob", "bob001"); err != nil {
 		t.Error(err)
 	}
-	_, err = s.SSHKeyOf(t.Context(), "bob", sshKey("bob", 1).Fingerprint)
+	_, err = s.Credentials().SSHKeyOf(t.Context(), "bob", sshKey("bob", 1).Fingerprint)
 	want(t, err, sandpit.NotFound, "SSH key not found")
 }
 
@@ -76,13 +76,13 @@ func TestBadSSHKeys(t *testing.T) {
 	} {
 		k := sshKey("ann", 1)
 		edit(&k)
-		_, err := s.InsertSSHKey(t.Context(), k)
+		_, err := s.Credentials().InsertSSHKey(t.Context(), k)
 		want(t, err, sandpit.Invalid, part)
 	}
-	if _, err := s.InsertSSHKey(t.Context(), sshKey("ann", 1)); err != nil {
+	if _, err := s.Credentials().InsertSSHKey(t.Context(), sshKey("ann", 1)); err != nil {
 		t.Fatal(err)
 	}
 	raw(t, dir, `UPDATE ssh_keys SET fingerprint = 'bad'`)
-	_, err := s.ListSSHKeys(t.Context(), "ann")
+	_, err := s.Credentials().ListSSHKeys(t.Context(), "ann")
 	want(t, err, sandpit.Internal, "ann001")
 }

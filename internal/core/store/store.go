@@ -45,6 +45,42 @@ type Store struct {
 	closed bool
 }
 
+// Sandboxes are the records of sandboxes and of the settings of their ports.
+type Sandboxes struct{ db *Store }
+
+// Snapshots are the records of snapshots.
+type Snapshots struct{ db *Store }
+
+// Volumes are the records of volumes.
+type Volumes struct{ db *Store }
+
+// Templates are the records of templates and of their builds.
+type Templates struct{ db *Store }
+
+// Credentials are the records of API keys, of SSH keys, and of tokens.
+type Credentials struct{ db *Store }
+
+// Events are the audit trail.
+type Events struct{ db *Store }
+
+// Sandboxes returns the records of sandboxes.
+func (s *Store) Sandboxes() *Sandboxes { return &Sandboxes{s} }
+
+// Snapshots returns the records of snapshots.
+func (s *Store) Snapshots() *Snapshots { return &Snapshots{s} }
+
+// Volumes returns the records of volumes.
+func (s *Store) Volumes() *Volumes { return &Volumes{s} }
+
+// Templates returns the records of templates and builds.
+func (s *Store) Templates() *Templates { return &Templates{s} }
+
+// Credentials returns the records of API keys, SSH keys and tokens.
+func (s *Store) Credentials() *Credentials { return &Credentials{s} }
+
+// Events returns the audit trail.
+func (s *Store) Events() *Events { return &Events{s} }
+
 // Open opens the state in dir, and makes both if missing: the directory with
 // permissions 0700, the file with 0600. Until Close the directory is the caller's.
 //

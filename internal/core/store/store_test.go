@@ -122,13 +122,13 @@ func TestClosed(t *testing.T) {
 		}
 	}
 	ctx := t.Context()
-	_, get := s.Sandbox(ctx, r.ID)
-	_, list := s.ListSandboxes(ctx, store.Filter{})
-	_, update := s.UpdateSandbox(ctx, r)
+	_, get := s.Sandboxes().Sandbox(ctx, r.ID)
+	_, list := s.Sandboxes().ListSandboxes(ctx, store.Filter{})
+	_, update := s.Sandboxes().UpdateSandbox(ctx, r)
 	_, claim := s.Queue().Claim(ctx, begin, []string{"a"}, 1, time.Second)
 	for name, err := range map[string]error{
 		"get": get, "list": list, "update": update, "claim": claim,
-		"delete": s.DeleteSandbox(ctx, r.ID), "append": s.AppendEvents(ctx, store.Event{}), "verify": s.VerifyEvents(ctx),
+		"delete": s.Sandboxes().DeleteSandbox(ctx, r.ID), "append": s.Events().AppendEvents(ctx, store.Event{}), "verify": s.Events().VerifyEvents(ctx),
 		"backup": s.Backup(ctx, filepath.Join(t.TempDir(), "b")),
 	} {
 		t.Run(name, func(t *testing.T) { want(t, err, sandpit.Unavailable, "is closed") })
@@ -141,16 +141,16 @@ func TestContext(t *testing.T) {
 	s := open(t, t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := s.InsertSandbox(ctx, row())
+	_, err := s.Sandboxes().InsertSandbox(ctx, row())
 	want(t, err, sandpit.Canceled, "context canceled")
-	_, err = s.ListSandboxes(ctx, store.Filter{})
+	_, err = s.Sandboxes().ListSandboxes(ctx, store.Filter{})
 	want(t, err, sandpit.Canceled, "context canceled")
 	for i := range 200 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
 		r := row()
-		_, err := s.InsertSandbox(ctx, r)
+		_, err := s.Sandboxes().InsertSandbox(ctx, r)
 		cancel()
-		_, found := s.Sandbox(t.Context(), r.ID)
+		_, found := s.Sandboxes().Sandbox(t.Context(), r.ID)
 		if (err == nil) != (found == nil) || err != nil && sandpit.CodeOf(err) != sandpit.Timeout {
 			t.Fatalf("insert: %v, then get: %v", err, found)
 		}

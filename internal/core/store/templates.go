@@ -20,12 +20,12 @@ const selectTemplates = `SELECT id, owner, name, public, shared, spawned, create
 // with the ID and times of t. An owner may have most.
 //
 // Invalid: it is out of bounds. Exhausted: the owner has as many as there may be.
-func (s *Store) EnsureTemplate(ctx context.Context, t sandpit.Template, most int) (sandpit.Template, error) {
+func (s *Templates) EnsureTemplate(ctx context.Context, t sandpit.Template, most int) (sandpit.Template, error) {
 	t.CreatedAt, t.UpdatedAt = roundTime(t.CreatedAt), roundTime(t.UpdatedAt)
 	if problem := templateProblem(t); problem != "" {
 		return sandpit.Template{}, sandpit.Errorf(sandpit.Invalid, "template: its %s is out of bounds", problem)
 	}
-	err := s.writeTx(ctx, func(tx *writer) error {
+	err := s.db.writeTx(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `UPDATE templates SET updated_at = ?3 WHERE owner = ?1 AND name = ?2`, t.Owner, t.Name, toMicros(t.UpdatedAt))
 		if err != nil || n > 0 {
 			return err
@@ -40,31 +40,31 @@ func (s *Store) EnsureTemplate(ctx context.Context, t sandpit.Template, most int
 		return err
 	})
 	if err != nil {
-		return sandpit.Template{}, s.wrapError(err, "keep a template")
+		return sandpit.Template{}, s.db.wrapError(err, "keep a template")
 	}
 	return s.TemplateNamed(ctx, t.Owner, t.Name)
 }
 
 // Template returns a template of any owner. NotFound.
-func (s *Store) Template(ctx context.Context, id sandpit.TemplateID) (sandpit.Template, error) {
+func (s *Templates) Template(ctx context.Context, id sandpit.TemplateID) (sandpit.Template, error) {
 	return s.oneTemplate(ctx, string(id), `WHERE id = ?`, string(id))
 }
 
 // TemplateNamed returns an owner's template. NotFound.
-func (s *Store) TemplateNamed(ctx context.Context, owner, name string) (sandpit.Template, error) {
+func (s *Templates) TemplateNamed(ctx context.Context, owner, name string) (sandpit.Template, error) {
 	return s.oneTemplate(ctx, name, `WHERE owner = ? AND name = ?`, owner, name)
 }
 
 // SharedTemplate returns the template that a name means to every owner: of several, the
 // one that was there first. NotFound.
-func (s *Store) SharedTemplate(ctx context.Context, name string) (sandpit.Template, error) {
+func (s *Templates) SharedTemplate(ctx context.Context, name string) (sandpit.Template, error) {
 	return s.oneTemplate(ctx, name, `WHERE shared AND public AND name = ? ORDER BY created_at, id LIMIT 1`, name)
 }
 
-func (s *Store) oneTemplate(ctx context.Context, name, where string, args ...any) (sandpit.Template, error) {
+func (s *Templates) oneTemplate(ctx context.Context, name, where string, args ...any) (sandpit.Template, error) {
 	list, err := s.queryTemplates(ctx, where, args...)
 	if err != nil {
-		return sandpit.Template{}, s.wrapError(err, "look for a template")
+		return sandpit.Template{}, s.db.wrapError(err, "look for a template")
 	}
 	if len(list) == 0 {
 		return sandpit.Template{}, noTemplate(name)
@@ -92,19 +92,19 @@ type TemplateFilter struct {
 
 // ListTemplates returns templates in the order of their IDs. A row that cannot be read is an
 // error.
-func (s *Store) ListTemplates(ctx context.Context, f TemplateFilter) ([]sandpit.Template, error) {
+func (s *Templates) ListTemplates(ctx context.Context, f TemplateFilter) ([]sandpit.Template, error) {
 	list, err := s.queryTemplates(ctx, `WHERE id > ?1 AND (?2 OR owner = ?3 OR ?4 AND public) ORDER BY id LIMIT ?5`,
 		string(f.After), f.All, f.Owner, f.Public, cmp.Or(f.Limit, -1))
 	if err != nil {
-		return nil, s.wrapError(err, "list templates")
+		return nil, s.db.wrapError(err, "list templates")
 	}
 	return list, nil
 }
 
-func (s *Store) queryTemplates(ctx context.Context, where string, args ...any) ([]sandpit.Template, error) {
+func (s *Templates) queryTemplates(ctx context.Context, where string, args ...any) ([]sandpit.Template, error) {
 	var list []sandpit.Template
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, selectTemplates+where, args, func(c *cells) bool {
 			t := decodeTemplate(c)
 			if c.err != nil {
@@ -149,13 +149,13 @@ func templateProblem(t sandpit.Template) string {
 
 // SetTemplatePublic writes whether sandboxes of every owner may be made of a template, and
 // whether its bare name means it to every owner. NotFound: it is gone.
-func (s *Store) SetTemplatePublic(ctx context.Context, id sandpit.TemplateID, public, shared bool) error {
+func (s *Templates) SetTemplatePublic(ctx context.Context, id sandpit.TemplateID, public, shared bool) error {
 	return s.changeTemplate(ctx, string(id), `UPDATE templates SET public = ?2, shared = ?3 WHERE id = ?1`, string(id), public, public && shared)
 }
 
 // CountSpawned adds n to the sandboxes that were made of a template. NotFound: it is
 // gone.
-func (s *Store) CountSpawned(ctx context.Context, id sandpit.TemplateID, n int64) error {
+func (s *Templates) CountSpawned(ctx context.Context, id sandpit.TemplateID, n int64) error {
 	return s.changeTemplate(ctx, string(id), `UPDATE templates SET spawned = spawned + ?2 WHERE id = ?1`, string(id), n)
 }
 
@@ -164,11 +164,11 @@ const MaxTags = 100
 
 // SetTag has a tag of a template mean a build of it that is ready. NotFound: the template
 // has no such build. Exhausted: it has MaxTags others.
-func (s *Store) SetTag(ctx context.Context, id sandpit.TemplateID, tag string, build sandpit.BuildID, now time.Time) error {
+func (s *Templates) SetTag(ctx context.Context, id sandpit.TemplateID, tag string, build sandpit.BuildID, now time.Time) error {
 	b := sandpit.TemplateBuild{ID: build, Template: id, FinishedAt: now}
-	err := s.writeTx(ctx, func(tx *writer) error { return setTag(ctx, tx, tag, b) })
+	err := s.db.writeTx(ctx, func(tx *writer) error { return setTag(ctx, tx, tag, b) })
 	if err != nil {
-		return s.wrapError(err, "tag a template")
+		return s.db.wrapError(err, "tag a template")
 	}
 	return nil
 }
@@ -199,21 +199,21 @@ func setTag(ctx context.Context, tx *writer, tag string, b sandpit.TemplateBuild
 }
 
 // DeleteTag forgets a tag of a template; its build stays for a while. NotFound.
-func (s *Store) DeleteTag(ctx context.Context, id sandpit.TemplateID, tag string) error {
+func (s *Templates) DeleteTag(ctx context.Context, id sandpit.TemplateID, tag string) error {
 	return s.changeTemplate(ctx, tag, `DELETE FROM template_tags WHERE template = ?1 AND tag = ?2`, string(id), tag)
 }
 
 // DeleteTemplate deletes a template and its tags. The caller removes its builds. NotFound.
-func (s *Store) DeleteTemplate(ctx context.Context, id sandpit.TemplateID) error {
+func (s *Templates) DeleteTemplate(ctx context.Context, id sandpit.TemplateID) error {
 	var n int64
-	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
+	err := s.db.writeAnyway(ctx, func(tx *writer) (err error) {
 		if _, err = tx.exec(ctx, `DELETE FROM template_tags WHERE template = ?`, string(id)); err == nil {
 			n, err = tx.exec(ctx, `DELETE FROM templates WHERE id = ?`, string(id))
 		}
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "forget a template")
+		return s.db.wrapError(err, "forget a template")
 	}
 	if n == 0 {
 		return noTemplate(string(id))
@@ -221,14 +221,14 @@ func (s *Store) DeleteTemplate(ctx context.Context, id sandpit.TemplateID) error
 	return nil
 }
 
-func (s *Store) changeTemplate(ctx context.Context, name, statement string, args ...any) error {
+func (s *Templates) changeTemplate(ctx context.Context, name, statement string, args ...any) error {
 	var n int64
-	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
+	err := s.db.writeAnyway(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, statement, args...)
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "change a template")
+		return s.db.wrapError(err, "change a template")
 	}
 	if n == 0 {
 		return noTemplate(name)
@@ -261,12 +261,12 @@ type TemplateLimits struct {
 //
 // NotFound: its template is gone. Invalid: it is out of bounds. Exhausted: the owner has
 // as much as there may be.
-func (s *Store) InsertBuild(ctx context.Context, b TemplateBuild, most TemplateLimits) error {
+func (s *Templates) InsertBuild(ctx context.Context, b TemplateBuild, most TemplateLimits) error {
 	values, err := encodeBuild(b)
 	if err != nil {
 		return err
 	}
-	err = s.writeTx(ctx, func(tx *writer) error {
+	err = s.db.writeTx(ctx, func(tx *writer) error {
 		var pending int
 		var bytes int64
 		err := tx.scanRow(ctx, `SELECT count(*) FILTER (WHERE status IN (?2, ?3)), ifnull(sum(size), 0) FROM template_builds WHERE owner = ?1`,
@@ -287,7 +287,7 @@ func (s *Store) InsertBuild(ctx context.Context, b TemplateBuild, most TemplateL
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "keep a build")
+		return s.db.wrapError(err, "keep a build")
 	}
 	return nil
 }
@@ -300,7 +300,7 @@ func (l TemplateLimits) exceededError(bytes int64) error {
 
 // UpdateBuild writes what is known of a build by now, if it is as it was: in the status
 // from. NotFound: it is gone, or was changed.
-func (s *Store) UpdateBuild(ctx context.Context, b TemplateBuild, from sandpit.BuildStatus) error {
+func (s *Templates) UpdateBuild(ctx context.Context, b TemplateBuild, from sandpit.BuildStatus) error {
 	return s.finishBuild(ctx, b, from, nil, TemplateLimits{})
 }
 
@@ -308,11 +308,11 @@ func (s *Store) UpdateBuild(ctx context.Context, b TemplateBuild, from sandpit.B
 // its template was deleted.
 //
 // NotFound. Exhausted: the builds of the owner exceed their size limit.
-func (s *Store) FinishBuild(ctx context.Context, b TemplateBuild, log []sandpit.BuildLog, most TemplateLimits) error {
+func (s *Templates) FinishBuild(ctx context.Context, b TemplateBuild, log []sandpit.BuildLog, most TemplateLimits) error {
 	return s.finishBuild(ctx, b, sandpit.BuildBuilding, log, most)
 }
 
-func (s *Store) finishBuild(
+func (s *Templates) finishBuild(
 	ctx context.Context, b TemplateBuild, from sandpit.BuildStatus, log []sandpit.BuildLog, most TemplateLimits,
 ) error {
 	values, err := encodeBuild(b)
@@ -323,7 +323,7 @@ func (s *Store) finishBuild(
 	if err != nil {
 		return err
 	}
-	err = s.writeTx(ctx, func(tx *writer) error {
+	err = s.db.writeTx(ctx, func(tx *writer) error {
 		if err := most.checkLimits(ctx, tx, b); err != nil {
 			return err
 		}
@@ -347,7 +347,7 @@ func (s *Store) finishBuild(
 		return nil
 	})
 	if err != nil {
-		return s.wrapError(err, "change a build")
+		return s.db.wrapError(err, "change a build")
 	}
 	return nil
 }

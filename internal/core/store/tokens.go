@@ -76,24 +76,24 @@ const tokenColumns = `id, kind, sandbox, port, owner, creator, api_key, epoch, p
 //
 // NotFound: the sandbox or the API key does not exist. Exhausted: the sandbox or its owner
 // has too many. Invalid: a field is out of bounds.
-func (s *Store) InsertToken(ctx context.Context, t Token) (Token, error) {
-	err := s.writeTx(ctx, func(tx *writer) (err error) {
+func (s *Credentials) InsertToken(ctx context.Context, t Token) (Token, error) {
+	err := s.db.writeTx(ctx, func(tx *writer) (err error) {
 		t, err = insertToken(ctx, tx, t)
 		return err
 	})
 	if err != nil {
-		return Token{}, s.wrapError(err, "store a token")
+		return Token{}, s.db.wrapError(err, "store a token")
 	}
 	return t, nil
 }
 
 // AccessTokens returns the tokens of the sandboxes, kinds, ports and API keys of list, and
 // adds those that do not exist. Errors are those of InsertToken.
-func (s *Store) AccessTokens(ctx context.Context, list []Token) (found []Token, err error) {
+func (s *Credentials) AccessTokens(ctx context.Context, list []Token) (found []Token, err error) {
 	if found, err = s.knownTokens(ctx, list); err != nil || len(found) == len(list) {
 		return found, err // this works on a full disk, too
 	}
-	err = s.writeTx(ctx, func(tx *writer) error {
+	err = s.db.writeTx(ctx, func(tx *writer) error {
 		found = make([]Token, len(list))
 		for i, t := range list {
 			if found[i], err = insertToken(ctx, tx, t); err != nil {
@@ -103,14 +103,14 @@ func (s *Store) AccessTokens(ctx context.Context, list []Token) (found []Token, 
 		return nil
 	})
 	if err != nil {
-		return nil, s.wrapError(err, "store access tokens")
+		return nil, s.db.wrapError(err, "store access tokens")
 	}
 	return found, nil
 }
 
 // knownTokens returns the access tokens of list that exist.
-func (s *Store) knownTokens(ctx context.Context, list []Token) (known []Token, err error) {
-	err = s.readTx(ctx, func(r *reader) error {
+func (s *Credentials) knownTokens(ctx context.Context, list []Token) (known []Token, err error) {
+	err = s.db.readTx(ctx, func(r *reader) error {
 		for _, t := range list {
 			found, err := queryAccess(ctx, r, t)
 			if err != nil {
@@ -121,7 +121,7 @@ func (s *Store) knownTokens(ctx context.Context, list []Token) (known []Token, e
 		return nil
 	})
 	if err != nil {
-		return nil, s.wrapError(err, "look for access tokens")
+		return nil, s.db.wrapError(err, "look for access tokens")
 	}
 	return known, nil
 }
@@ -190,10 +190,10 @@ func checkRoom(ctx context.Context, tx *writer, t Token) error {
 }
 
 // Token returns a token. NotFound: it does not exist.
-func (s *Store) Token(ctx context.Context, id string) (Token, error) {
+func (s *Credentials) Token(ctx context.Context, id string) (Token, error) {
 	list, err := s.queryTokens(ctx, `WHERE id = ?`, id)
 	if err != nil {
-		return Token{}, s.wrapError(err, "find a token")
+		return Token{}, s.db.wrapError(err, "find a token")
 	}
 	if len(list) == 0 {
 		return Token{}, noToken(id)
@@ -207,7 +207,7 @@ func noToken(id string) error {
 
 // ListTokens returns the tokens that work at a time, in the order of their IDs: no token that
 // has expired, or whose API key has expired, or whose sandbox was deleted.
-func (s *Store) ListTokens(ctx context.Context, f TokenFilter, now time.Time) ([]Token, error) {
+func (s *Credentials) ListTokens(ctx context.Context, f TokenFilter, now time.Time) ([]Token, error) {
 	limit := f.Limit
 	if limit <= 0 {
 		limit = -1 // SQLite's way to say all
@@ -218,23 +218,23 @@ func (s *Store) ListTokens(ctx context.Context, f TokenFilter, now time.Time) ([
 		AND EXISTS (SELECT 1 FROM sandboxes s WHERE s.id = tokens.sandbox AND s.state NOT IN ('deleting', 'deleted'))
 		ORDER BY id LIMIT ?6`, f.After, f.Owner, f.Sandbox, f.Kind, toMicros(roundTime(now)), limit)
 	if err != nil {
-		return nil, s.wrapError(err, "list tokens")
+		return nil, s.db.wrapError(err, "list tokens")
 	}
 	return list, nil
 }
 
 // GuestTokens returns all tokens of guests, also those of sandboxes that were deleted a
 // short while ago.
-func (s *Store) GuestTokens(ctx context.Context) ([]Token, error) {
+func (s *Credentials) GuestTokens(ctx context.Context) ([]Token, error) {
 	list, err := s.queryTokens(ctx, `WHERE kind = 'guest'`)
 	if err != nil {
-		return nil, s.wrapError(err, "list the tokens of guests")
+		return nil, s.db.wrapError(err, "list the tokens of guests")
 	}
 	return list, nil
 }
 
-func (s *Store) queryTokens(ctx context.Context, where string, args ...any) (list []Token, err error) {
-	err = s.readTx(ctx, func(r *reader) (err error) {
+func (s *Credentials) queryTokens(ctx context.Context, where string, args ...any) (list []Token, err error) {
+	err = s.db.readTx(ctx, func(r *reader) (err error) {
 		list, err = queryTokens(ctx, r, where, args...)
 		return err
 	})
@@ -262,7 +262,7 @@ func queryTokens(ctx context.Context, q querier, where string, args ...any) ([]T
 }
 
 // DeleteToken deletes a token. NotFound: it does not exist.
-func (s *Store) DeleteToken(ctx context.Context, id string) error {
+func (s *Credentials) DeleteToken(ctx context.Context, id string) error {
 	ids, err := s.deleteTokens(ctx, `id = ?`, id)
 	if err == nil && len(ids) == 0 {
 		err = noToken(id)
@@ -271,23 +271,23 @@ func (s *Store) DeleteToken(ctx context.Context, id string) error {
 }
 
 // DeletePortTokens deletes the tokens for the preview of a port, and returns their IDs.
-func (s *Store) DeletePortTokens(ctx context.Context, id sandpit.ID, port int) ([]string, error) {
+func (s *Credentials) DeletePortTokens(ctx context.Context, id sandpit.ID, port int) ([]string, error) {
 	return s.deleteTokens(ctx, `sandbox = ? AND kind = 'preview' AND port = ?`, id, port)
 }
 
 // PruneTokens deletes the tokens that have expired, or whose API key has.
-func (s *Store) PruneTokens(ctx context.Context, now time.Time) error {
+func (s *Credentials) PruneTokens(ctx context.Context, now time.Time) error {
 	_, err := s.deleteTokens(ctx, `expires_at <= ?1 OR api_key IN (SELECT id FROM api_keys WHERE expires_at <= ?1)`, toMicros(roundTime(now)))
 	return err
 }
 
-func (s *Store) deleteTokens(ctx context.Context, where string, args ...any) (ids []string, err error) {
-	err = s.writeAnyway(ctx, func(tx *writer) error {
+func (s *Credentials) deleteTokens(ctx context.Context, where string, args ...any) (ids []string, err error) {
+	err = s.db.writeAnyway(ctx, func(tx *writer) error {
 		ids, err = deleteTokens(ctx, tx, where, args...)
 		return err
 	})
 	if err != nil {
-		return nil, s.wrapError(err, "delete tokens")
+		return nil, s.db.wrapError(err, "delete tokens")
 	}
 	return ids, nil
 }
@@ -302,8 +302,8 @@ func deleteTokens(ctx context.Context, tx *writer, where string, args ...any) (i
 
 // RaiseTokenEpoch deletes all tokens of a sandbox, and raises its token epoch, which it
 // returns. NotFound: the sandbox does not exist.
-func (s *Store) RaiseTokenEpoch(ctx context.Context, id sandpit.ID) (epoch int64, err error) {
-	err = s.writeAnyway(ctx, func(tx *writer) error {
+func (s *Credentials) RaiseTokenEpoch(ctx context.Context, id sandpit.ID) (epoch int64, err error) {
+	err = s.db.writeAnyway(ctx, func(tx *writer) error {
 		found := false
 		err := scanRows(ctx, tx, `UPDATE sandboxes SET token_epoch = token_epoch + 1 WHERE id = ? RETURNING token_epoch`, []any{id}, func(c *cells) bool {
 			epoch, found = c.nextInt(), true
@@ -318,16 +318,16 @@ func (s *Store) RaiseTokenEpoch(ctx context.Context, id sandpit.ID) (epoch int64
 		return err
 	})
 	if err != nil {
-		return 0, s.wrapError(err, "revoke the tokens of a sandbox")
+		return 0, s.db.wrapError(err, "revoke the tokens of a sandbox")
 	}
 	return epoch, nil
 }
 
 // TokenEpochs returns the token epochs of all sandboxes whose epoch was raised.
-func (s *Store) TokenEpochs(ctx context.Context) (map[sandpit.ID]int64, error) {
+func (s *Credentials) TokenEpochs(ctx context.Context) (map[sandpit.ID]int64, error) {
 	all := make(map[sandpit.ID]int64)
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT id, token_epoch FROM sandboxes WHERE token_epoch <> 0`, nil, func(c *cells) bool {
 			all[sandpit.ID(c.nextText())] = c.nextInt()
 			bad = c.err
@@ -335,19 +335,19 @@ func (s *Store) TokenEpochs(ctx context.Context) (map[sandpit.ID]int64, error) {
 		})
 	})
 	if err = errors.Join(err, bad); err != nil {
-		return nil, s.wrapError(err, "read the epochs of tokens")
+		return nil, s.db.wrapError(err, "read the epochs of tokens")
 	}
 	return all, nil
 }
 
 // TouchToken records a use of a token. A missing token is not an error.
-func (s *Store) TouchToken(ctx context.Context, id string, at time.Time) error {
-	err := s.writeAnyway(ctx, func(tx *writer) error {
+func (s *Credentials) TouchToken(ctx context.Context, id string, at time.Time) error {
+	err := s.db.writeAnyway(ctx, func(tx *writer) error {
 		_, err := tx.exec(ctx, `UPDATE tokens SET last_used_at = ?2 WHERE id = ?1`, id, toMicros(roundTime(at)))
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "note the use of a token")
+		return s.db.wrapError(err, "note the use of a token")
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func TestTokensMigrate(t *testing.T) {
 	if err := s.applyMigrations(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
-	list, err := s.ListTokens(t.Context(), TokenFilter{}, time.Now())
+	list, err := s.Credentials().ListTokens(t.Context(), TokenFilter{}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,10 +57,10 @@ func TestTokensMigrate(t *testing.T) {
 	if len(kinds) != 2 || len(list) != 4 || len(kinds["sa"+sandpit.ID(strings.Repeat("x", 18))]) != 2 {
 		t.Errorf("tokens of %v", kinds)
 	}
-	if keys, err := s.ListSSHKeys(t.Context(), "ann"); err != nil || len(keys) != 1 || keys[0].APIKey != "" {
+	if keys, err := s.Credentials().ListSSHKeys(t.Context(), "ann"); err != nil || len(keys) != 1 || keys[0].APIKey != "" {
 		t.Errorf("SSH keys: %+v, %v", keys, err)
 	}
-	later, err := s.AccessTokens(t.Context(), []Token{{
+	later, err := s.Credentials().AccessTokens(t.Context(), []Token{{
 		ID: strings.Repeat("a", 20), Kind: TokenGuest, Sandbox: list[0].Sandbox, Port: 49983, CreatedAt: time.Now(),
 	}})
 	if err != nil || later[0].Legacy || later[0].ID != strings.Repeat("a", 20) {

@@ -31,7 +31,7 @@ func newToken(n int, kind store.TokenKind, id sandpit.ID) store.Token {
 
 func insertToken(tb testing.TB, s *store.Store, t store.Token) store.Token {
 	tb.Helper()
-	got, err := s.InsertToken(tb.Context(), t)
+	got, err := s.Credentials().InsertToken(tb.Context(), t)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestTokens(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	one, other := insert(t, s, nil), insert(t, s, func(r *store.Row) { r.Lease.Owner = "bob" })
-	if _, err := s.InsertKey(t.Context(), key(1)); err != nil {
+	if _, err := s.Credentials().InsertKey(t.Context(), key(1)); err != nil {
 		t.Fatal(err)
 	}
 	bound := newToken(1, store.TokenPreview, one.ID)
@@ -56,16 +56,16 @@ func TestTokens(t *testing.T) {
 	}
 	insertToken(t, s, newToken(2, store.TokenPreview, one.ID))
 	insertToken(t, s, newToken(3, store.TokenTraffic, other.ID))
-	if err := s.TouchToken(t.Context(), bound.ID, begin.Add(time.Minute)); err != nil {
+	if err := s.Credentials().TouchToken(t.Context(), bound.ID, begin.Add(time.Minute)); err != nil {
 		t.Error(err)
 	}
 	expect.LastUsedAt = begin.Add(time.Minute)
-	if got, err := s.Token(t.Context(), bound.ID); err != nil || cmp.Diff(expect, got) != "" {
+	if got, err := s.Credentials().Token(t.Context(), bound.ID); err != nil || cmp.Diff(expect, got) != "" {
 		t.Errorf("read: %v (-want +got):\n%s", err, cmp.Diff(expect, got))
 	}
 	list := func(f store.TokenFilter, at time.Time) string {
 		t.Helper()
-		found, err := s.ListTokens(t.Context(), f, at)
+		found, err := s.Credentials().ListTokens(t.Context(), f, at)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -92,21 +92,21 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%+v at %v: %q, want %q", tc.filter, tc.at, got, tc.want)
 		}
 	}
-	if err := s.DeleteKey(t.Context(), key(1).ID); err != nil {
+	if err := s.Credentials().DeleteKey(t.Context(), key(1).ID); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.Token(t.Context(), bound.ID)
+	_, err := s.Credentials().Token(t.Context(), bound.ID)
 	want(t, err, sandpit.NotFound, bound.ID)
-	if err := s.DeleteSandbox(t.Context(), other.ID); err != nil {
+	if err := s.Sandboxes().DeleteSandbox(t.Context(), other.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got := list(store.TokenFilter{}, begin); got != "2" {
 		t.Errorf("after their key and their sandbox: %q, want 2", got)
 	}
-	if ids, err := s.DeletePortTokens(t.Context(), one.ID, 8000); err != nil || !slices.Equal(ids, []string{newToken(2, "", "").ID}) {
+	if ids, err := s.Credentials().DeletePortTokens(t.Context(), one.ID, 8000); err != nil || !slices.Equal(ids, []string{newToken(2, "", "").ID}) {
 		t.Errorf("deleted for the port: %q, %v", ids, err)
 	}
-	want(t, s.DeleteToken(t.Context(), newToken(2, "", "").ID), sandpit.NotFound, "not found")
+	want(t, s.Credentials().DeleteToken(t.Context(), newToken(2, "", "").ID), sandpit.NotFound, "not found")
 	insertToken(t, s, newToken(4, store.TokenPreview, one.ID))
 	raw(t, dir, `UPDATE sandboxes SET state = 'deleted'`)
 	if got := list(store.TokenFilter{}, begin); got != "" {
@@ -138,7 +138,7 @@ func TestTokenRefusals(t *testing.T) {
 	} {
 		bad := good
 		tc.change(&bad)
-		_, err := s.InsertToken(t.Context(), bad)
+		_, err := s.Credentials().InsertToken(t.Context(), bad)
 		if sandpit.CodeOf(err) != tc.code {
 			t.Errorf("%s: %v, want %s", name, err, tc.code)
 		}
@@ -147,26 +147,26 @@ func TestTokenRefusals(t *testing.T) {
 		INSERT INTO tokens SELECT printf('%%s%%%%018x', i), 'preview', '%%s', 8000, 'anna', 'ann', '', 0, 0, 0, '', %d, %d, NULL FROM n`,
 		begin.UnixMicro(), begin.Add(time.Hour).UnixMicro())
 	raw(t, dir, fmt.Sprintf(fill, store.MaxSandboxTokens, "aa", one.ID))
-	_, err := s.InsertToken(t.Context(), good)
+	_, err := s.Credentials().InsertToken(t.Context(), good)
 	want(t, err, sandpit.Exhausted, "1000 tokens of the kind preview")
 	later := good
 	later.CreatedAt, later.ExpiresAt = begin.Add(2*time.Hour), begin.Add(3*time.Hour)
-	if _, err := s.InsertToken(t.Context(), later); err != nil {
+	if _, err := s.Credentials().InsertToken(t.Context(), later); err != nil {
 		t.Errorf("when the others have expired: %v", err)
 	}
 	raw(t, dir, fmt.Sprintf(fill, store.MaxOwnerTokens, "bb", sandpit.NewID()))
 	other := insert(t, s, nil)
 	another := newToken(2, store.TokenPreview, other.ID)
-	_, err = s.InsertToken(t.Context(), another)
+	_, err = s.Credentials().InsertToken(t.Context(), another)
 	want(t, err, sandpit.Exhausted, "of the owner")
 	another.Kind, another.Port, another.ExpiresAt = store.TokenGuest, 49983, time.Time{}
-	if _, err := s.InsertToken(t.Context(), another); err != nil {
+	if _, err := s.Credentials().InsertToken(t.Context(), another); err != nil {
 		t.Errorf("a guest's: %v", err)
 	}
-	if err := s.PruneTokens(t.Context(), begin.Add(time.Hour)); err != nil {
+	if err := s.Credentials().PruneTokens(t.Context(), begin.Add(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := s.ListTokens(t.Context(), store.TokenFilter{}, begin); err != nil || len(list) != 2 {
+	if list, err := s.Credentials().ListTokens(t.Context(), store.TokenFilter{}, begin); err != nil || len(list) != 2 {
 		t.Errorf("%d tokens are left, %v; want 2", len(list), err)
 	}
 }
@@ -177,7 +177,7 @@ func TestAccessTokens(t *testing.T) {
 	s := open(t, t.TempDir())
 	one := insert(t, s, nil)
 	for n := range 2 {
-		if _, err := s.InsertKey(t.Context(), key(n)); err != nil {
+		if _, err := s.Credentials().InsertKey(t.Context(), key(n)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -187,7 +187,7 @@ func TestAccessTokens(t *testing.T) {
 		number += 10
 		guest, traffic := newToken(number, store.TokenGuest, one.ID), newToken(number+1, store.TokenTraffic, one.ID)
 		guest.Key, traffic.Key = key, key
-		list, err := s.AccessTokens(t.Context(), []store.Token{guest, traffic})
+		list, err := s.Credentials().AccessTokens(t.Context(), []store.Token{guest, traffic})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,13 +202,13 @@ func TestAccessTokens(t *testing.T) {
 	if first[0].ID == second[0].ID || first[0].ID == third[0].ID {
 		t.Error("different keys have the same token")
 	}
-	if list, err := s.GuestTokens(t.Context()); err != nil || len(list) != 3 {
+	if list, err := s.Credentials().GuestTokens(t.Context()); err != nil || len(list) != 3 {
 		t.Errorf("%d tokens of guests, %v", len(list), err)
 	}
-	if epoch, err := s.RaiseTokenEpoch(t.Context(), one.ID); err != nil || epoch != 1 {
+	if epoch, err := s.Credentials().RaiseTokenEpoch(t.Context(), one.ID); err != nil || epoch != 1 {
 		t.Errorf("epoch %d, %v", epoch, err)
 	}
-	if list, err := s.ListTokens(t.Context(), store.TokenFilter{}, begin); err != nil || len(list) != 0 {
+	if list, err := s.Credentials().ListTokens(t.Context(), store.TokenFilter{}, begin); err != nil || len(list) != 0 {
 		t.Errorf("%d tokens after the epoch, %v", len(list), err)
 	}
 	if again := ask(key(0).ID); again[0].Epoch != 1 || again[0].ID == first[0].ID {
@@ -216,13 +216,13 @@ func TestAccessTokens(t *testing.T) {
 	}
 	changed := row()
 	changed.ID, changed.Version = one.ID, 1
-	if _, err := s.UpdateSandbox(t.Context(), changed); err != nil { // which does not know of epochs
+	if _, err := s.Sandboxes().UpdateSandbox(t.Context(), changed); err != nil { // which does not know of epochs
 		t.Fatal(err)
 	}
-	if all, err := s.TokenEpochs(t.Context()); err != nil || all[one.ID] != 1 || len(all) != 1 {
+	if all, err := s.Credentials().TokenEpochs(t.Context()); err != nil || all[one.ID] != 1 || len(all) != 1 {
 		t.Errorf("epochs %v, %v", all, err)
 	}
-	_, err := s.RaiseTokenEpoch(t.Context(), sandpit.NewID())
+	_, err := s.Credentials().RaiseTokenEpoch(t.Context(), sandpit.NewID())
 	want(t, err, sandpit.NotFound, "not found")
 }
 
@@ -230,22 +230,22 @@ func TestAccessTokens(t *testing.T) {
 func TestSSHKeyOfAPIKey(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir())
-	if _, err := s.InsertKey(t.Context(), key(1)); err != nil {
+	if _, err := s.Credentials().InsertKey(t.Context(), key(1)); err != nil {
 		t.Fatal(err)
 	}
 	free, bound, lost := sshKey("ann", 1), sshKey("ann", 2), sshKey("ann", 3)
 	bound.APIKey, lost.APIKey = key(1).ID, "gone"
 	for _, k := range []store.SSHKey{free, bound} {
-		if got, err := s.InsertSSHKey(t.Context(), k); err != nil || got != k {
+		if got, err := s.Credentials().InsertSSHKey(t.Context(), k); err != nil || got != k {
 			t.Fatalf("%+v, %v", got, err)
 		}
 	}
-	_, err := s.InsertSSHKey(t.Context(), lost)
+	_, err := s.Credentials().InsertSSHKey(t.Context(), lost)
 	want(t, err, sandpit.NotFound, "does not exist any more")
-	if err := s.DeleteKey(t.Context(), key(1).ID); err != nil {
+	if err := s.Credentials().DeleteKey(t.Context(), key(1).ID); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := s.ListSSHKeys(t.Context(), "ann"); err != nil || len(list) != 1 || list[0] != free {
+	if list, err := s.Credentials().ListSSHKeys(t.Context(), "ann"); err != nil || len(list) != 1 || list[0] != free {
 		t.Errorf("left: %+v, %v", list, err)
 	}
 }
@@ -262,7 +262,7 @@ func BenchmarkAccessTokens(b *testing.B) {
 		n++
 		list := []store.Token{newToken(n, store.TokenGuest, ids[n%len(ids)])}
 		list[0].Key = ""
-		if _, err := s.AccessTokens(b.Context(), list); err != nil {
+		if _, err := s.Credentials().AccessTokens(b.Context(), list); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -41,12 +41,12 @@ const volumeColumns = `id, owner, name, provider, state, created_at`
 //
 // AlreadyExists: the owner has one of that name, or the ID exists. Invalid: a field is out
 // of bounds. Exhausted: the owner has max volumes.
-func (s *Store) InsertVolume(ctx context.Context, v Volume, most int) (Volume, error) {
+func (s *Volumes) InsertVolume(ctx context.Context, v Volume, most int) (Volume, error) {
 	v.CreatedAt = roundTime(v.CreatedAt)
 	if problem := v.describeProblem(); problem != "" {
 		return Volume{}, sandpit.Errorf(sandpit.Invalid, "volume: its %s is out of bounds", problem)
 	}
-	err := s.writeTx(ctx, func(tx *writer) error {
+	err := s.db.writeTx(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO volumes (`+volumeColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6
 			WHERE (SELECT count(*) FROM volumes WHERE owner = ?2) < ?7`,
 			string(v.ID), v.Owner, v.Name, v.Provider, string(v.State), toMicros(v.CreatedAt), most)
@@ -60,7 +60,7 @@ func (s *Store) InsertVolume(ctx context.Context, v Volume, most int) (Volume, e
 		return Volume{}, sandpit.Errorf(sandpit.AlreadyExists, "volume %s exists already", v.Name)
 	}
 	if err != nil {
-		return Volume{}, s.wrapError(err, "keep a volume")
+		return Volume{}, s.db.wrapError(err, "keep a volume")
 	}
 	return v, nil
 }
@@ -81,7 +81,7 @@ type VolumeFilter struct {
 
 // ListVolumes returns volumes in the order of their IDs. A row that cannot be read is an
 // error.
-func (s *Store) ListVolumes(ctx context.Context, f VolumeFilter) ([]Volume, error) {
+func (s *Volumes) ListVolumes(ctx context.Context, f VolumeFilter) ([]Volume, error) {
 	where, args := []string{"id > ?"}, []any{string(f.After)}
 	if !f.All {
 		where, args = append(where, "owner = ?"), append(args, f.Owner)
@@ -95,16 +95,16 @@ func (s *Store) ListVolumes(ctx context.Context, f VolumeFilter) ([]Volume, erro
 	}
 	list, err := s.queryVolumes(ctx, `WHERE `+strings.Join(where, " AND ")+` ORDER BY id LIMIT ?`, append(args, limit)...)
 	if err != nil {
-		return nil, s.wrapError(err, "list volumes")
+		return nil, s.db.wrapError(err, "list volumes")
 	}
 	return list, nil
 }
 
 // Volume returns an owner's volume by name. NotFound.
-func (s *Store) Volume(ctx context.Context, owner, name string) (Volume, error) {
+func (s *Volumes) Volume(ctx context.Context, owner, name string) (Volume, error) {
 	list, err := s.queryVolumes(ctx, `WHERE owner = ? AND name = ?`, owner, name)
 	if err != nil {
-		return Volume{}, s.wrapError(err, "look for a volume")
+		return Volume{}, s.db.wrapError(err, "look for a volume")
 	}
 	if len(list) == 0 {
 		return Volume{}, sandpit.Errorf(sandpit.NotFound, "volume %.100s not found", name)
@@ -112,10 +112,10 @@ func (s *Store) Volume(ctx context.Context, owner, name string) (Volume, error) 
 	return list[0], nil
 }
 
-func (s *Store) queryVolumes(ctx context.Context, where string, args ...any) ([]Volume, error) {
+func (s *Volumes) queryVolumes(ctx context.Context, where string, args ...any) ([]Volume, error) {
 	var list []Volume
 	var bad error
-	err := s.readTx(ctx, func(r *reader) error {
+	err := s.db.readTx(ctx, func(r *reader) error {
 		return scanRows(ctx, r, `SELECT `+volumeColumns+` FROM volumes `+where, args, func(c *cells) bool {
 			v := Volume{
 				ID: sandpit.ID(c.nextText()), Owner: c.nextText(), Name: c.nextText(), Provider: c.nextText(),
@@ -136,7 +136,7 @@ func (s *Store) queryVolumes(ctx context.Context, where string, args ...any) ([]
 }
 
 // SetVolumeState changes the state of a volume. NotFound: it is gone.
-func (s *Store) SetVolumeState(ctx context.Context, id sandpit.ID, state VolumeState) error {
+func (s *Volumes) SetVolumeState(ctx context.Context, id sandpit.ID, state VolumeState) error {
 	if !state.isValid() {
 		return sandpit.Errorf(sandpit.Invalid, "volume: its state is out of bounds")
 	}
@@ -144,18 +144,18 @@ func (s *Store) SetVolumeState(ctx context.Context, id sandpit.ID, state VolumeS
 }
 
 // DeleteVolume forgets a volume. NotFound: it is gone.
-func (s *Store) DeleteVolume(ctx context.Context, id sandpit.ID) error {
+func (s *Volumes) DeleteVolume(ctx context.Context, id sandpit.ID) error {
 	return s.changeVolume(ctx, id, `DELETE FROM volumes WHERE id = ?1`)
 }
 
-func (s *Store) changeVolume(ctx context.Context, id sandpit.ID, statement string, args ...any) error {
+func (s *Volumes) changeVolume(ctx context.Context, id sandpit.ID, statement string, args ...any) error {
 	var n int64
-	err := s.writeAnyway(ctx, func(tx *writer) (err error) {
+	err := s.db.writeAnyway(ctx, func(tx *writer) (err error) {
 		n, err = tx.exec(ctx, statement, append([]any{string(id)}, args...)...)
 		return err
 	})
 	if err != nil {
-		return s.wrapError(err, "change a volume")
+		return s.db.wrapError(err, "change a volume")
 	}
 	if n == 0 {
 		return sandpit.Errorf(sandpit.NotFound, "volume not found")

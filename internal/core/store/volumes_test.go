@@ -23,7 +23,7 @@ func TestVolumes(t *testing.T) {
 	ctx := t.Context()
 	insert := func(v store.Volume, most int) error {
 		t.Helper()
-		got, err := s.InsertVolume(ctx, v, most)
+		got, err := s.Volumes().InsertVolume(ctx, v, most)
 		if diff := cmp.Diff(v, got); err == nil && diff != "" {
 			t.Error(diff)
 		}
@@ -50,7 +50,7 @@ func TestVolumes(t *testing.T) {
 
 	list := func(f store.VolumeFilter) (ids map[sandpit.ID]bool) {
 		t.Helper()
-		all, err := s.ListVolumes(ctx, f)
+		all, err := s.Volumes().ListVolumes(ctx, f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func TestVolumes(t *testing.T) {
 		}
 		return ids
 	}
-	if err := s.SetVolumeState(ctx, a.ID, store.VolumeReady); err != nil {
+	if err := s.Volumes().SetVolumeState(ctx, a.ID, store.VolumeReady); err != nil {
 		t.Fatal(err)
 	}
 	first := min(a.ID, b.ID)
@@ -88,18 +88,18 @@ func TestVolumes(t *testing.T) {
 	}
 	s = open(t, dir)
 	a.State = store.VolumeReady
-	got, err := s.Volume(ctx, "ann", "data")
+	got, err := s.Volumes().Volume(ctx, "ann", "data")
 	if diff := cmp.Diff(a, got); err != nil || diff != "" {
 		t.Errorf("after a restart: %v\n%s", err, diff)
 	}
-	_, err = s.Volume(ctx, "eve", "data")
+	_, err = s.Volumes().Volume(ctx, "eve", "data")
 	want(t, err, sandpit.NotFound, "data")
-	if err := s.DeleteVolume(ctx, a.ID); err != nil {
+	if err := s.Volumes().DeleteVolume(ctx, a.ID); err != nil {
 		t.Error(err)
 	}
-	want(t, s.DeleteVolume(ctx, a.ID), sandpit.NotFound, "volume not found")
-	want(t, s.SetVolumeState(ctx, a.ID, store.VolumeReady), sandpit.NotFound, "volume not found")
-	want(t, s.SetVolumeState(ctx, b.ID, "odd"), sandpit.Invalid, "state")
+	want(t, s.Volumes().DeleteVolume(ctx, a.ID), sandpit.NotFound, "volume not found")
+	want(t, s.Volumes().SetVolumeState(ctx, a.ID, store.VolumeReady), sandpit.NotFound, "volume not found")
+	want(t, s.Volumes().SetVolumeState(ctx, b.ID, "odd"), sandpit.Invalid, "state")
 }
 
 // TestDamagedVolumes reads rows that somebody has edited.
@@ -108,13 +108,13 @@ func TestDamagedVolumes(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	v := volume("ann", "data")
-	if _, err := s.InsertVolume(t.Context(), v, 1); err != nil {
+	if _, err := s.Volumes().InsertVolume(t.Context(), v, 1); err != nil {
 		t.Fatal(err)
 	}
 	raw(t, dir, `UPDATE volumes SET name = '../../etc'`)
-	_, err := s.ListVolumes(t.Context(), store.VolumeFilter{All: true})
+	_, err := s.Volumes().ListVolumes(t.Context(), store.VolumeFilter{All: true})
 	want(t, err, sandpit.Internal, "name")
 	raw(t, dir, `UPDATE volumes SET name = 'data', id = '../x'`)
-	_, err = s.Volume(t.Context(), "ann", "data")
+	_, err = s.Volumes().Volume(t.Context(), "ann", "data")
 	want(t, err, sandpit.Internal, "id")
 }

@@ -11,17 +11,17 @@ import (
 
 // List returns the tokens that work.
 func (t *Tokens) List(ctx context.Context, f store.TokenFilter) ([]store.Token, error) {
-	return t.o.Store.ListTokens(ctx, f, t.o.Clock.Now())
+	return t.o.Store.Credentials().ListTokens(ctx, f, t.o.Clock.Now())
 }
 
 // Get returns the record of an ID. NotFound: it does not exist.
 func (t *Tokens) Get(ctx context.Context, id string) (store.Token, error) {
-	return t.o.Store.Token(ctx, id)
+	return t.o.Store.Credentials().Token(ctx, id)
 }
 
 // Revoke ends a token and what it has opened. NotFound: it does not exist.
 func (t *Tokens) Revoke(ctx context.Context, id string) error {
-	if err := t.o.Store.DeleteToken(ctx, id); err != nil {
+	if err := t.o.Store.Credentials().DeleteToken(ctx, id); err != nil {
 		return err
 	}
 	t.endTokens(id)
@@ -30,7 +30,7 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 
 // RevokePort ends the tokens for the preview of a port, and what they have opened.
 func (t *Tokens) RevokePort(ctx context.Context, id sandpit.ID, port int) error {
-	ids, err := t.o.Store.DeletePortTokens(ctx, id, port)
+	ids, err := t.o.Store.Credentials().DeletePortTokens(ctx, id, port)
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (t *Tokens) RevokePort(ctx context.Context, id sandpit.ID, port int) error 
 // RevokeSandbox ends all tokens of a sandbox, the URLs signed with them, and the connections
 // they opened. NotFound: the sandbox does not exist.
 func (t *Tokens) RevokeSandbox(ctx context.Context, id sandpit.ID) error {
-	epoch, err := t.o.Store.RaiseTokenEpoch(ctx, id)
+	epoch, err := t.o.Store.Credentials().RaiseTokenEpoch(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -133,13 +133,13 @@ func Open(ctx context.Context, o Options) (*Tokens, error) {
 		o: o, signer: signer{key}, lines: revocation.New[string](o.Clock), sandboxes: revocation.New[sandpit.ID](o.Clock),
 		cache: make(map[string]*cached), access: make(map[accessKey]accessTokens), pruned: o.Clock.Now(),
 	}
-	if err := o.Store.PruneTokens(ctx, t.pruned); err != nil {
+	if err := o.Store.Credentials().PruneTokens(ctx, t.pruned); err != nil {
 		return nil, err
 	}
-	if t.epochs, err = o.Store.TokenEpochs(ctx); err != nil {
+	if t.epochs, err = o.Store.Credentials().TokenEpochs(ctx); err != nil {
 		return nil, err
 	}
-	list, err := o.Store.GuestTokens(ctx)
+	list, err := o.Store.Credentials().GuestTokens(ctx)
 	for _, one := range list {
 		t.guests.addToken(one, t.signer.secretOf(one))
 	}
@@ -149,7 +149,7 @@ func Open(ctx context.Context, o Options) (*Tokens, error) {
 // pruneTokens deletes records that have expired, and forgets what is kept in memory of sandboxes
 // and keys that are gone.
 func (t *Tokens) pruneTokens(ctx context.Context) error {
-	if err := t.o.Store.PruneTokens(ctx, t.o.Clock.Now()); err != nil {
+	if err := t.o.Store.Credentials().PruneTokens(ctx, t.o.Clock.Now()); err != nil {
 		return err
 	}
 	t.mu.Lock()
@@ -157,11 +157,11 @@ func (t *Tokens) pruneTokens(ctx context.Context) error {
 	t.mu.Unlock()
 	guests := t.guests.tokenIDs()
 	// Entries added from here on stay, whether or not the store returned them.
-	known, err := t.o.Store.TokenEpochs(ctx)
+	known, err := t.o.Store.Credentials().TokenEpochs(ctx)
 	if err != nil {
 		return err
 	}
-	list, err := t.o.Store.GuestTokens(ctx)
+	list, err := t.o.Store.Credentials().GuestTokens(ctx)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (t *Tokens) Issue(ctx context.Context, g Grant, h Holder, expires time.Time
 	t.pruneSometimes(ctx)
 	one := t.newToken(g, h)
 	one.ExpiresAt, one.Note = expires, note
-	one, err := t.o.Store.InsertToken(ctx, one)
+	one, err := t.o.Store.Credentials().InsertToken(ctx, one)
 	if err != nil {
 		return "", err
 	}
@@ -237,7 +237,7 @@ func (t *Tokens) Access(ctx context.Context, id sandpit.ID, h Holder, wantTraffi
 	if wantTraffic {
 		wanted = append(wanted, t.newToken(Traffic(id), h))
 	}
-	list, err := t.o.Store.AccessTokens(ctx, wanted)
+	list, err := t.o.Store.Credentials().AccessTokens(ctx, wanted)
 	if err != nil {
 		return "", "", err
 	}
@@ -329,7 +329,7 @@ func (t *Tokens) verifySecret(ctx context.Context, secret string, g Grant) (stri
 	if g.Kind == store.TokenPreview || !isSame(secret, t.signer.legacySecret(g)) {
 		return "", nil
 	}
-	list, err := t.o.Store.ListTokens(ctx, store.TokenFilter{Sandbox: g.Sandbox, Kind: g.Kind}, t.o.Clock.Now())
+	list, err := t.o.Store.Credentials().ListTokens(ctx, store.TokenFilter{Sandbox: g.Sandbox, Kind: g.Kind}, t.o.Clock.Now())
 	if err != nil {
 		return "", err
 	}
@@ -390,7 +390,7 @@ func (t *Tokens) findRecord(ctx context.Context, id string) (store.Token, error)
 	if known != nil {
 		return known.token, nil
 	}
-	one, err := t.o.Store.Token(ctx, id)
+	one, err := t.o.Store.Credentials().Token(ctx, id)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		err = errToken
 	}
@@ -419,7 +419,7 @@ func (t *Tokens) recordUse(ctx context.Context, one store.Token) {
 	if !due {
 		return
 	}
-	if err := t.o.Store.TouchToken(ctx, one.ID, now); err != nil {
+	if err := t.o.Store.Credentials().TouchToken(ctx, one.ID, now); err != nil {
 		t.o.Log.WarnContext(ctx, "tokens: use of a token not recorded", slog.String("token", one.ID), slog.Any("error", err))
 	}
 }

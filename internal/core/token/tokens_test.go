@@ -68,7 +68,7 @@ func (r *rig) open() {
 func (r *rig) sandbox() sandpit.ID {
 	r.Helper()
 	s := sandpit.Sandbox{ID: sandpit.NewID(), State: sandpit.StateRunning, Lease: sandpit.Lease{Owner: "ann"}}
-	if _, err := r.store.InsertSandbox(r.Context(), store.Row{Sandbox: s}); err != nil {
+	if _, err := r.store.Sandboxes().InsertSandbox(r.Context(), store.Row{Sandbox: s}); err != nil {
 		r.Fatal(err)
 	}
 	return s.ID

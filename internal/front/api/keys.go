@@ -100,7 +100,7 @@ func (k *Keys) Create(ctx context.Context, n NewKey) (store.Key, string, error) 
 	if n.TTL > 0 {
 		key.ExpiresAt = now.Add(n.TTL)
 	}
-	key, err := k.store.InsertKey(ctx, key)
+	key, err := k.store.Credentials().InsertKey(ctx, key)
 	if err != nil {
 		return store.Key{}, "", err
 	}
@@ -120,13 +120,13 @@ func checkOwner(owner string) error {
 
 // List returns keys in the order of their IDs, starting after an ID.
 func (k *Keys) List(ctx context.Context, after string, limit int) ([]store.Key, error) {
-	return k.store.ListKeys(ctx, after, limit)
+	return k.store.Credentials().ListKeys(ctx, after, limit)
 }
 
 // Delete deletes a key, which stops working at once, and ends what is attached to it.
 // NotFound.
 func (k *Keys) Delete(ctx context.Context, id string) error {
-	if err := k.store.DeleteKey(ctx, id); err != nil {
+	if err := k.store.Credentials().DeleteKey(ctx, id); err != nil {
 		return err
 	}
 	k.dropCached(id)
@@ -166,7 +166,7 @@ func (k *Keys) keyByID(ctx context.Context, id string) (store.Key, error) {
 	k.mu.Unlock()
 	if !ok {
 		var err error
-		key, err = k.store.Key(ctx, id)
+		key, err = k.store.Credentials().Key(ctx, id)
 		if sandpit.CodeOf(err) == sandpit.NotFound {
 			return store.Key{}, errKeyEnded
 		}
@@ -199,7 +199,7 @@ func (k *Keys) cacheByID(key store.Key, before int64) {
 
 // Rename changes the name of a key. NotFound. Invalid: the name is too long.
 func (k *Keys) Rename(ctx context.Context, id, name string) error {
-	if err := k.store.RenameKey(ctx, id, name); err != nil {
+	if err := k.store.Credentials().RenameKey(ctx, id, name); err != nil {
 		return err
 	}
 	k.dropCached(id)
@@ -263,7 +263,7 @@ func (k *Keys) lookUpKey(ctx context.Context, secret string) (store.Key, error) 
 	k.mu.Lock()
 	before := k.changes
 	k.mu.Unlock()
-	key, err := k.store.KeyByHash(ctx, hex.EncodeToString(sum[:]))
+	key, err := k.store.Credentials().KeyByHash(ctx, hex.EncodeToString(sum[:]))
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return store.Key{}, errNoKey
 	}
@@ -305,7 +305,7 @@ func (k *Keys) recordUse(ctx context.Context, secret string) {
 	c.used = now
 	id := c.key.ID
 	k.mu.Unlock()
-	if err := k.store.TouchKey(ctx, id, now); err != nil {
+	if err := k.store.Credentials().TouchKey(ctx, id, now); err != nil {
 		k.log.WarnContext(ctx, "api: cannot record the use of a key", slog.String("key", id), slog.Any("error", err))
 	}
 }

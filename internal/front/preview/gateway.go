@@ -95,7 +95,7 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Observe == nil {
 		o.Observe = func(*http.Request, api.Outcome) {}
 	}
-	list, err := o.Store.ListPreviews(ctx)
+	list, err := o.Store.Sandboxes().ListPreviews(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (g *Gateway) changePreview(ctx context.Context, id sandpit.ID, port int, ed
 	if edit(&p); p == before {
 		return nil
 	}
-	if err := g.o.Store.SetPreview(ctx, p); err != nil {
+	if err := g.o.Store.Sandboxes().SetPreview(ctx, p); err != nil {
 		return err
 	}
 	g.mu.Lock()

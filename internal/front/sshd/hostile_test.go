@@ -83,7 +83,7 @@ func TestWhoMayEnter(t *testing.T) {
 func (r *rig) wantEvent(f store.EventFilter, result string) {
 	r.t.Helper()
 	eventually(r.t, "there is an event "+f.Action, func() bool {
-		list, err := r.store.ListEvents(r.t.Context(), f)
+		list, err := r.store.Events().ListEvents(r.t.Context(), f)
 		if err != nil {
 			r.t.Fatal(err)
 		}

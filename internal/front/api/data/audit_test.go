@@ -26,7 +26,7 @@ func (r *rig) trail(t *testing.T, id sandpit.ID, after *int64, n int) (lines []s
 	deadline := time.Now().Add(patience)
 	for {
 		lines = nil
-		list, err := r.store.ListEvents(t.Context(), store.EventFilter{Sandbox: id, After: *after, Limit: 1000})
+		list, err := r.store.Events().ListEvents(t.Context(), store.EventFilter{Sandbox: id, After: *after, Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,7 +130,7 @@ func TestAudit(t *testing.T) {
 	if !found {
 		t.Errorf("a session's command is not among %q", lines)
 	}
-	if all, err := r.store.ListEvents(t.Context(), store.EventFilter{}); err != nil || strings.Contains(cmp.Diff(nil, all), "the-secret") {
+	if all, err := r.store.Events().ListEvents(t.Context(), store.EventFilter{}); err != nil || strings.Contains(cmp.Diff(nil, all), "the-secret") {
 		t.Errorf("%v, or an argument is in the trail", err)
 	}
 }
@@ -149,7 +149,7 @@ func TestAuditOfPieces(t *testing.T) {
 		r.send(r.client, req)
 	}
 	eventually(t, "all pieces are told of", func() bool {
-		list, err := r.store.ListEvents(t.Context(), store.EventFilter{Sandbox: id, Action: "read file", Limit: 1000})
+		list, err := r.store.Events().ListEvents(t.Context(), store.EventFilter{Sandbox: id, Action: "read file", Limit: 1000})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -61,7 +61,7 @@ const (
 // readEntries returns the events about a sandbox, the oldest first.
 func (h *logHandlers) readEntries(c *call, b sandpit.Sandbox) (all []logRecord, err error) {
 	for after := int64(0); ; {
-		list, err := h.store.ListEvents(c.r.Context(), store.EventFilter{Sandbox: b.ID, After: after, Limit: store.MaxEvents})
+		list, err := h.store.Events().ListEvents(c.r.Context(), store.EventFilter{Sandbox: b.ID, After: after, Limit: store.MaxEvents})
 		if err != nil {
 			return nil, err
 		}

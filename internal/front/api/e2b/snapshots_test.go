@@ -151,15 +151,15 @@ func TestSnapshotOfHostFiles(t *testing.T) {
 		})
 		s := r.snapshot(t, r.made(t, `{"templateID":"base"}`), "{}")
 		// The same snapshot, as if its sandbox had the mount.
-		n, err := r.store.Snapshot(t.Context(), "ann", s.ID)
+		n, err := r.store.Snapshots().Snapshot(t.Context(), "ann", s.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		n.State, n.Spec.Mounts = store.SnapshotCreating, []sandpit.Mount{{Source: dir, Target: "/mnt/host"}}
 		limits := store.SnapshotLimits{Count: 10}
-		deleteErr := r.store.DeleteSnapshot(t.Context(), n.ID)
-		_, insertErr := r.store.InsertSnapshot(t.Context(), n, limits)
-		if err := errors.Join(deleteErr, insertErr, r.store.FinishSnapshot(t.Context(), n, limits)); err != nil {
+		deleteErr := r.store.Snapshots().DeleteSnapshot(t.Context(), n.ID)
+		_, insertErr := r.store.Snapshots().InsertSnapshot(t.Context(), n, limits)
+		if err := errors.Join(deleteErr, insertErr, r.store.Snapshots().FinishSnapshot(t.Context(), n, limits)); err != nil {
 			t.Fatal(err)
 		}
 		status, text := http.StatusForbidden, "not in a directory that clients may mount"

@@ -75,7 +75,7 @@ func TestClient(t *testing.T) {
 		for i := range events {
 			events[i] = store.Event{Actor: "crowd", Action: fmt.Sprint("event ", i), Result: "ok"}
 		}
-		ok("append", r.store.AppendEvents(ctx, events...))
+		ok("append", r.store.Events().AppendEvents(ctx, events...))
 	}
 	events, err := c.Events.List(ctx, client.EventFilter{Actor: "crowd"})
 	if err != nil || len(events) != 1200 {

@@ -81,7 +81,7 @@ func (h *eventHandlers) listEvents(ctx context.Context, in *eventsIn) (*eventsOu
 		return nil, err
 	}
 	f.After, f.Limit = max(in.After, in.Cursor), in.Limit+1
-	list, err := h.store.ListEvents(ctx, f)
+	list, err := h.store.Events().ListEvents(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -104,12 +104,12 @@ func (h *eventHandlers) verifyEvents(ctx context.Context, _ *struct{}) (*verdict
 	if err := h.access.requireAdmin(ctx, "verify events"); err != nil {
 		return nil, err
 	}
-	span, err := h.store.EventSpan(ctx)
+	span, err := h.store.Events().EventSpan(ctx)
 	if err != nil {
 		return nil, err
 	}
 	v := wire.Verdict{OK: true, Events: span.End - span.Start}
-	if err := h.store.VerifyEvents(ctx); err != nil {
+	if err := h.store.Events().VerifyEvents(ctx); err != nil {
 		if sandpit.CodeOf(err) != sandpit.Internal {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ func (h *eventHandlers) streamEvents(ctx context.Context, in *eventStreamIn) (fu
 	case in.Last > 0:
 		f.After = in.Last
 	case in.After < 0:
-		span, err := h.store.EventSpan(ctx)
+		span, err := h.store.Events().EventSpan(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -154,7 +154,7 @@ func (h *eventHandlers) sendEvents(ctx context.Context, st *api.Stream, f store.
 	now := make(chan struct{})
 	close(now)
 	for {
-		more := h.store.MoreEvents()
+		more := h.store.Events().MoreEvents()
 		full, err := h.sendPage(ctx, st, &f)
 		if err != nil {
 			return err
@@ -180,11 +180,11 @@ func (h *eventHandlers) sendEvents(ctx context.Context, st *api.Stream, f store.
 // the page was full.
 func (h *eventHandlers) sendPage(ctx context.Context, st *api.Stream, f *store.EventFilter) (full bool, err error) {
 	// The end is read before the events, so that no event up to it is missed.
-	span, err := h.store.EventSpan(ctx)
+	span, err := h.store.Events().EventSpan(ctx)
 	if err != nil {
 		return false, err
 	}
-	list, err := h.store.ListEvents(ctx, *f)
+	list, err := h.store.Events().ListEvents(ctx, *f)
 	if err != nil {
 		return false, err
 	}
