@@ -220,7 +220,7 @@ func TestErrors(t *testing.T) {
 		"relative mount":     {ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: `{"spec":{"mounts":[{"source":"home","target":"/h"}]}}`}, 400, sandpit.Invalid, "absolute"},
 		"administrator's":    {ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: `{"spec":{"mounts":[{"source":"/etc","target":"/h"}]}}`}, 403, sandpit.PermissionDenied, "machine itself"},
 		"long key":           {ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: "{}", header: map[string]string{"Idempotency-Key": long}}, 400, sandpit.Invalid, "Idempotency-Key"},
-		"own label":          {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{"labels":{"sandpit.manager":"x"}}`}, 400, sandpit.Invalid, "manager's own"},
+		"own label":          {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{"labels":{"sandpit.manager":"x"}}`}, 400, sandpit.Invalid, "reserved for the manager"},
 		"invalid name":       {ask{method: "PUT", path: box + "/name", key: r.ann, body: `{"name":"a b"}`}, 400, sandpit.Invalid, "invalid name"},
 		"no labels":          {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{}`}, 400, sandpit.Invalid, "labels"},
 		"idle action":        {ask{method: "PUT", path: box + "/policy", key: r.ann, body: `{"idle_action":"explode"}`}, 400, sandpit.Invalid, "idle_action"},
@@ -256,7 +256,7 @@ func TestErrors(t *testing.T) {
 		"image unknown":      {ask{method: "DELETE", path: "/v1/images/x", key: r.admin}, 404, sandpit.NotFound, "image"},
 		"pull a directory":   {ask{method: "POST", path: "/v1/images/pull", key: r.ann, body: `{"name":"/etc"}`}, 400, sandpit.Invalid, "registry"},
 		"pull nothing":       {ask{method: "POST", path: "/v1/images/pull", key: r.ann, body: `{}`}, 400, sandpit.Invalid, "name"},
-		"panic":              {ask{method: "GET", path: "/v1/panic", key: r.ann}, 500, sandpit.Internal, "went wrong"},
+		"panic":              {ask{method: "GET", path: "/v1/panic", key: r.ann}, 500, sandpit.Internal, "internal error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
