@@ -124,7 +124,7 @@ func snapshotsRefused(c *trial) {
 	saved := c.snapshot(box)
 	for what, change := range map[string]func(*sandpit.Spec){
 		"limits": func(s *sandpit.Spec) { s.Resources.PIDs = 77 },
-		"mounts": func(s *sandpit.Spec) { s.Mounts = []sandpit.Mount{{Source: "/tmp", Target: "/mnt"}} },
+		"mounts": func(s *sandpit.Spec) { s.Mounts = []sandpit.Mount{{Source: "/usr/share", Target: "/mnt"}} },
 	} {
 		spec := sandpit.Spec{Image: sandpit.SnapshotImage(saved.ID)}
 		change(&spec)
