@@ -28,7 +28,7 @@ func (i *Instance) Stop(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", b.id, err)
 	}
-	rec.Stopped = true // from now on its end is not that of the sandbox
+	rec.Stopped = true // from now on the end of the container is not the end of the sandbox
 	if err := b.p.records.writeRecord(rec); err != nil {
 		return err
 	}
@@ -43,11 +43,11 @@ func (i *Instance) Stop(ctx context.Context) error {
 	}
 	clean, done := b.p.engine.cleanupContext(ctx)
 	defer done()
-	b.setState(running) // unless the engine says something else
+	b.setState(running) // refreshState corrects it
 	if refreshed := b.refreshState(clean); refreshed != nil {
 		return refreshed
 	}
-	if err != nil && b.currentState() == running { // it goes on
+	if err != nil && b.currentState() == running { // it keeps running
 		rec.Stopped = false
 		if written := b.p.records.writeRecord(rec); written != nil {
 			return written
@@ -56,9 +56,8 @@ func (i *Instance) Stop(ctx context.Context) error {
 	return err
 }
 
-// keepsFiles refuses what relies on the files of a container being the engine's, where
-// gVisor keeps what has changed to itself and forgets it with its process. It does so by
-// default, in a file that only others see.
+// keepsFiles returns an error if the files of the container are lost with its process. By default,
+// gVisor keeps changed files in a file of its own, which only its process uses.
 func (b *sandbox) keepsFiles(ctx context.Context) error {
 	if !isGVisor(b.p.o.Runtime) {
 		return nil
@@ -67,7 +66,7 @@ func (b *sandbox) keepsFiles(ctx context.Context) error {
 	defer cancel()
 	_, err := b.p.engine.api.ContainerStatPath(limited, b.container, client.ContainerStatPathOptions{Path: "/.gvisor.filestore." + b.container})
 	if err == nil {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the runtime %s forgets the files of a container that ends", b.p.o.Runtime),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the runtime %s loses the files of a container when it ends", b.p.o.Runtime),
 			"give it the argument --overlay2=none, in runtimeArgs of Docker's daemon.json")
 	}
 	if isNotFound(err) {
@@ -109,7 +108,7 @@ func (i *Instance) Resume(ctx context.Context) error {
 	})
 }
 
-// changeState goes from one state to another.
+// changeState moves the sandbox from one state to another with do.
 func (b *sandbox) changeState(ctx context.Context, doing string, from, to state, do func(context.Context) error) error {
 	doing += " sandbox " + string(b.id)
 	if err := b.lockInState(ctx, from); err != nil {
@@ -125,7 +124,7 @@ func (b *sandbox) changeState(ctx context.Context, doing string, from, to state,
 	return nil
 }
 
-// maxStats bounds an engine's answer, in bytes.
+// maxStats bounds a response of the engine, in bytes.
 const maxStats = 1 << 20
 
 // Stats implements sandpit.Statser.
@@ -153,7 +152,7 @@ func (b *sandbox) measureStats(ctx context.Context) (sandpit.Stats, error) {
 	defer res.Body.Close()
 	var m container.StatsResponse
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxStats)).Decode(&m); err != nil {
-		return sandpit.Stats{}, b.p.engine.wrapError(ctx, "read the engine's answer", err)
+		return sandpit.Stats{}, b.p.engine.wrapError(ctx, "read the engine's response", err)
 	}
 	c, err := b.p.engine.api.ContainerInspect(limited, b.container, client.ContainerInspectOptions{Size: true})
 	if err != nil {
@@ -190,8 +189,8 @@ func (b *sandbox) measureStats(ctx context.Context) (sandpit.Stats, error) {
 
 func toInt64(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// memoryInUse leaves out files that are cached and can be let go, under either
-// version of control groups.
+// memoryInUse returns the memory without cached files that the kernel can drop, in bytes. It
+// supports both versions of control groups.
 func memoryInUse(m container.MemoryStats) int64 {
 	for _, name := range []string{"total_inactive_file", "inactive_file"} {
 		if cached, ok := m.Stats[name]; ok && cached < m.Usage {

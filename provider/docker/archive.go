@@ -26,21 +26,20 @@ import (
 
 var idPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// isPath tells a file from the name of an image.
+// isPath reports whether text is the path of a file rather than the name of an image.
 func isPath(text string) bool {
 	return strings.HasPrefix(text, "/") || strings.HasPrefix(text, "./") || strings.HasPrefix(text, "../")
 }
 
-// archive is a tar file of this machine with an image in it.
+// archive is a tar file on this machine that contains an image.
 type archive struct {
 	path string
-	tag  string // by which the engine knows what was loaded of it
+	tag  string // of the image that the engine loads from it
 }
 
 const archiveName = "sandpit-archive"
 
-// openArchive describes a file. What it is called in the engine changes when the
-// file does.
+// openArchive describes the archive in a file. Its tag changes when the file changes.
 func openArchive(name string) (archive, error) {
 	abs, err := filepath.Abs(name)
 	if err != nil {
@@ -51,8 +50,8 @@ func openArchive(name string) (archive, error) {
 		return archive{}, sandpit.Errorf(sandpit.CodeOf(err), "%w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return archive{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s is no file, and a docker engine takes files and names", abs),
-			"make a tar of it: tar -C "+abs+" -cf image.tar .")
+		return archive{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "image %q is not a regular file; a docker engine loads images from files and names", abs),
+			"create a tar file: tar -C "+abs+" -cf image.tar .")
 	}
 	about := fmt.Sprint(abs, "\x00", info.Size(), "\x00", info.ModTime().UnixNano())
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -62,8 +61,8 @@ func openArchive(name string) (archive, error) {
 	return archive{path: abs, tag: archiveName + ":" + hex.EncodeToString(sum[:16])}, nil
 }
 
-// loadArchive gives the engine what is in a file: an image as docker save or an OCI
-// layout has it, else the files of a root file system.
+// loadArchive loads an archive into the engine: an image in the format of docker save or an OCI
+// layout, otherwise the files of a root file system.
 func (s *imageStore) loadArchive(ctx context.Context, a archive) error {
 	isImage, err := holdsImage(ctx, a.path)
 	if err != nil {
@@ -93,20 +92,20 @@ func (s *imageStore) loadArchive(ctx context.Context, a archive) error {
 		return s.archiveError(ctx, err)
 	}
 	if len(loaded) != 1 {
-		return sandpit.Errorf(sandpit.Unsupported, "the archive holds %d images, want one", len(loaded))
+		return sandpit.Errorf(sandpit.Unsupported, "the archive contains %d images, want 1", len(loaded))
 	}
 	_, err = s.engine.api.ImageTag(ctx, client.ImageTagOptions{Source: loaded[0], Target: a.tag})
 	return s.engine.wrapError(ctx, "name the image", err)
 }
 
 func (s *imageStore) archiveError(ctx context.Context, err error) error {
-	if told, ok := errors.AsType[*jsonstream.Error](err); ok {
-		return sandpit.Errorf(sandpit.Invalid, "load the archive: %s", shortenText(told.Message))
+	if failure, ok := errors.AsType[*jsonstream.Error](err); ok {
+		return sandpit.Errorf(sandpit.Invalid, "load the archive: %s", shortenText(failure.Message))
 	}
 	return s.engine.wrapError(ctx, "load the archive", err)
 }
 
-// loadedImage reads the engine's messages and returns what was loaded.
+// loadedImage reads the engine's messages and returns the names of the loaded images.
 func loadedImage(r io.Reader) (names []string, err error) {
 	decoder := json.NewDecoder(r)
 	for {
@@ -154,7 +153,7 @@ func holdsImage(ctx context.Context, name string) (bool, error) {
 			return false, context.Cause(ctx)
 		}
 		if err != nil {
-			return false, sandpit.Errorf(sandpit.Invalid, "%s is no tar file, plain or gzip: %w", name, err)
+			return false, sandpit.Errorf(sandpit.Invalid, "%q is not a tar file, plain or gzip: %w", name, err)
 		}
 		if clean := path.Clean(h.Name); clean == "manifest.json" || clean == "oci-layout" {
 			return true, nil
@@ -162,8 +161,7 @@ func holdsImage(ctx context.Context, name string) (bool, error) {
 	}
 }
 
-// untilDone reads until a context ends: a small file may unpack to more than anybody can
-// wait for.
+// untilDone reads until its context ends, because a small file may unpack to very much data.
 type untilDone struct {
 	ctx context.Context //nolint:containedctx // of the one call that reads
 	r   io.Reader

@@ -277,7 +277,7 @@ func TestExits(t *testing.T) {
 			if _, err := api.ContainerKill(within(t), container, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 				t.Fatal(err)
 			}
-		}, true, "killed by somebody else"},
+		}, true, "killed by another program"},
 		"killed after a program ran out of memory": {func(t *testing.T, box *docker.Instance, container string) {
 			t.Helper()
 			run(t, box, "tail", "/dev/zero") // ends at the limit
@@ -296,7 +296,7 @@ func TestExits(t *testing.T) {
 			if _, err := api.ContainerKill(within(t), container, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 				t.Fatal(err)
 			}
-		}, true, "killed by somebody else"},
+		}, true, "killed by another program"},
 		"exited": {func(t *testing.T, _ *docker.Instance, container string) {
 			t.Helper()
 			if _, err := api.ContainerKill(within(t), container, client.ContainerKillOptions{Signal: "TERM"}); err != nil {

@@ -21,23 +21,23 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
-// guestDir is where containers see the guest.
+// guestDir is the directory of the guest in containers.
 const guestDir = sandpit.GuestDir
 
-// rootCapabilities are what root of a sandbox may do there: be other users, and do
-// with their files and processes what root does. The rest is dropped.
+// rootCapabilities are the capabilities of root in a sandbox: to become other users, and to use
+// their files and processes. The others are dropped.
 func rootCapabilities() []string {
 	return []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETUID"}
 }
 
-// facts are what an engine can do.
+// facts are the features of an engine.
 type facts struct {
 	os, arch           string
-	memory, cpus, pids bool // can be limited
-	swap               bool // counts as memory
+	memory, cpus, pids bool // the engine can limit them
+	swap               bool // the engine counts swap as memory
 }
 
-// readFacts asks the engine what it can do, once.
+// readFacts asks the engine for its features once.
 func (e *engine) readFacts(ctx context.Context) (facts, error) {
 	e.factsMu.Lock()
 	defer e.factsMu.Unlock()
@@ -52,7 +52,7 @@ func (e *engine) readFacts(ctx context.Context) (facts, error) {
 	}
 	info, err := e.api.Info(limited, client.InfoOptions{})
 	if err != nil {
-		return facts{}, e.wrapError(ctx, "ask what the engine can do", err)
+		return facts{}, e.wrapError(ctx, "ask for the engine's features", err)
 	}
 	f := facts{
 		os: version.Os, arch: version.Arch, memory: info.Info.MemoryLimit, swap: info.Info.SwapLimit,
@@ -63,7 +63,7 @@ func (e *engine) readFacts(ctx context.Context) (facts, error) {
 		if err != nil {
 			return facts{}, err
 		}
-		if rootless { // it takes limits, ignores them, and does not say so
+		if rootless { // it accepts limits and silently ignores them
 			f.memory, f.cpus, f.pids, f.swap = false, false, false, false
 		}
 	}
@@ -82,7 +82,7 @@ func isPodman(v client.ServerVersionResult) bool {
 	return slices.ContainsFunc(v.Components, func(c system.ComponentVersion) bool { return c.Name == "Podman Engine" })
 }
 
-// isRootless asks what only Podman tells, and Docker's client leaves out.
+// isRootless reports whether Podman runs without root. Docker's client does not return that field.
 func (e *engine) isRootless(ctx context.Context) (bool, error) {
 	const asking = "ask whether the engine runs without root"
 	limited, cancel := e.callContext(ctx)
@@ -110,8 +110,8 @@ func (e *engine) isRootless(ctx context.Context) (bool, error) {
 
 const noticeDisk = "this docker engine cannot limit the disk of a sandbox"
 
-// limitsDisk reports whether a storage driver may be able to limit the disk. Of the
-// usual one that is known; others are tried.
+// limitsDisk reports whether a storage driver may be able to limit the disk. It is known for
+// overlay2; other drivers are tried.
 func limitsDisk(driver string, status [][2]string) bool {
 	for _, fact := range status {
 		if fact[0] == "Backing Filesystem" {
@@ -121,16 +121,16 @@ func limitsDisk(driver string, status [][2]string) bool {
 	return true
 }
 
-// limits are what a container is given, and whether somebody asked for the disk's.
+// limits are the limits of a container.
 type limits struct {
 	sandpit.Resources
 
-	explicitDisk bool
+	explicitDisk bool // the caller requested the limit of the disk
 	gvisor       bool
 }
 
-// limitsFor returns the limits of a sandbox. One that the engine cannot enforce is
-// refused if it was asked for, else left out and told.
+// limitsFor returns the limits of a sandbox. A limit that the engine cannot enforce is an error if
+// the caller requested it; otherwise it is omitted with a notice.
 func (p *Provider) limitsFor(asked sandpit.Resources, f facts) (limits, error) {
 	d := p.o.Defaults
 	l := limits{
@@ -148,13 +148,13 @@ func (p *Provider) limitsFor(asked sandpit.Resources, f facts) (limits, error) {
 	}{
 		{"memory", asked.Memory != 0, !f.memory, func() { l.Memory = 0 }},
 		{"processors", asked.CPUs != 0, !f.cpus, func() { l.CPUs = 0 }},
-		// The kernel of such a sandbox would be counted too, and end when there are no more.
+		// The limit would also count gVisor's kernel, which ends when it reaches the limit.
 		{"processes", asked.PIDs != 0, !f.pids || l.gvisor, func() { l.PIDs = 0 }},
 	} {
 		switch {
 		case one.cannot && one.asked:
 			return l, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this docker engine cannot limit the %s of a sandbox", one.what),
-				"leave the limit out; docker info tells what the engine can do")
+				"omit the limit; docker info shows what the engine can do")
 		case one.cannot:
 			one.leaveOut()
 			p.engine.noticeOnce("this docker engine cannot limit the " + one.what + " of a sandbox")
@@ -169,29 +169,29 @@ func (p *Provider) limitsFor(asked sandpit.Resources, f facts) (limits, error) {
 	return l, nil
 }
 
-// isGVisor reports whether an engine's runtime is gVisor's, by its name.
+// isGVisor reports whether the name of an engine's runtime is gVisor's.
 func isGVisor(runtime string) bool { return strings.Contains(runtime, "runsc") }
 
 const diskOption = "size"
 
-// containerConfig returns a container with a spec's files, limits and walls.
+// containerConfig returns the configuration of a sandbox's container.
 func (p *Provider) containerConfig(spec sandpit.Spec, img imageInfo, volume string, l limits) (*container.Config, *container.HostConfig) {
 	config := &container.Config{
 		Image:      img.ID,
 		Entrypoint: []string{guestDir + "/" + guest.Name, guest.StdioArg},
-		User:       "0:0", // the guest starts programs as who they shall be
+		User:       "0:0", // the guest starts each program as its user
 		WorkingDir: "/",
 		Hostname:   cmp.Or(spec.Hostname, "sandpit"),
 		OpenStdin:  true,
 		StdinOnce:  p.o.Ephemeral, // the guest ends with its input
 		StopSignal: "SIGTERM",
 		Healthcheck: &container.HealthConfig{
-			Test: []string{"NONE"}, // the image's is for the image's own program
+			Test: []string{"NONE"}, // the image's health check is for the image's own program
 		},
 	}
 	host := &container.HostConfig{
 		NetworkMode:    container.NetworkMode(p.networkOf(spec)),
-		LogConfig:      container.LogConfig{Type: "none"}, // all that is put out is for the tether
+		LogConfig:      container.LogConfig{Type: "none"}, // the output is the connection to the guest
 		CapDrop:        []string{"ALL"},
 		CapAdd:         append(rootCapabilities(), p.o.Capabilities...),
 		AutoRemove:     p.o.Ephemeral,
@@ -235,11 +235,10 @@ func (p *Provider) containerConfig(spec sandpit.Spec, img imageInfo, volume stri
 	return config, host
 }
 
-// guestThreads is what the guest itself needs of the limit of processes.
+// guestThreads is how many threads of the guest count against the limit of processes.
 const guestThreads = 32
 
-// memoryDirs are the directories that a sandbox can write when its root is read
-// only.
+// memoryDirs returns the writable directories of a sandbox with a read-only root.
 func (p *Provider) memoryDirs(spec sandpit.Spec, img imageInfo) map[string]string {
 	size := ",size=" + strconv.FormatInt(p.o.TmpfsSize, 10)
 	dirs := map[string]string{"/tmp": "mode=1777" + size, "/var/tmp": "mode=1777" + size, "/run": "mode=755" + size}
@@ -256,10 +255,10 @@ func workDir(spec sandpit.Spec, img imageInfo) string {
 	return cmp.Or(spec.WorkDir, img.WorkDir, sandpit.DefaultWorkDir)
 }
 
-// imageDir is the working directory of an image made from a sandbox.
+// imageDir returns the working directory of an image that is created from a sandbox.
 func imageDir(spec sandpit.Spec, img imageInfo) string {
 	if spec.WorkDir == sandpit.HomeDir {
-		return img.WorkDir // an image cannot say it
+		return img.WorkDir // an image cannot express a home directory
 	}
 	return workDir(spec, img)
 }

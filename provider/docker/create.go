@@ -36,7 +36,7 @@ func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpi
 	}
 	spec, err := p.specOfSnapshot(ctx, spec)
 	if err == nil {
-		err = p.validateSpec(spec) // with what the snapshot fixes
+		err = p.validateSpec(spec) // with the fields from the snapshot
 	}
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpi
 	if err != nil {
 		return nil, err
 	}
-	if err := p.checkVolumes(ctx, spec); err != nil { // from now on they cannot be removed
+	if err := p.checkVolumes(ctx, spec); err != nil { // the container keeps volumes from being removed
 		return nil, errors.Join(err, p.engine.removeUseless(ctx, made), p.dropMade(ctx, spec))
 	}
 	b, err := p.sandboxes.ensureSandbox(p, id, made)
@@ -92,7 +92,7 @@ func (p *Provider) bootContainer(ctx context.Context, b *sandbox, inst *Instance
 	return b.startContainer(ctx, inst, rec)
 }
 
-// createOptions returns the container that a sandbox is.
+// createOptions returns the request for a sandbox's container.
 func (p *Provider) createOptions(ctx context.Context, id sandpit.ID, spec sandpit.Spec, img imageInfo) (client.ContainerCreateOptions, error) {
 	volume, err := p.guest.volumeName(ctx)
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *Provider) createOptions(ctx context.Context, id sandpit.ID, spec sandpi
 		return client.ContainerCreateOptions{}, err
 	}
 	public := spec.Clone()
-	public.Env = nil // may hold secrets, and labels are everybody's
+	public.Env = nil // it may contain secrets, and all users of the engine can read labels
 	text, err := json.Marshal(public)
 	if err != nil {
 		return client.ContainerCreateOptions{}, err
@@ -124,8 +124,8 @@ func (p *Provider) createOptions(ctx context.Context, id sandpit.ID, spec sandpi
 
 func containerName(id sandpit.ID) string { return "sandpit-" + string(id) }
 
-// createContainer makes a container, without the default limit of the disk if the engine
-// cannot enforce that.
+// createContainer creates a container, without the default limit of the disk if the engine cannot
+// enforce it.
 func (p *Provider) createContainer(ctx context.Context, id sandpit.ID, req client.ContainerCreateOptions, explicitDisk bool) (string, error) {
 	made, err := p.makeOnce(ctx, id, req)
 	if err == nil || req.HostConfig.StorageOpt == nil || ctx.Err() != nil || !isRefusal(err) {
@@ -133,20 +133,20 @@ func (p *Provider) createContainer(ctx context.Context, id sandpit.ID, req clien
 	}
 	if explicitDisk {
 		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "limit the disk: %w", err),
-			"leave the limit out, or use a storage driver with quotas (overlay2 on XFS mounted with pquota, btrfs, zfs)")
+			"omit the limit, or use a storage driver with quotas (overlay2 on XFS mounted with pquota, btrfs, zfs)")
 	}
 	host := *req.HostConfig
 	host.StorageOpt = nil
 	req.HostConfig = &host
 	made, again := p.makeOnce(ctx, id, req)
-	if again == nil { // so it was that
+	if again == nil { // the limit was the reason
 		p.engine.noDisk.Store(true)
 		p.engine.noticeOnce(noticeDisk)
 	}
 	return made, again
 }
 
-// isRefusal reports whether an engine's error may be about what was asked for.
+// isRefusal reports whether the engine may have rejected the request itself.
 func isRefusal(err error) bool {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Internal, sandpit.Invalid, sandpit.Unsupported:
@@ -156,15 +156,14 @@ func isRefusal(err error) bool {
 	}
 }
 
-// created is the result of making a container.
+// created is the result of creating a container.
 type created struct {
 	id  string
 	err error
 }
 
-// makeOnce makes a container. An engine does not stop making one when its client
-// goes away, so that is waited for, and the container removed, in the background
-// if need be.
+// makeOnce creates a container. An engine does not stop when its client disconnects, so makeOnce
+// waits for the container of a canceled call and removes it, in the background if necessary.
 func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.ContainerCreateOptions) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return "", err
@@ -175,7 +174,7 @@ func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.Conta
 		defer cancel()
 		res, err := p.engine.api.ContainerCreate(limited, req)
 		for _, warning := range res.Warnings {
-			p.engine.noticeOnce("the docker engine says: " + shortenText(warning))
+			p.engine.noticeOnce("docker engine: " + shortenText(warning))
 		}
 		done <- created{res.ID, err}
 	})
@@ -186,13 +185,13 @@ func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.Conta
 	select {
 	case res = <-done:
 	case <-ctx.Done():
-		// A container takes a moment. Whoever has given up should find nothing left.
+		// Creating takes a moment. A canceled call should leave nothing.
 		select {
 		case res = <-done:
 		case <-time.After(givenUp):
 			p.engine.goDo(func() {
 				if late := <-done; late.err == nil {
-					_ = p.engine.removeUseless(ctx, late.id) // nobody is there to hear; List finds it
+					_ = p.engine.removeUseless(ctx, late.id) // List removes it if this fails
 				}
 			})
 			return "", ctx.Err()
@@ -202,13 +201,13 @@ func (p *Provider) makeOnce(ctx context.Context, id sandpit.ID, req client.Conta
 		return "", errors.Join(ctx.Err(), p.engine.removeUseless(ctx, res.id))
 	}
 	if p.nameTaken(ctx, id, res.err) {
-		return "", sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", id)
+		return "", sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s already exists", id)
 	}
 	return res.id, p.engine.wrapError(ctx, "create the container", res.err)
 }
 
-// nameTaken reports whether a container could not be made because there is one of its
-// name. Podman tells that as any other failure.
+// nameTaken reports whether a container could not be created because its name is in use. Podman
+// reports that like any other failure.
 func (p *Provider) nameTaken(ctx context.Context, id sandpit.ID, err error) bool {
 	if err == nil || cerrdefs.IsConflict(err) || cerrdefs.IsAlreadyExists(err) {
 		return err != nil
@@ -220,5 +219,5 @@ func (p *Provider) nameTaken(ctx context.Context, id sandpit.ID, err error) bool
 	return err == nil
 }
 
-// givenUp is how long a call that was given up waits for the engine.
+// givenUp is how long a canceled call waits for the engine.
 const givenUp = 10 * time.Second

@@ -25,19 +25,19 @@ func checkPort(port int) error {
 	return nil
 }
 
-// linger is how long what was written before a Close may take to arrive.
+// linger is how long data written before Close may take to arrive.
 const linger = 5 * time.Second
 
-// portConn is a connection to a port inside: the bodies of a request and its
-// answer, with pipes between for deadlines.
+// portConn is a connection to a port inside: the bodies of a request and its response, behind pipes
+// that add deadlines.
 type portConn struct {
 	in, out net.Conn // the ends that the user reads and writes
 	once    sync.Once
 	closed  chan struct{}
 }
 
-// dialLimit is how long a guest that is there may take to open a connection. It gives up
-// itself after a third of that.
+// dialLimit is how long a responding guest may take to open a connection. The guest's own timeout is
+// a third of that.
 const dialLimit = 30 * time.Second
 
 // dialPort connects to a port inside.
@@ -103,9 +103,8 @@ func (b *sandbox) openTunnel(ctx context.Context, port int) (net.Conn, error) {
 	return c, nil
 }
 
-// copyFromInside passes on what comes from inside and then ends the connection: when it
-// broke, or when the user has closed it and the other side did so too, for which it
-// has as long as linger.
+// copyFromInside copies the data from inside and then ends the connection: when it breaks, or when
+// both sides have closed it. After a Close the other side has linger for that.
 func (c *portConn) copyFromInside(b *sandbox, fromInside net.Conn, body io.ReadCloser, end func()) {
 	broken := make(chan struct{}) // or, after a Close, the other side's end
 	var wg sync.WaitGroup
@@ -115,14 +114,14 @@ func (c *portConn) copyFromInside(b *sandbox, fromInside net.Conn, body io.ReadC
 	wg.Go(func() {
 		_, err := io.Copy(fromInside, body)
 		_ = fromInside.Close() // never fails
-		if err == nil {        // the user may have something to send yet
+		if err == nil {        // the user may still send data
 			select {
 			case <-c.closed:
 			case <-b.ended:
 			case <-b.p.engine.calls.over:
 			}
 		}
-		_, _ = io.Copy(io.Discard, body) // nobody reads it any more
+		_, _ = io.Copy(io.Discard, body) // the user has closed it
 		close(broken)
 	})
 	select {
@@ -150,10 +149,10 @@ func (c *portConn) Read(p []byte) (int, error) { return c.in.Read(p) }
 // Write implements net.Conn.
 func (c *portConn) Write(p []byte) (int, error) { return c.out.Write(p) }
 
-// CloseWrite tells the other side that no more comes.
+// CloseWrite closes the connection for writing.
 func (c *portConn) CloseWrite() error { return c.out.Close() }
 
-// Close implements net.Conn. What was written is sent yet.
+// Close implements net.Conn. Data that was written is still sent.
 func (c *portConn) Close() error {
 	err := os.ErrClosed
 	c.once.Do(func() {

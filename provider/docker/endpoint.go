@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Endpoint is where an engine is. The zero value is Docker's usual socket.
+// Endpoint is the address of an engine. The zero value is Docker's default socket.
 type Endpoint struct {
 	// Host is a unix:// or tcp:// address, or http:// or https://.
 	Host string
@@ -26,22 +26,22 @@ type Endpoint struct {
 
 const usualSocket = "/var/run/docker.sock"
 
-// Surroundings are what says where a user's engine is; FindEndpoint goes by them as
-// Docker's own command line does.
+// Surroundings are the settings from which FindEndpoint finds a user's engine, like Docker's own
+// command line.
 type Surroundings struct {
 	Host       string // DOCKER_HOST
 	Context    string // DOCKER_CONTEXT
-	ConfigDir  string // DOCKER_CONFIG, else ~/.docker
+	ConfigDir  string // DOCKER_CONFIG, by default ~/.docker
 	CertPath   string // DOCKER_CERT_PATH
 	TLSVerify  bool   // DOCKER_TLS_VERIFY is set
 	RuntimeDir string // XDG_RUNTIME_DIR
 }
 
-// FindEndpoint returns the user's engine: the host, else the context, else the
-// one that is chosen in Docker's configuration, else the first socket there is of
-// Docker, Docker without root, and Podman. It does not connect.
+// FindEndpoint returns the address of the user's engine. In this order, it uses the host, the
+// context, the current context of Docker's configuration, and the first existing socket of Docker,
+// rootless Docker and Podman. It does not connect.
 //
-// NotFound: no such context. Unsupported: it is reached in another way.
+// NotFound: no such context. Unsupported: an address of another kind.
 func FindEndpoint(s Surroundings) (Endpoint, error) {
 	if s.Host != "" {
 		e := Endpoint{Host: s.Host}
@@ -102,7 +102,7 @@ func contextEndpoint(dir, name string) (Endpoint, error) {
 		return Endpoint{}, sandpit.Errorf(sandpit.Unsupported, "docker context %q names no engine", name)
 	}
 	if found.SkipTLSVerify {
-		return Endpoint{}, sandpit.Errorf(sandpit.Unsupported, "docker context %q does not check whom it speaks to", name)
+		return Endpoint{}, sandpit.Errorf(sandpit.Unsupported, "docker context %q skips TLS verification", name)
 	}
 	e := Endpoint{Host: found.Host}
 	certs := filepath.Join(dir, "contexts/tls", id, "docker")
@@ -132,7 +132,7 @@ func readJSON(path string, to any) error {
 		return err
 	}
 	if json.Unmarshal(data, to) != nil { // the error could repeat a password
-		return sandpit.Errorf(sandpit.Invalid, "%s is not what Docker writes", path)
+		return sandpit.Errorf(sandpit.Invalid, "%q is not a valid configuration file of Docker", path)
 	}
 	return nil
 }
@@ -146,18 +146,18 @@ func (e Endpoint) checkEndpoint() error {
 	case "unix", "tcp", "http", "https":
 		return nil
 	case "ssh":
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: ssh is not spoken here", e),
-			"forward the socket with ssh -L and name that: ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: ssh is not supported", e),
+			"forward the socket with ssh -L and use it: ssh -NL /tmp/docker.sock:/var/run/docker.sock HOST")
 	case "npipe":
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: it is a named pipe, which only programs on Windows can open", e),
-			"where Docker Desktop shares its engine with WSL, leave DOCKER_HOST out there; else have the engine listen with TLS and name tcp://HOST:2376")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "docker host %s: named pipes work only on Windows", e),
+			"if Docker Desktop shares its engine with WSL, unset DOCKER_HOST there; otherwise have the engine listen with TLS and use tcp://HOST:2376")
 	}
-	return sandpit.Errorf(sandpit.Unsupported, "docker host %s: %s is not spoken here", e, scheme)
+	return sandpit.Errorf(sandpit.Unsupported, "docker host %s: %s is not supported", e, scheme)
 }
 
 func (e Endpoint) urlOf() string { return cmp.Or(e.Host, "unix://"+usualSocket) }
 
-// String is the address, without a password that may be in it.
+// String returns the address without a password.
 func (e Endpoint) String() string {
 	address := e.urlOf()
 	scheme, rest, _ := strings.Cut(address, "://")
@@ -167,7 +167,7 @@ func (e Endpoint) String() string {
 	return address
 }
 
-// newClient returns a client, which connects when it is used.
+// newClient returns a client. It connects on first use.
 func (e Endpoint) newClient() (*client.Client, error) {
 	e.Host = e.urlOf()
 	if err := e.checkEndpoint(); err != nil {

@@ -47,7 +47,7 @@ func (e *engine) refuseCalls() {
 	e.calls.endLifetime(errClosed)
 }
 
-// goDo runs f in a goroutine that Close waits for, unless the provider is closed.
+// goDo runs f in a goroutine that Close waits for. It returns false if the provider is closed.
 func (e *engine) goDo(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -58,12 +58,12 @@ func (e *engine) goDo(f func()) bool {
 	return true
 }
 
-// callContext returns a context for one call of the engine.
+// callContext returns the context of one call of the engine.
 func (e *engine) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return e.boundContext(ctx, e.calls, e.o.CallTimeout)
 }
 
-// cleanupContext returns a context for removing what a call has made.
+// cleanupContext returns a context for undoing a call, which may be canceled.
 func (e *engine) cleanupContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return e.boundContext(context.WithoutCancel(ctx), e.clean, e.o.CallTimeout)
 }
@@ -77,7 +77,7 @@ func (e *engine) boundContext(ctx context.Context, life *lifetime, most time.Dur
 	}
 }
 
-// noticeOnce tells of something once.
+// noticeOnce reports a notice once.
 func (e *engine) noticeOnce(text string) {
 	e.mu.Lock()
 	first := !e.noticed[text]
@@ -88,18 +88,18 @@ func (e *engine) noticeOnce(text string) {
 	}
 }
 
-// inspectContainer returns what the engine says of a container. NotFound.
+// inspectContainer returns the engine's description of a container. NotFound: it does not exist.
 func (e *engine) inspectContainer(ctx context.Context, id string) (container.InspectResponse, error) {
 	limited, cancel := e.callContext(ctx)
 	defer cancel()
 	res, err := e.api.ContainerInspect(limited, id, client.ContainerInspectOptions{})
 	if err == nil && (res.Container.State == nil || res.Container.Config == nil) {
-		return res.Container, sandpit.Errorf(sandpit.Internal, "inspect the container: the engine's answer makes no sense")
+		return res.Container, sandpit.Errorf(sandpit.Internal, "inspect the container: incomplete response of the engine")
 	}
 	return res.Container, e.wrapError(ctx, "inspect the container", err)
 }
 
-// removeUseless removes a container that is of no use.
+// removeUseless removes a container that is not needed, also after ctx ended.
 func (e *engine) removeUseless(ctx context.Context, container string) error {
 	clean, free := e.clean.bindContext(context.WithoutCancel(ctx))
 	defer free()
@@ -109,8 +109,8 @@ func (e *engine) removeUseless(ctx context.Context, container string) error {
 // removeTries is how often an engine may fail to remove a container.
 const removeTries = 10
 
-// removeContainer removes a container and the volumes without a name that its
-// image asked for, and returns when it is gone. That works also after Close.
+// removeContainer removes a container and its anonymous volumes, and returns when they are gone. It
+// also works after Close.
 func (e *engine) removeContainer(ctx context.Context, container string) error {
 	limited, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
@@ -119,8 +119,8 @@ func (e *engine) removeContainer(ctx context.Context, container string) error {
 		if err == nil || isNotFound(err) {
 			return nil
 		}
-		// A conflict is somebody else who is about it. Podman fails when the container ends
-		// at that moment.
+		// A conflict means that another call removes it. Podman fails when the container ends at
+		// that moment.
 		if !cerrdefs.IsConflict(err) && (!cerrdefs.IsInternal(err) || tries == removeTries) {
 			return e.wrapError(ctx, "remove the container", err)
 		}
@@ -132,7 +132,7 @@ func (e *engine) removeContainer(ctx context.Context, container string) error {
 	}
 }
 
-// readTime returns the engine's clock.
+// readTime returns the engine's time, in Unix seconds.
 func (e *engine) readTime(ctx context.Context) (string, error) {
 	limited, cancel := e.callContext(ctx)
 	defer cancel()
@@ -147,7 +147,7 @@ func (e *engine) readTime(ctx context.Context) (string, error) {
 	return strconv.FormatInt(now.Unix(), 10), nil
 }
 
-// isResponding reports whether the engine does, within the time that Wait is patient.
+// isResponding reports whether the engine answers within Options.Patience.
 func (e *engine) isResponding(ctx context.Context) bool {
 	limited, cancel := context.WithTimeout(ctx, min(e.o.Patience, e.o.CallTimeout))
 	defer cancel()

@@ -17,10 +17,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
-// maxMessage bounds what of an engine's message is shown, in bytes.
+// maxMessage bounds the part of an engine's message that is shown, in bytes.
 const maxMessage = 2 << 10
 
-// wrapError gives what the engine's client says a code.
+// wrapError adds the operation and a code to an error of the engine's client.
 func (e *engine) wrapError(ctx context.Context, doing string, err error) error {
 	if err == nil {
 		return nil
@@ -56,7 +56,7 @@ func (e *engine) wrapError(ctx context.Context, doing string, err error) error {
 	return sandpit.Errorf(code, "%s: %s", doing, shortenText(err.Error()))
 }
 
-// isBroken reports whether a connection to an engine was not made, or broke.
+// isBroken reports whether a connection to an engine failed or broke.
 func isBroken(err error) bool {
 	for _, one := range []error{
 		io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, unix.ENOENT,
@@ -68,29 +68,29 @@ func isBroken(err error) bool {
 	return false
 }
 
-// unreachableError says what keeps this program from the engine. The client does not say it
-// by types, so the socket is looked at.
+// unreachableError explains why the engine cannot be reached. The client's errors have no types for
+// it, so it checks the socket.
 func (e *engine) unreachableError(doing string, err error) error {
 	host := e.address()
-	why, hint := "does not answer", "see that it runs: docker version"
+	why, hint := "does not answer", "check that it runs: docker version"
 	if path, ok := strings.CutPrefix(e.o.Endpoint.urlOf(), "unix://"); ok && !errors.Is(err, context.DeadlineExceeded) {
 		why, hint = socketTrouble(path)
 	} else if text := err.Error(); !ok && strings.Contains(text, "TLS") || strings.Contains(text, "tls:") || strings.Contains(text, "x509:") {
-		why, hint = "cannot be spoken to with these certificates: "+shortenText(text), "look at docker.cert_path, or DOCKER_CERT_PATH and DOCKER_TLS_VERIFY"
+		why, hint = "rejects the connection: "+shortenText(text), "check docker.cert_path, or DOCKER_CERT_PATH and DOCKER_TLS_VERIFY"
 	}
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "%s: the docker engine at %s %s", doing, host, why), hint)
 }
 
-// socketTrouble says why nobody answers at a socket.
+// socketTrouble explains why no engine answers at a socket.
 func socketTrouble(path string) (why, hint string) {
 	const start = "start it: systemctl start docker; or name another by DOCKER_HOST, DOCKER_CONTEXT or docker.host"
 	err := unix.Access(path, unix.R_OK|unix.W_OK)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-		return "is not there: there is no such socket", start
+		return "cannot be reached: no such socket", start
 	case errors.Is(err, os.ErrPermission):
-		return "is not for this user: permission denied",
-			"become a member of its group and log in again: sudo usermod -aG docker $USER (who is may do what root may); or use Docker without root"
+		return "cannot be reached: permission denied",
+			"become a member of its group and log in again: sudo usermod -aG docker $USER (members have the rights of root); or use Docker without root"
 	default:
 		return "does not answer", start
 	}

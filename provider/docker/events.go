@@ -31,14 +31,15 @@ func newEventStream(e *engine, t *sandboxTable) *eventStream {
 	return &eventStream{engine: e, sandboxes: t, ask: make(chan struct{}, 1), away: make(chan struct{})}
 }
 
-// lostSignal returns what is closed once the engine has not answered for a while.
+// lostSignal returns a channel that is closed when the engine has not answered for a while.
 func (s *eventStream) lostSignal() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.away
 }
 
-// foundSignal returns what is closed once the engine answers again, or nil if it does.
+// foundSignal returns a channel that is closed when the engine answers again, or nil if it is not
+// lost.
 func (s *eventStream) foundSignal() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +59,7 @@ func (s *eventStream) setAway(isAway bool) {
 	}
 }
 
-// startFollowing sees to it that events are heard from now on.
+// startFollowing starts to follow the events, unless it already does.
 func (s *eventStream) startFollowing(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,8 +81,8 @@ func (s *eventStream) startFollowing(ctx context.Context) error {
 	return nil
 }
 
-// readEvents follows the engine's events until its life ends. What happened while there was no
-// stream is found out by asking.
+// readEvents follows the engine's events until life ends. After a gap in the stream it asks for the
+// state of all sandboxes.
 func (s *eventStream) readEvents(life context.Context, since string) {
 	heard := time.Now()
 	for pause := 100 * time.Millisecond; life.Err() == nil; {
@@ -108,8 +109,8 @@ func (s *eventStream) readEvents(life context.Context, since string) {
 	}
 }
 
-// giveUp ends everything that waits for the engine. The streams of one that hangs do
-// not break by themselves.
+// giveUp fails everything that waits for the engine, because the streams of an engine that hangs do
+// not break.
 func (s *eventStream) giveUp() {
 	s.setAway(true)
 	for _, b := range s.sandboxes.listSandboxes() {
@@ -117,17 +118,17 @@ func (s *eventStream) giveUp() {
 	}
 }
 
-// awayError is what is said of an engine that has not answered for a while.
+// awayError returns the error for an engine that has not answered for a while.
 func (s *eventStream) awayError() error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the docker engine at %s does not answer", s.engine.address()),
-		"see that it runs: docker version; what it keeps running goes on when it is back")
+		"check that it runs: docker version; running sandboxes can be used again when it is back")
 }
 
-// askAgain is how long somebody waits who asks for an engine that is away.
+// askAgain is how long a call waits for a lost engine to answer.
 const askAgain = time.Second
 
-// checkReachable fails while the engine is away. So nobody else has to find that out by
-// waiting; that it is asked now, and not when it is its turn, is all that it costs.
+// checkReachable fails while the engine is lost, so that calls need not wait for their own timeout.
+// It requests an immediate check of the engine.
 func (s *eventStream) checkReachable(ctx context.Context) error {
 	back := s.foundSignal()
 	if back == nil {
@@ -149,7 +150,7 @@ func (s *eventStream) checkReachable(ctx context.Context) error {
 	}
 }
 
-// contextWhileReachable returns a context that ends when the engine is away, by that reason.
+// contextWhileReachable returns a context that ends when the engine is lost, with that cause.
 func (s *eventStream) contextWhileReachable(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	lost := s.lostSignal()
@@ -165,11 +166,11 @@ func (s *eventStream) contextWhileReachable(ctx context.Context) (context.Contex
 	return ctx, func() { cancel(nil) }
 }
 
-// lookers is how many sandboxes are looked at at the same time.
+// lookers is how many sandboxes are refreshed at the same time.
 const lookers = 8
 
-// catchUp has all sandboxes looked at. It returns false if the engine does not answer;
-// that it does not tell of one sandbox is no reason to take it for away.
+// catchUp starts to refresh the state of all sandboxes. It returns false if the engine does not
+// answer; a failure for one sandbox does not count.
 func (s *eventStream) catchUp(ctx context.Context) bool {
 	if !s.engine.isResponding(ctx) {
 		return false
@@ -194,9 +195,9 @@ func (s *eventStream) catchUp(ctx context.Context) bool {
 	})
 }
 
-// handleEvents handles events until the stream breaks, and returns the engine's time of the
-// last and when the engine was heard of. It asks now and then: the stream of one that
-// hangs does not break.
+// handleEvents handles events until the stream breaks. It returns the engine's time of the last
+// event and when the engine last answered. It checks the engine periodically, because the stream of
+// an engine that hangs does not break.
 func (s *eventStream) handleEvents(ctx context.Context, res client.EventsResult, since string) (last string, heard time.Time) {
 	heard = time.Now()
 	ask := time.NewTicker(max(s.engine.o.Patience/2, time.Millisecond))
@@ -211,7 +212,7 @@ func (s *eventStream) handleEvents(ctx context.Context, res client.EventsResult,
 				return since, heard
 			}
 			heard = time.Now()
-		case <-res.Err: //nolint:errcheck // whatever broke it, it is opened again
+		case <-res.Err: //nolint:errcheck // the stream is opened again, whatever broke it
 			return since, time.Now()
 		}
 	}
@@ -222,7 +223,7 @@ func (s *eventStream) handleEvent(m events.Message) {
 	if b == nil {
 		return
 	}
-	switch m.Action { //nolint:exhaustive // there are many more
+	switch m.Action { //nolint:exhaustive // the others do not matter
 	case events.ActionOOM:
 		b.mu.Lock()
 		b.ooms++
@@ -231,11 +232,11 @@ func (s *eventStream) handleEvent(m events.Message) {
 		b.noteSignal(m.Actor.Attributes["signal"])
 	case events.ActionDie:
 		b.noteDeath(m)
-		_ = s.engine.goDo(b.lookAgain) // as below
+		_ = s.engine.goDo(b.lookAgain)
 	case events.ActionStart:
 		b.noteStart()
 		_ = s.engine.goDo(b.lookAgain)
 	case events.ActionDestroy, events.ActionPause, events.ActionUnPause:
-		_ = s.engine.goDo(b.lookAgain) // there is nothing to look at when the provider is closed
+		_ = s.engine.goDo(b.lookAgain) // fails only when the provider is closed
 	}
 }

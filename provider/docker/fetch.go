@@ -14,26 +14,25 @@ import (
 
 // Image is an image of the engine.
 type Image struct {
-	// Name is one of its names, "" if it has none.
+	// Name is one of its names, or "" without a name.
 	Name string
-	// ID is the engine's, which names its content.
+	// ID is the engine's ID of its content.
 	ID string
-	// Platform is such as linux/amd64.
+	// Platform is for example linux/amd64.
 	Platform string
 	// Size is in bytes on the engine's disk.
 	Size    int64
 	Created time.Time
 }
 
-// ImagesFor lists the images that an ordinary owner of a server may use and that are there,
-// by name.
+// ImagesFor lists the images in the engine that an ordinary owner of a server may use, by name.
 func (p *Provider) ImagesFor(ctx context.Context) ([]Image, error) {
 	return p.listImages(ctx, func(named reference.Named, fetched []string) bool {
 		return p.images.isListed(named) || imageInfo{fetched: fetched}.isOf(named)
 	})
 }
 
-// Images lists the images of the engine that have a name, snapshots left aside.
+// Images lists the images of the engine that have a name, without snapshots.
 func (p *Provider) Images(ctx context.Context) ([]Image, error) {
 	return p.listImages(ctx, func(reference.Named, []string) bool { return true })
 }
@@ -59,9 +58,9 @@ func (p *Provider) listImages(ctx context.Context, shows func(named reference.Na
 	return list, nil
 }
 
-// Pull has the engine fetch an image unless it has it; always asks the registry all the
-// same. Whoever else wants it meanwhile waits for the same fetch. progress hears of it,
-// not at the same time twice; it may be nil.
+// Pull has the engine fetch an image if it is missing; with always, in any case. Concurrent calls
+// for the same image share one fetch. progress, which may be nil, is called by one goroutine at a
+// time.
 //
 // PermissionDenied: the pull policy is never. Otherwise the errors are those of Create
 // about images.
@@ -88,14 +87,14 @@ func (p *Provider) Pull(ctx context.Context, name string, always bool, progress 
 	return p.describeImage(ctx, name, named.String())
 }
 
-// errPullNever says that the configuration lets no registry be asked.
+// errPullNever returns the error for the pull policy never.
 func errPullNever() error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image.pull is never: pulling is disabled"),
 		"set image.pull to missing, or load the image into the engine")
 }
 
-// PullFor is Pull for an ordinary owner of a server, with the rights of PrepareImageFor. An
-// owner does not renew a name, which would change its meaning for other users.
+// PullFor is Pull for an ordinary owner of a server, with the rights of PrepareImageFor. An owner
+// cannot refresh a name, because that changes its meaning for other users.
 //
 // PermissionDenied: always is set. Otherwise as PrepareImageFor.
 func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool, progress image.Progress) (Image, error) {
@@ -118,23 +117,22 @@ func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool,
 	return p.describeImage(ctx, name, string(id))
 }
 
-// describeImage returns what the engine says of an image, under a name.
+// describeImage returns the engine's description of an image, under a name.
 func (p *Provider) describeImage(ctx context.Context, name, id string) (Image, error) {
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
 	res, err := p.engine.api.ImageInspect(limited, id)
 	if err != nil {
-		return Image{}, p.engine.wrapError(ctx, "look for the image", err)
+		return Image{}, p.engine.wrapError(ctx, "find the image", err)
 	}
 	img := Image{Name: name, ID: res.ID, Size: max(0, res.Size), Platform: res.Os + "/" + res.Architecture}
-	if at, err := time.Parse(time.RFC3339Nano, res.Created); err == nil { // it may say nothing
+	if at, err := time.Parse(time.RFC3339Nano, res.Created); err == nil { // it may be missing
 		img.Created = at
 	}
 	return img, nil
 }
 
-// ImageConfig returns what an image says about the programs in it. The engine fetches
-// it first, if need be.
+// ImageConfig returns the configuration of an image. The engine fetches it first if it is missing.
 //
 // The errors are those of Create about images.
 func (p *Provider) ImageConfig(ctx context.Context, ref sandpit.Image) (image.Config, error) {
@@ -149,7 +147,7 @@ func (p *Provider) ImageConfig(ctx context.Context, ref sandpit.Image) (image.Co
 func (p *Provider) HasImage(ctx context.Context, name string) (bool, error) {
 	named, err := parseName(name)
 	if err != nil {
-		return false, nil //nolint:nilerr // nothing has such a name
+		return false, nil //nolint:nilerr // no image has an invalid name
 	}
 	_, err = p.images.inspectImage(ctx, named.String())
 	if sandpit.CodeOf(err) == sandpit.NotFound {
@@ -159,30 +157,30 @@ func (p *Provider) HasImage(ctx context.Context, name string) (bool, error) {
 }
 
 func parseName(text string) (reference.Named, error) {
-	if _, is := sandpit.Image(text).Template(); is { // and not a registry's image of that name
+	if _, is := sandpit.Image(text).Template(); is { // not a registry's image of that name
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "%s: a docker engine has no templates", shortenText(text)),
-			"templates are of the built-in provider; Docker Hub's image of that name is docker.io/library/template")
+			"the built-in provider has templates; Docker Hub's image of that name is docker.io/library/template")
 	}
 	named, err := reference.ParseNormalizedNamed(text)
 	if err != nil {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "not the name of an image: %w", err),
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "invalid image name: %w", err),
 			"write for example python:3.12-slim or ghcr.io/owner/name:tag; a file starts with / or ./")
 	}
-	// Whose those are is not known here; a snapshot is named as one, which its keeper checks.
+	// Their owners are not known here; a snapshot is named snapshot:ID, which SnapshotKeeper checks.
 	if name := reference.FamiliarName(named); name == snapshotName || name == archiveName {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s: images of that name are sandpit's own", shortenText(text)),
-			"a snapshot is the image snapshot:ID")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%s: images of that name are reserved for sandpit", shortenText(text)),
+			"name a snapshot as snapshot:ID")
 	}
 	return reference.TagNameOnly(named), nil
 }
 
-// progressListeners are who hears how far the fetching of an image is, by its name.
+// progressListeners are the functions that receive the progress of fetches, by the name of the image.
 type progressListeners struct {
 	mu   sync.Mutex
 	list map[string][]*image.Progress
 }
 
-// addListener has f hear until the function is called that is returned.
+// addListener adds f until the returned function is called.
 func (h *progressListeners) addListener(name string, f image.Progress) (remove func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +204,7 @@ func (h *progressListeners) addListener(name string, f image.Progress) (remove f
 	}
 }
 
-// notifyListeners tells all who want to hear of an image. Who is removed hears nothing more.
+// notifyListeners calls the listeners of an image. A removed listener is not called again.
 func (h *progressListeners) notifyListeners(name string, done, total int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -32,7 +32,7 @@ type guestVolume struct {
 	open   func() (io.ReadCloser, error)
 	filled bool
 
-	filling chan struct{} // full while this provider fills it
+	filling chan struct{} // full while this provider fills the volume
 }
 
 func newGuestVolume(e *engine) *guestVolume {
@@ -41,7 +41,7 @@ func newGuestVolume(e *engine) *guestVolume {
 
 const selfExe = "/proc/self/exe"
 
-// volumeName returns the volume's name, which changes with its content.
+// volumeName returns the name of the volume, which depends on its content.
 func (g *guestVolume) volumeName(ctx context.Context) (string, error) {
 	f, err := g.engine.readFacts(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (g *guestVolume) volumeName(ctx context.Context) (string, error) {
 	return g.volume, nil
 }
 
-// digestProgram names the content of a program that can be a guest.
+// digestProgram returns the digest of a program, or an error if it cannot be a guest.
 func digestProgram(file, arch string) (string, error) {
 	machine := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[arch]
 	program, err := elf.Open(file)
@@ -78,7 +78,7 @@ func digestProgram(file, arch string) (string, error) {
 	}
 	defer program.Close()
 	if program.Machine != machine {
-		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this sandpit has no guest program for %s, which the docker engine runs on", arch),
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this sandpit has no guest program for %s, the architecture of the docker engine", arch),
 			"build it with: go generate ./internal/inside/guestbin && CGO_ENABLED=0 go build ./cmd/sandpit")
 	}
 	for _, part := range program.Progs {
@@ -99,11 +99,11 @@ func digestProgram(file, arch string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// completeName is the file that is put into the volume last.
+// completeName is the last file that is written to the volume.
 const completeName = "complete"
 
-// ensureVolume sees to it that the volume, which a container of that image has, holds
-// the guest.
+// ensureVolume fills the volume of a container with the guest, unless it is complete. The image is
+// that of the container.
 func (g *guestVolume) ensureVolume(ctx context.Context, container, image string) error {
 	g.mu.Lock()
 	filled := g.filled
@@ -128,7 +128,7 @@ func (g *guestVolume) ensureVolume(ctx context.Context, container, image string)
 			g.mu.Unlock()
 			return err
 		}
-		select { // somebody else is about it
+		select { // another provider is filling it
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
 			return ctx.Err()
@@ -136,8 +136,8 @@ func (g *guestVolume) ensureVolume(ctx context.Context, container, image string)
 	}
 }
 
-// markLost says that a container did not find the guest: the volume was removed
-// meanwhile, and made again without it.
+// markLost records that a container may not have found the guest: the volume may have been removed,
+// and created again without it.
 func (g *guestVolume) markLost() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -152,14 +152,14 @@ func (g *guestVolume) findVolume(ctx context.Context, container string) (bool, e
 	if isNotFound(err) {
 		return false, nil
 	}
-	return err == nil, g.engine.wrapError(ctx, "look for the guest", err)
+	return err == nil, g.engine.wrapError(ctx, "find the guest", err)
 }
 
-// staleHelper is how old the container of somebody who fills the volume may be.
+// staleHelper is the age at which a container that fills the volume counts as abandoned.
 const staleHelper = 5 * time.Minute
 
-// fillVolume fills the volume by means of a container that never runs, and whose name
-// keeps others from doing so at the same time. It returns false if others do.
+// fillVolume fills the volume through a container that never runs. The name of the container is the
+// lock: it returns false if another provider holds it.
 func (g *guestVolume) fillVolume(ctx context.Context, image string) (done bool, err error) {
 	limited, cancel := g.engine.callContext(ctx)
 	defer cancel()
@@ -181,7 +181,7 @@ func (g *guestVolume) fillVolume(ctx context.Context, image string) (done bool, 
 		return false, g.removeStale(ctx, g.volume)
 	}
 	if err != nil {
-		return false, g.engine.wrapError(ctx, "bring in the guest", err)
+		return false, g.engine.wrapError(ctx, "copy the guest", err)
 	}
 	defer func() { err = errors.Join(err, g.engine.removeUseless(ctx, res.ID)) }()
 	program, err := g.open()
@@ -193,20 +193,20 @@ func (g *guestVolume) fillVolume(ctx context.Context, image string) (done bool, 
 	packed := make(chan struct{})
 	go func() {
 		defer close(packed)
-		_ = w.CloseWithError(packGuest(w, program)) // never fails; the reader hears
+		_ = w.CloseWithError(packGuest(w, program)) // never fails; the reader gets the error
 	}()
 	_, err = g.engine.api.CopyToContainer(limited, res.ID, client.CopyToContainerOptions{DestinationPath: guestDir, Content: r})
 	_ = r.Close() // never fails
 	<-packed
-	if isNotFound(err) { // somebody took this for the container of a dead one
+	if isNotFound(err) { // another provider removed it as stale
 		return false, nil
 	}
-	return err == nil, g.engine.wrapError(ctx, "bring in the guest", err)
+	return err == nil, g.engine.wrapError(ctx, "copy the guest", err)
 }
 
-// removeStale removes the container of somebody who was killed, or whose engine was,
-// while filling the volume. Of this provider's own state directory that is everybody
-// else, since one of them fills at a time.
+// removeStale removes the container of a provider that was killed while it filled the volume.
+// Another container of this provider's own state directory is always stale, because the provider
+// fills one at a time.
 func (g *guestVolume) removeStale(ctx context.Context, name string) error {
 	c, err := g.engine.inspectContainer(ctx, name)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
@@ -222,13 +222,13 @@ func (g *guestVolume) removeStale(ctx context.Context, name string) error {
 	return g.engine.removeUseless(ctx, c.ID)
 }
 
-// removeFillers removes the containers by which those of this state directory filled a
-// volume who were killed.
+// removeFillers removes the containers that killed providers of this state directory left while
+// they filled a volume.
 func (g *guestVolume) removeFillers(ctx context.Context) error {
 	select {
 	case g.filling <- struct{}{}:
 		defer func() { <-g.filling }()
-	default: // there is one that is in use, and who uses it removes the others
+	default: // the call that fills the volume removes stale ones
 		return nil
 	}
 	limited, cancel := g.engine.callContext(ctx)
@@ -247,7 +247,7 @@ func (g *guestVolume) removeFillers(ctx context.Context) error {
 	return nil
 }
 
-// packGuest writes the volume's content.
+// packGuest writes the content of the volume as a tar stream.
 func packGuest(w io.Writer, program io.Reader) error {
 	f, err := os.CreateTemp("", "sandpit-guest-")
 	if err != nil {
@@ -255,9 +255,9 @@ func packGuest(w io.Writer, program io.Reader) error {
 	}
 	defer func() {
 		_ = f.Close()
-		_ = os.Remove(f.Name()) // it has no more use
+		_ = os.Remove(f.Name()) // a temporary file
 	}()
-	size, err := io.Copy(f, program) // a tar wants the size first
+	size, err := io.Copy(f, program) // a tar header needs the size
 	if err != nil {
 		return fmt.Errorf("unpack the guest: %w", err)
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
-// imageInfo is what is used of an image's description.
+// imageInfo is the part of an image's description that a sandbox needs.
 type imageInfo struct {
 	ID      string            `json:"id"`
 	Env     map[string]string `json:"env,omitempty"`
@@ -29,7 +29,7 @@ type imageInfo struct {
 	Cmd     []string          `json:"cmd,omitempty"`
 	Entry   []string          `json:"entrypoint,omitempty"`
 
-	fetched []string // repositories that the engine knows it has come from
+	fetched []string // the repositories that the engine fetched it from
 }
 
 // imageStore finds and fetches images of the engine. Concurrent callers share one fetch of an image.
@@ -45,7 +45,7 @@ func newImageStore(e *engine) *imageStore {
 	return &imageStore{engine: e, calls: make(map[string]*imageCall)}
 }
 
-// imageCall is one image being fetched. It goes on as long as somebody waits.
+// imageCall is one fetch of an image. It is canceled when no caller waits any longer.
 type imageCall struct {
 	done    chan struct{}
 	err     error
@@ -53,11 +53,10 @@ type imageCall struct {
 	waiting int
 }
 
-// findImage returns an image of the engine, which fetches it first if need be.
+// findImage returns an image of the engine, which fetches it first if it is missing.
 //
-// NotFound: no such image. PermissionDenied: the registry refuses. Unavailable: it
-// does not answer. Timeout: it is too slow. Unsupported: no form of an image that
-// an engine takes.
+// NotFound: no such image. PermissionDenied: the registry refuses. Unavailable: it does not answer.
+// Timeout: it is too slow. Unsupported: an engine cannot load this form of an image.
 func (s *imageStore) findImage(ctx context.Context, ref sandpit.Image) (imageInfo, error) {
 	text := string(ref)
 	if isPath(text) {
@@ -106,28 +105,25 @@ func (p *Provider) PrepareImage(ctx context.Context, ref sandpit.Image) error {
 	return err
 }
 
-// PrepareImageFor is PrepareImage for an ordinary owner of a server, and returns what the
-// engine calls the image whatever its names come to mean. The engine has one set of names
-// and images for all its users: an owner may use images that have come from the repository
-// that it names, and those of Options.Listed. IDs, and names that users of the engine have
-// given to images of their own, give NotFound, and no registry replaces what such a name
-// means.
+// PrepareImageFor is PrepareImage for an ordinary owner of a server, and returns the engine's ID of
+// the image. All users of the engine share its names and images: an owner may use images that were
+// fetched from the repository that it names, and those of Options.Listed. IDs, and names that users
+// of the engine gave to their own images, give NotFound, and no registry is asked for them.
 //
-// PermissionDenied: also the path of a file, or a registry that the owner may not have
-// asked.
+// PermissionDenied: also the path of a file, or a registry that the owner may not use.
 func (p *Provider) PrepareImageFor(ctx context.Context, owner string, ref sandpit.Image) (sandpit.Image, error) {
 	named, err := p.images.checkOwners(ctx, ref)
 	if err != nil {
 		return "", err
 	}
 	info, err := p.images.inspectImage(ctx, named.String())
-	there := err == nil
+	found := err == nil
 	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
 		return "", err
 	}
 	_, pinned := named.(reference.Digested)
 	always := p.o.Pull == image.PullAlways && !pinned && info.isOf(named)
-	if there && !always {
+	if found && !always {
 		return sandpit.Image(info.ID), nil
 	}
 	if p.o.Pull == image.PullNever {
@@ -148,15 +144,16 @@ func (p *Provider) PrepareImageFor(ctx context.Context, owner string, ref sandpi
 	return sandpit.Image(info.ID), err
 }
 
-// checkOwners refuses what an ordinary owner may not name, as if it were not there.
+// checkOwners parses the name of an image for an ordinary owner. An image that the owner may not use
+// gives the same error as one that does not exist.
 func (s *imageStore) checkOwners(ctx context.Context, ref sandpit.Image) (reference.Named, error) {
 	text := string(ref)
 	switch {
 	case ref == "" || ref == sandpit.HostImage:
 		return nil, noHostImage(ref)
 	case isPath(text):
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image %s is a file of the server's machine", shortenText(text)),
-			"name an image of a registry")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image %q is a file of the server's machine", shortenText(text)),
+			"use an image of a registry")
 	case idPattern.MatchString(text):
 		return nil, noSuchImage()
 	}
@@ -174,7 +171,7 @@ func (s *imageStore) checkOwners(ctx context.Context, ref sandpit.Image) (refere
 	return named, err
 }
 
-// isListed reports whether a name is one of Options.Listed.
+// isListed reports whether a name is in Options.Listed.
 func (s *imageStore) isListed(named reference.Named) bool {
 	return slices.ContainsFunc(s.engine.o.Listed, func(text string) bool {
 		listed, err := parseName(text)
@@ -182,10 +179,10 @@ func (s *imageStore) isListed(named reference.Named) bool {
 	})
 }
 
-// isOf reports whether an image has come from the repository that a name is of.
+// isOf reports whether the engine fetched the image from the repository of a name.
 func (i imageInfo) isOf(named reference.Named) bool { return slices.Contains(i.fetched, named.Name()) }
 
-// repositoriesOf returns those that an engine's list of digests names.
+// repositoriesOf returns the repositories in an engine's list of digests.
 func repositoriesOf(digests []string) []string {
 	var list []string
 	for _, text := range digests {
@@ -201,11 +198,10 @@ func noSuchImage() error {
 }
 
 func noHostImage(ref sandpit.Image) error {
-	return sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine does not have this machine's own programs", ref)
+	return sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine cannot use this machine's own programs", ref)
 }
 
-// EngineImage returns what the engine calls an image whatever its names come to mean. It is
-// fetched first, if need be.
+// EngineImage returns the engine's ID of an image, which the engine fetches first if it is missing.
 //
 // The errors are those of Create about images.
 func (p *Provider) EngineImage(ctx context.Context, ref sandpit.Image) (sandpit.Image, error) {
@@ -216,7 +212,7 @@ func (p *Provider) EngineImage(ctx context.Context, ref sandpit.Image) (sandpit.
 	return sandpit.Image(info.ID), err
 }
 
-// ensureImage returns the image of that name, and has fetch get it if there is none.
+// ensureImage returns the image of a name, and calls fetch if it is missing.
 func (s *imageStore) ensureImage(ctx context.Context, name string, fetch func(context.Context) error) (imageInfo, error) {
 	info, err := s.inspectImage(ctx, name)
 	if sandpit.CodeOf(err) != sandpit.NotFound {
@@ -228,7 +224,7 @@ func (s *imageStore) ensureImage(ctx context.Context, name string, fetch func(co
 	return s.inspectImage(ctx, name)
 }
 
-// fetchOnce runs fetch, or waits for somebody else's of the same name.
+// fetchOnce runs fetch, or waits for a running fetch of the same name.
 func (s *imageStore) fetchOnce(ctx context.Context, name string, fetch func(context.Context) error) error {
 	s.mu.Lock()
 	call := s.calls[name]
@@ -239,7 +235,7 @@ func (s *imageStore) fetchOnce(ctx context.Context, name string, fetch func(cont
 			defer cancel()
 			err := fetch(limited)
 			if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
-				err = sandpit.Errorf(sandpit.Timeout, "it did not come within %s", s.engine.o.PullTimeout)
+				err = sandpit.Errorf(sandpit.Timeout, "the image was not fetched within %s", s.engine.o.PullTimeout)
 			}
 			s.mu.Lock()
 			call.err = err
@@ -267,20 +263,20 @@ func (s *imageStore) fetchOnce(ctx context.Context, name string, fetch func(cont
 	defer s.mu.Unlock()
 	if call.waiting--; call.waiting == 0 {
 		call.cancel()
-		if s.calls[name] == call { // whoever comes now begins anew
+		if s.calls[name] == call { // the next caller starts a new fetch
 			delete(s.calls, name)
 		}
 	}
 	return ctx.Err()
 }
 
-// inspectImage asks the engine for an image. NotFound.
+// inspectImage asks the engine for an image. NotFound: it does not have it.
 func (s *imageStore) inspectImage(ctx context.Context, name string) (imageInfo, error) {
 	limited, cancel := s.engine.callContext(ctx)
 	defer cancel()
 	res, err := s.engine.api.ImageInspect(limited, name)
 	if err != nil {
-		return imageInfo{}, s.engine.wrapError(ctx, "look for the image", err)
+		return imageInfo{}, s.engine.wrapError(ctx, "find the image", err)
 	}
 	info := imageInfo{ID: res.ID, Env: make(map[string]string), fetched: repositoriesOf(res.RepoDigests)}
 	if c := res.Config; c != nil {
@@ -306,7 +302,7 @@ func (s *imageStore) pullImage(ctx context.Context, named reference.Named) error
 	res, err := s.engine.api.ImagePull(ctx, named.String(), client.ImagePullOptions{RegistryAuth: auth})
 	if err != nil {
 		err = s.engine.wrapError(ctx, "pull", err)
-		if sandpit.CodeOf(err) == sandpit.Internal { // it is the registry's, whatever the engine makes of it
+		if sandpit.CodeOf(err) == sandpit.Internal { // the failure is the registry's
 			err = sandpit.Errorf(sandpit.Unavailable, "%w", err)
 		}
 		return hintLogin(err, named)
@@ -320,8 +316,8 @@ func (s *imageStore) pullImage(ctx context.Context, named reference.Named) error
 		return ctx.Err()
 	}
 	code := sandpit.Unavailable
-	if told, ok := errors.AsType[*jsonstream.Error](err); ok {
-		switch told.Code {
+	if failure, ok := errors.AsType[*jsonstream.Error](err); ok {
+		switch failure.Code {
 		case 401, 403:
 			code = sandpit.PermissionDenied
 		case 404:
@@ -337,34 +333,34 @@ func hintLogin(err error, named reference.Named) error {
 		if sandpit.HintOf(err) != "" {
 			return err
 		}
-		return sandpit.WithHint(err, "see that the name is right; if the registry wants a login: docker login "+reference.Domain(named))
+		return sandpit.WithHint(err, "check the name; if the registry requires a login: docker login "+reference.Domain(named))
 	default:
 		return err
 	}
 }
 
-// registryLogin is what the engine shall tell a registry.
+// registryLogin returns the encoded login that the engine uses for a registry, or "".
 func (s *imageStore) registryLogin(ctx context.Context, domain string) (string, error) {
-	who, err := s.engine.o.Credentials(ctx, domain)
+	login, err := s.engine.o.Credentials(ctx, domain)
 	if err != nil {
 		return "", fmt.Errorf("find the login for registry %s: %w", domain, err)
 	}
-	if who == (image.Credential{}) {
+	if login == (image.Credential{}) {
 		return "", nil
 	}
 	text, err := authconfig.Encode(registry.AuthConfig{
-		Username: who.User, Password: who.Password, IdentityToken: who.Token, ServerAddress: domain,
+		Username: login.User, Password: login.Password, IdentityToken: login.Token, ServerAddress: domain,
 	})
-	if err != nil { // it could repeat the password
-		return "", sandpit.Errorf(sandpit.Internal, "the login for registry %s cannot be encoded", domain)
+	if err != nil { // it may contain the password
+		return "", sandpit.Errorf(sandpit.Internal, "encode the login for registry %s: failed", domain)
 	}
 	return text, nil
 }
 
-// maxLayers bounds what is remembered of a pull.
+// maxLayers bounds the layers whose progress is tracked.
 const maxLayers = 1000
 
-// watchProgress reads the engine's messages to their end.
+// watchProgress reads the engine's messages about a pull to their end, and reports its progress.
 func (s *imageStore) watchProgress(ctx context.Context, r io.Reader, name string) error {
 	type layer struct{ done, total int64 }
 	layers := make(map[string]layer)
@@ -383,7 +379,7 @@ func (s *imageStore) watchProgress(ctx context.Context, r io.Reader, name string
 			continue
 		}
 		known := layers[m.ID]
-		if known.total == 0 || known.total == m.Progress.Total { // else it is being unpacked
+		if known.total == 0 || known.total == m.Progress.Total { // otherwise it is being unpacked
 			layers[m.ID] = layer{max(known.done, m.Progress.Current), m.Progress.Total}
 		}
 		var sum layer

@@ -53,7 +53,7 @@ func (i *Instance) HTTP(port int) http.RoundTripper {
 	return i.b.monitor.Port(i.portTransport(port))
 }
 
-// portTransport returns what reaches a port of a program inside, without any bound.
+// portTransport returns the transport to a port of a program inside, without timeouts.
 func (i *Instance) portTransport(port int) http.RoundTripper {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -68,13 +68,13 @@ func (i *Instance) portTransport(port int) http.RoundTripper {
 		IdleConnTimeout:        time.Minute,
 		DisableCompression:     true,
 	}}
-	if checkPort(port) == nil { // others there could be any number of
+	if checkPort(port) == nil { // invalid ports are unbounded
 		i.transports[port] = t
 	}
 	return t
 }
 
-// portTransport looks at the sandbox's state before it uses a connection.
+// portTransport checks the sandbox's state before it uses a connection.
 type portTransport struct {
 	b    *sandbox
 	http *http.Transport
@@ -102,7 +102,7 @@ func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 // Wait implements sandpit.Instance.
 //
-// Unavailable: the engine does not answer for Options.Patience, and nobody knows.
+// Unavailable: the engine does not answer for Options.Patience, so the state is unknown.
 func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) { return i.b.waitForEnd(ctx) }
 
 // Destroy implements sandpit.Instance.
@@ -136,7 +136,7 @@ func (i *Instance) claimSpare(ctx context.Context, spec sandpit.Spec) error {
 		return err
 	}
 	if !rec.Spec.SameMachine(spec) {
-		return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
+		return sandpit.Errorf(sandpit.Invalid, "cannot change image, mounts, limits or host name of an existing sandbox")
 	}
 	if err := i.b.p.validateSpec(spec); err != nil {
 		return err

@@ -5,24 +5,23 @@ import (
 	"sync"
 )
 
-// lifetime is a span that contexts can be bound to, besides the one of who calls.
+// lifetime ends all contexts that are bound to it.
 type lifetime struct {
 	over chan struct{} // closed at the end
 
 	mu    sync.Mutex
-	why   error // of the end
+	why   error // the cause of the end
 	calls map[*bound]bool
 }
 
-// bound is a context that ends with a lifetime.
+// bound is a context that is bound to a lifetime.
 type bound struct{ cancel context.CancelCauseFunc }
 
 func newLifetime() *lifetime {
 	return &lifetime{over: make(chan struct{}), calls: make(map[*bound]bool)}
 }
 
-// bindContext returns a context that ends with the lifetime at the latest, by whose end
-// it is then caused.
+// bindContext returns a context that also ends with the lifetime, with the lifetime's cause.
 func (l *lifetime) bindContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	l.mu.Lock()
@@ -56,7 +55,7 @@ func (l *lifetime) endLifetime(why error) {
 	clear(l.calls)
 }
 
-// isOver reports whether the end has come.
+// isOver reports whether the lifetime has ended.
 func (l *lifetime) isOver() bool {
 	select {
 	case <-l.over:

@@ -24,10 +24,10 @@ import (
 type stream struct {
 	conn net.Conn
 	r    *bufio.Reader
-	left int64 // of the standard output's piece that is being read
+	left int64 // bytes of the current frame of standard output that are not read yet
 
 	mu        sync.Mutex
-	complains []byte // the end of the standard error
+	complaint []byte // the end of the standard error
 }
 
 // maxComplaint is how much of the standard error is kept, in bytes.
@@ -45,8 +45,8 @@ func (b *sandbox) attachStream(ctx context.Context) (*stream, error) {
 	return &stream{conn: res.Conn, r: res.Reader}, nil
 }
 
-// attachError classifies why a container cannot be attached to. The client of the engine does
-// not say whether the container is gone: it sees an answer that does not upgrade.
+// attachError returns the error of a failed attachment. The engine's client does not report a missing
+// container: it only sees a response without the upgrade.
 func (b *sandbox) attachError(ctx context.Context, err error) error {
 	err = b.p.engine.wrapError(ctx, "attach to the container", err)
 	if sandpit.CodeOf(err) != sandpit.Internal {
@@ -61,8 +61,8 @@ func (b *sandbox) attachError(ctx context.Context, err error) error {
 // attachTries is how often an engine may fail to attach to a container that does not run.
 const attachTries = 20
 
-// attachStill attaches to a container that does not run. Podman cannot while it clears
-// away after the last time that it ran, and tells that as a failure of its own.
+// attachStill attaches to a container that does not run. Podman reports an internal failure while it
+// cleans up after the previous run, so it retries.
 func (b *sandbox) attachStill(ctx context.Context) (*stream, error) {
 	for tries := 1; ; tries++ {
 		s, err := b.attachStream(ctx)
@@ -77,7 +77,7 @@ func (b *sandbox) attachStill(ctx context.Context) (*stream, error) {
 	}
 }
 
-// Read returns what the container puts out.
+// Read returns the standard output of the container.
 func (s *stream) Read(p []byte) (int, error) {
 	for s.left == 0 {
 		var head [8]byte
@@ -109,16 +109,16 @@ func (s *stream) keepComplaint(size int64) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.complains = append(s.complains, piece...)
-	s.complains = s.complains[max(0, len(s.complains)-maxComplaint):]
+	s.complaint = append(s.complaint, piece...)
+	s.complaint = s.complaint[max(0, len(s.complaint)-maxComplaint):]
 	return nil
 }
 
-// stderrTail is the end of what came over the standard error, made fit to be shown.
+// stderrTail returns the end of the standard error, quoted, or "".
 func (s *stream) stderrTail() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	text := strings.TrimSpace(string(s.complains))
+	text := strings.TrimSpace(string(s.complaint))
 	if text == "" {
 		return ""
 	}
@@ -131,7 +131,7 @@ func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 // Close implements io.Closer.
 func (s *stream) Close() error { return s.conn.Close() }
 
-// newLink makes a link over an attachment, or closes that if the provider is closed.
+// newLink creates the link over an attachment. It closes the attachment if the provider is closed.
 func (b *sandbox) newLink(s *stream) error {
 	b.linking.Lock()
 	defer b.linking.Unlock()
@@ -140,7 +140,7 @@ func (b *sandbox) newLink(s *stream) error {
 }
 
 func (b *sandbox) tieLocked(s *stream) (*stdioconn.Link, error) {
-	if b.p.engine.calls.isOver() { // there is nobody left to close the link
+	if b.p.engine.calls.isOver() { // Close would miss the link
 		_ = s.Close() // nothing was sent over it
 		return nil, errClosed
 	}
@@ -149,7 +149,7 @@ func (b *sandbox) tieLocked(s *stream) (*stdioconn.Link, error) {
 	}
 	link := stdioconn.NewLink(s, func(ctx context.Context) (io.ReadWriteCloser, error) { return b.attachAgain(ctx) })
 	b.exchangeLink(link)
-	if b.p.events.foundSignal() != nil { // it went away before there was a link to end
+	if b.p.events.foundSignal() != nil { // the engine was lost before the link existed
 		link.Fail(b.p.events.awayError())
 	}
 	return link, nil
@@ -168,7 +168,7 @@ func (b *sandbox) exchangeLink(link *stdioconn.Link) (old *stdioconn.Link) {
 	return old
 }
 
-// ensureLink returns the link, and makes it first if need be.
+// ensureLink returns the link, and creates it first if it is missing.
 func (b *sandbox) ensureLink(ctx context.Context) (*stdioconn.Link, error) {
 	b.linking.Lock()
 	defer b.linking.Unlock()
@@ -194,14 +194,14 @@ func (b *sandbox) ensureLink(ctx context.Context) (*stdioconn.Link, error) {
 	return b.tieLocked(s)
 }
 
-// failLink ends what goes over the link for that reason. A later call makes another one.
+// failLink ends the link with an error. A later call creates another one.
 func (b *sandbox) failLink(err error) {
 	if link := b.currentLink(); link != nil {
 		link.Fail(err)
 	}
 }
 
-// closeLink lets go of the container.
+// closeLink detaches from the container.
 func (b *sandbox) closeLink() {
 	b.linking.Lock()
 	link := b.exchangeLink(nil)
@@ -212,7 +212,7 @@ func (b *sandbox) closeLink() {
 	b.guest.CloseIdleConnections()
 }
 
-// newTransport returns what speaks to the guest: all calls share one connection.
+// newTransport returns the transport to the guest. All calls share one connection.
 func (b *sandbox) newTransport() *http.Transport {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -230,7 +230,7 @@ func (b *sandbox) newTransport() *http.Transport {
 	return t
 }
 
-// explainFailure says why a call of the guest failed.
+// explainFailure returns the reason of a failed call into the sandbox.
 func (b *sandbox) explainFailure(ctx context.Context, err error) error {
 	if own, ok := errors.AsType[*sandpit.Error](err); ok {
 		return own
@@ -245,9 +245,9 @@ func (b *sandbox) explainFailure(ctx context.Context, err error) error {
 	if b.p.events.foundSignal() != nil {
 		return b.p.events.awayError()
 	}
-	asking, cancel := context.WithTimeout(ctx, explainTime)
+	limited, cancel := context.WithTimeout(ctx, explainTime)
 	defer cancel()
-	if refreshed := b.refreshState(asking); refreshed != nil {
+	if refreshed := b.refreshState(limited); refreshed != nil {
 		return refreshed
 	}
 	if why := b.stateError(b.currentState()); why != nil {
@@ -256,8 +256,8 @@ func (b *sandbox) explainFailure(ctx context.Context, err error) error {
 	return sandpit.Errorf(sandpit.Unavailable, "the connection to sandbox %s broke: %w", b.id, err)
 }
 
-// explainGuest says why a call of the guest itself failed. A guest that is told to
-// end says so before the engine knows.
+// explainGuest returns the reason of a failed call of the guest itself. It waits for the engine's
+// state, because a guest may end before the engine reports it.
 func (b *sandbox) explainGuest(ctx context.Context, err error) error {
 	for begin := time.Now(); ; {
 		why := b.explainFailure(ctx, err)
@@ -275,10 +275,10 @@ func (b *sandbox) explainGuest(ctx context.Context, err error) error {
 // endingTime is how long a guest may take to end.
 const endingTime = 3 * time.Second
 
-// explainTime bounds how long is asked for why a call failed.
+// explainTime bounds the search for the reason of a failed call.
 const explainTime = 20 * time.Second
 
-// caller makes calls of the guest.
+// caller sends requests to the guest.
 type caller struct{ b *sandbox }
 
 // RoundTrip implements http.RoundTripper.
@@ -297,7 +297,7 @@ func (c caller) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// explained is the body of an answer, which may break in the middle.
+// explained is the body of a response. It returns the reason when it breaks.
 type explained struct {
 	io.ReadCloser
 
@@ -314,11 +314,11 @@ func (e *explained) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// probeTime is how long the engine may take to say that a container runs.
+// probeTime is how long the engine may take to report that a container runs.
 const probeTime = 5 * time.Second
 
-// probeGuest is a liveness.Probe. While the engine is away, or holds the container still, a
-// guest cannot answer: that has limits of its own.
+// probeGuest is a liveness.Probe. A guest cannot answer while the engine is lost or freezes the
+// container; other limits apply to that.
 func (b *sandbox) probeGuest(ctx context.Context, asked func()) error {
 	if err := b.p.events.checkReachable(ctx); err != nil {
 		return err
@@ -341,12 +341,12 @@ func (b *sandbox) probeGuest(ctx context.Context, asked func()) error {
 		return err
 	}
 	if b.p.events.breaks.Load() != breaks || b.p.events.foundSignal() != nil || b.isSaving() {
-		return sandpit.Errorf(sandpit.Unavailable, "the engine was away, or held the container still")
+		return sandpit.Errorf(sandpit.Unavailable, "the engine was lost, or froze the container")
 	}
 	return liveness.ErrSilent
 }
 
-// askHealth asks the guest whether it is there.
+// askHealth requests the health check of the guest.
 func (b *sandbox) askHealth(ctx context.Context) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://guest/health", http.NoBody)
 	if err != nil {

@@ -17,103 +17,97 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
-// Options say how a Provider works. The zero value of a field means the default
-// stated with it.
+// Options configure a Provider. The zero value of a field means its stated default.
 type Options struct {
-	// Endpoint is where the engine is. FindEndpoint finds the user's.
+	// Endpoint is the address of the engine. FindEndpoint finds the user's.
 	Endpoint Endpoint
 	// StateDir holds records of sandboxes, keys of their guests included. It must
 	// exist, belong to this user and be closed to others.
 	StateDir string
-	// Ephemeral has sandboxes end, and be removed by the engine, when the program that
-	// made them ends, however it ends, or when the connection to their guest breaks.
-	// Nothing is kept in StateDir, and nobody else can attach to them. Default: they go
-	// on.
+	// Ephemeral has the engine end and remove sandboxes when the program that created them ends in
+	// any way, or when the connection to their guest breaks. StateDir is not used, and no other
+	// program can attach to them. Default: sandboxes keep running.
 	Ephemeral bool
-	// Manager tells whose sandboxes these are: a Provider lists no others.
-	// Default: a random name, kept in StateDir unless Ephemeral is set.
+	// Manager marks the sandboxes of a Provider, which lists no others. Default: a random name,
+	// stored in StateDir unless Ephemeral is set.
 	Manager string
-	// Defaults are the limits of sandboxes that ask for none. A field that is zero
-	// stands for DefaultLimits.
+	// Defaults are the limits of sandboxes whose specs have none. Default of each field:
+	// DefaultLimits.
 	Defaults sandpit.Resources
-	// Network is the engine's network of sandboxes that are online, such as "bridge".
-	// What they reach there, this machine and private networks included, is the
-	// network's business. Default: none, and no sandbox is online.
+	// Network is the engine's network for online sandboxes, such as "bridge". The network decides
+	// what they reach, which may include this machine and private networks. Default: none, so no
+	// sandbox can be online.
 	Network string
-	// Runtime is the engine's name of an OCI runtime, such as "runsc". Default: the
-	// engine's own.
+	// Runtime is the engine's name of an OCI runtime, such as "runsc". Default: the engine's
+	// default.
 	Runtime string
 	// Userns is the engine's mode of user namespaces, such as Podman's "auto".
-	// Default: the engine's own. The machine's is refused.
+	// Default: the engine's default. The machine's user namespace is refused.
 	Userns string
 	// User runs the programs of images that name no user: a name, a uid or uid:gid as
 	// known inside. Default: root of the container.
 	User string
-	// Capabilities are what root of a container may do besides the usual, by their names
-	// without CAP_. Those that lead out of a container are refused. Default: none.
+	// Capabilities are additional capabilities of root in a container, without CAP_. Those that
+	// allow to leave a container are refused. Default: none.
 	Capabilities []string
-	// ReadOnlyRoot has the image's files be read only. The working directory, /tmp,
-	// /run, /var/tmp and the user's home are then in memory. Default: they can be changed.
+	// ReadOnlyRoot makes the image's files read-only. The working directory, /tmp, /run, /var/tmp
+	// and the user's home are then in memory. Default: they are writable.
 	ReadOnlyRoot bool
-	// TmpfsSize is the size of each of those, in bytes. Default: 256 MiB.
+	// TmpfsSize is the size of each directory in memory, in bytes. Default: 256 MiB.
 	TmpfsSize int64
 	// ShmSize is the size of /dev/shm, in bytes. Default: 64 MiB.
 	ShmSize int64
 	// OpenFiles is how many files a process may have open. Default: 8192.
 	OpenFiles int64
-	// Pull is when a registry is asked. Default: image.PullMissing.
+	// Pull decides when to ask a registry. Default: image.PullMissing.
 	Pull image.PullPolicy
-	// Guard refuses registries that are not public, to ordinary owners only; what their names
-	// mean to the engine, and where they send it, is its own business. Default: none is
-	// refused.
+	// Guard refuses registries that are not public, for ordinary owners only. It does not control
+	// how the engine resolves their names, or where they redirect it. Default: none is refused.
 	Guard *image.Guard
-	// AcquirePull waits until an ordinary owner may have an image fetched; release ends that.
-	// Default: any number is fetched at a time.
+	// AcquirePull waits until an ordinary owner may fetch an image; the fetch ends with release.
+	// Default: no limit.
 	AcquirePull func(ctx context.Context, owner string) (release func(), err error)
-	// Listed are names of images that every owner may use, however they came into the engine.
+	// Listed are names of images in the engine that every owner may use, whatever their origin.
 	// Default: none.
 	Listed []string
-	// PullTimeout is how long that may take. Default: 30 minutes.
+	// PullTimeout bounds one fetch of an image. Default: 30 minutes.
 	PullTimeout time.Duration
-	// Credentials finds out what a registry wants to know of this user. Default:
-	// nothing is known.
+	// Credentials returns the login for a registry. Default: no logins.
 	Credentials image.CredentialFunc
-	// Guest is a guest program, linked statically for the engine's architecture.
-	// Default: the one that was built in, else the running program.
+	// Guest is the path of a guest program, linked statically for the engine's architecture.
+	// Default: the built-in one, otherwise the running program.
 	Guest string
-	// StopGrace is how long programs may take to end when a sandbox is stopped.
-	// Default: 5 seconds.
+	// StopGrace is how long programs may take to end when a sandbox stops. Default: 5 seconds.
 	StopGrace time.Duration
-	// CallTimeout is how long one call of the engine may take. Default: 2 minutes.
+	// CallTimeout bounds one call of the engine. Default: 2 minutes.
 	CallTimeout time.Duration
-	// Patience is how long the engine may not answer before calls under way, Wait
-	// included, end with Unavailable. From then on others do at once, until it answers.
-	// Default: 1 minute.
+	// Patience is how long the engine may not answer before the calls under way, including Wait,
+	// fail with Unavailable. After that, calls fail at once until the engine answers. Default: 1
+	// minute.
 	Patience time.Duration
-	// Liveness bounds calls into sandboxes. Default: that of liveness.Options.
+	// Liveness bounds calls into sandboxes. Default: the defaults of liveness.Options.
 	Liveness liveness.Options
-	// Mounts are the rules of which paths of the engine's machine sandboxes may be shown.
-	// Default: all but those that would give a sandbox the machine, a way to control it, a
-	// user's home directory or credentials.
+	// Mounts selects which paths of the engine's machine may be mounted. Default: all except those
+	// that expose the machine, a way to control it, a user's home directory or credentials.
 	Mounts MountRules
-	// Notice hears, once each, which default limits the engine cannot enforce.
-	// Default: nobody.
+	// Notice receives, once each, warnings such as a default limit that the engine cannot enforce.
+	// Default: none.
 	Notice func(text string)
-	// Progress hears about images being pulled. Default: nobody.
+	// Progress receives the progress of pulls. Default: none.
 	Progress image.Progress
 }
 
-// MountRules choose what a Provider checks of the paths of Mounts.
+// MountRules select how a Provider checks the paths of mounts.
 type MountRules int
 
 const (
-	// CheckMounts refuses paths that would give a sandbox the machine.
+	// CheckMounts refuses paths that expose the machine.
 	CheckMounts MountRules = iota
-	// AnyMounts refuses none: for programs that check them themselves.
+	// AnyMounts refuses none, for programs that check them on their own.
 	AnyMounts
 )
 
-// DefaultLimits are the limits of a sandbox when nobody says anything else.
+// DefaultLimits returns the default limits of a sandbox.
 func DefaultLimits() sandpit.Resources {
 	return sandpit.Resources{Memory: 512 << 20, CPUs: 1, Disk: 10 << 30, PIDs: 1024}
 }
@@ -125,9 +119,9 @@ func (o Options) withDefaults() (Options, error) {
 	case !o.Ephemeral && !filepath.IsAbs(o.StateDir):
 		return o, sandpit.Errorf(sandpit.Invalid, "state directory %q: want an absolute path", o.StateDir)
 	case o.Network != "" && (o.Network == "host" || !networkPattern.MatchString(o.Network)):
-		return o, sandpit.Errorf(sandpit.Invalid, "network %q: want the name of a network, and not the machine's", o.Network)
+		return o, sandpit.Errorf(sandpit.Invalid, "invalid network %q: want the name of a network of the engine, not the machine's", o.Network)
 	case o.Userns == "host":
-		return o, sandpit.Errorf(sandpit.Invalid, "user namespace %q: a sandbox does not get the machine's", o.Userns)
+		return o, sandpit.Errorf(sandpit.Invalid, "user namespace %q: a sandbox cannot use the machine's", o.Userns)
 	}
 	if err := checkCapabilities(o.Capabilities); err != nil {
 		return o, err
@@ -159,7 +153,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, err
 }
 
-// managerName returns the name that is kept in the state directory.
+// managerName returns Options.Manager, or else the name in the state directory, which it creates
+// first if it is missing.
 func managerName(o Options) (string, error) {
 	if o.Manager != "" {
 		return o.Manager, nil
@@ -174,7 +169,7 @@ func managerName(o Options) (string, error) {
 			if name := strings.TrimSpace(string(data)); name != "" {
 				return name, nil
 			}
-			return "", sandpit.Errorf(sandpit.Internal, "%s is empty", file)
+			return "", sandpit.Errorf(sandpit.Internal, "%q is empty", file)
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			return "", err
@@ -183,5 +178,5 @@ func managerName(o Options) (string, error) {
 			return "", err
 		}
 	}
-	return "", sandpit.Errorf(sandpit.Unavailable, "%s comes and goes", file)
+	return "", sandpit.Errorf(sandpit.Unavailable, "read %q: the file was removed repeatedly", file)
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// The labels of a container, and of what else is made in an engine.
+// The labels of containers, images and volumes in an engine.
 const (
 	labelID      = "dev.sandpit.id"
 	labelManager = "dev.sandpit.manager"
 	labelSpec    = "dev.sandpit.spec" // without environment
 	labelAttempt = "dev.sandpit.attempt"
-	labelPart    = "dev.sandpit.part"   // of what is no sandbox
-	labelFiller  = "dev.sandpit.filler" // manager of who fills a volume
+	labelPart    = "dev.sandpit.part"   // of anything but sandboxes
+	labelFiller  = "dev.sandpit.filler" // the manager of a container that fills a volume
 )
 
 // Provider creates sandboxes in one engine.
@@ -42,7 +42,7 @@ var errClosed = sandpit.Errorf(sandpit.Unavailable, "the provider is closed")
 
 // New returns a Provider. It does not connect yet.
 //
-// Invalid: options that cannot be. Unsupported: an endpoint of another kind.
+// Invalid: invalid options. Unsupported: an endpoint of another kind.
 func New(o Options) (*Provider, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -63,14 +63,13 @@ func New(o Options) (*Provider, error) {
 	}, nil
 }
 
-// List implements sandpit.Provider. It also removes records whose container is no
-// more, and containers that filled a volume: a program that was killed leaves them
-// behind.
+// List implements sandpit.Provider. It also removes what killed programs left: records without a
+// container, and containers that filled a volume.
 func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 	if err := p.events.checkReachable(ctx); err != nil {
 		return nil, fmt.Errorf("list the containers: %w", err)
 	}
-	records, err := p.records.loadRecords() // before the containers, which are there before their records
+	records, err := p.records.loadRecords() // first, because a container is created before its record
 	if err != nil {
 		return nil, err
 	}
@@ -89,13 +88,13 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 	for _, c := range res.Items {
 		id := sandpit.ID(c.Labels[labelID])
 		if id.Validate() != nil {
-			continue // somebody else's
+			continue // not a sandbox of sandpit
 		}
 		one := sandpit.Placement{ID: id, Handle: handle{id, c.ID}.encodeHandle(), CreatedAt: time.Unix(c.Created, 0)}
 		if rec, err := p.records.readRecord(id, c.ID); err == nil {
 			one.Spec = rec.Spec
 		} else if json.Unmarshal([]byte(c.Labels[labelSpec]), &one.Spec) != nil {
-			one.Spec = sandpit.Spec{} // it can be destroyed all the same
+			one.Spec = sandpit.Spec{} // the sandbox can still be destroyed
 		}
 		one.Spec.Env = nil
 		delete(records, id)
@@ -109,8 +108,8 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 	return list, nil
 }
 
-// Attach implements sandpit.Provider. A sandbox whose record is lost or damaged can only
-// be destroyed.
+// Attach implements sandpit.Provider. A sandbox with a missing or damaged record can only be
+// destroyed.
 func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, error) {
 	h, err := decodeHandle(data)
 	if err != nil {
@@ -132,7 +131,7 @@ func (p *Provider) attachSandbox(ctx context.Context, h handle) (*Instance, erro
 		return nil, err
 	}
 	if c.Config.Labels[labelManager] != p.o.Manager || c.Config.Labels[labelID] != string(h.ID) {
-		return nil, sandpit.Errorf(sandpit.NotFound, "the container is not that of this sandbox")
+		return nil, sandpit.Errorf(sandpit.NotFound, "the container belongs to another sandbox")
 	}
 	rec, err := p.records.readRecord(h.ID, h.Container)
 	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound && !errors.Is(err, errDamaged) {
@@ -149,7 +148,7 @@ func (p *Provider) attachSandbox(ctx context.Context, h handle) (*Instance, erro
 		return nil, err
 	}
 	inst := newInstance(b, rec.Token)
-	if b.currentState() == running && rec.Stopped { // whoever started it did not come to the end
+	if b.currentState() == running && rec.Stopped { // its start was interrupted
 		if err := b.settleStart(ctx, inst, rec); err != nil {
 			return nil, err
 		}
@@ -157,17 +156,16 @@ func (p *Provider) attachSandbox(ctx context.Context, h handle) (*Instance, erro
 	return inst, nil
 }
 
-// tidyTime is how long Close waits for what is being removed.
+// tidyTime is how long Close waits for removals.
 const tidyTime = 10 * time.Second
 
-// Close implements sandpit.Provider. Sandboxes go on. Calls under way end with
-// Unavailable. Also with an engine that hangs it takes no longer than some seconds;
-// what could not be removed in that time a later List finds.
+// Close implements sandpit.Provider. Sandboxes keep running. Calls under way fail with Unavailable.
+// Close takes some seconds at most, even if the engine hangs; a later List removes what was left.
 func (p *Provider) Close() error {
 	p.sandboxes.refuseSandboxes()
 	p.engine.refuseCalls()
-	enough := time.AfterFunc(tidyTime, func() { p.engine.clean.endLifetime(errClosed) })
-	defer enough.Stop()
+	timeout := time.AfterFunc(tidyTime, func() { p.engine.clean.endLifetime(errClosed) })
+	defer timeout.Stop()
 	var boxes sync.WaitGroup
 	for _, b := range p.sandboxes.listSandboxes() {
 		boxes.Go(b.closeLink)

@@ -14,24 +14,23 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
-// record is what is known of a sandbox and that its container cannot keep: it may
-// change, or is nobody else's business.
+// record is the data of a sandbox that its labels cannot hold, because it changes or is secret.
 type record struct {
 	ID        sandpit.ID   `json:"id"`
 	Container string       `json:"container"`
-	Engine    string       `json:"engine,omitempty"` // its address
-	Spec      sandpit.Spec `json:"spec"`             // with its environment, which Start needs again
+	Engine    string       `json:"engine,omitempty"` // the address of its engine
+	Spec      sandpit.Spec `json:"spec"`             // with its environment, for Start
 	CreatedAt time.Time    `json:"created_at"`
-	// Token is the guest's key. Whoever can read it may use the sandbox.
+	// Token is the key of the guest. It gives access to the sandbox.
 	Token string    `json:"token"`
 	Image imageInfo `json:"image"`
-	// Stopped says that the container does not run because somebody asked for that.
+	// Stopped is set if the container does not run because the sandbox was stopped.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
 const (
 	recordsName = "sandboxes"
-	newPrefix   = ".new-" // of a record that is being written
+	newPrefix   = ".new-" // of temporary files
 )
 
 // recordStore holds the records of sandboxes: as files in the state directory, or in memory for an
@@ -85,10 +84,10 @@ func (s *recordStore) writeRecord(r record) error {
 	return nil
 }
 
-// errDamaged is a record that cannot be read.
-var errDamaged = errors.New("its record is damaged")
+// errDamaged is the error for a record that cannot be decoded.
+var errDamaged = errors.New("damaged record")
 
-// readRecord returns NotFound when there is none of this container.
+// readRecord returns the record of a sandbox. NotFound: no record, or that of another container.
 func (s *recordStore) readRecord(id sandpit.ID, container string) (record, error) {
 	if s.ephemeral {
 		s.mu.Lock()
@@ -112,11 +111,11 @@ func (s *recordStore) readRecord(id sandpit.ID, container string) (record, error
 	return r, nil
 }
 
-// staleFile is how old a record that is being written may be.
+// staleFile is the age at which a temporary file counts as abandoned.
 const staleFile = time.Hour
 
-// loadRecords returns what is recorded of this engine, and removes what somebody was writing when they
-// were killed. Files that are no records stay.
+// loadRecords returns the records of this engine's sandboxes. It removes temporary files that a
+// killed program left, and ignores other files.
 func (s *recordStore) loadRecords() (map[sandpit.ID]record, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -126,7 +125,7 @@ func (s *recordStore) loadRecords() (map[sandpit.ID]record, error) {
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), newPrefix) {
 			if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > staleFile {
-				_ = os.Remove(filepath.Join(s.dir, e.Name())) // the next one tries again
+				_ = os.Remove(filepath.Join(s.dir, e.Name())) // retried by the next call
 			}
 			continue
 		}
@@ -137,10 +136,10 @@ func (s *recordStore) loadRecords() (map[sandpit.ID]record, error) {
 		data, err := os.ReadFile(filepath.Join(s.dir, e.Name()))
 		var rec record
 		if err != nil || json.Unmarshal(data, &rec) != nil || rec.ID != id {
-			continue // removed meanwhile, or nothing that List could judge
+			continue // removed meanwhile, or not readable
 		}
 		if rec.Engine != s.endpoint {
-			continue // who knows what is there
+			continue // its container cannot be checked here
 		}
 		all[id] = rec
 	}
@@ -164,7 +163,7 @@ func (s *recordStore) removeRecord(id sandpit.ID, container string) error {
 	return nil
 }
 
-// handle is what Attach needs.
+// handle identifies a sandbox for Attach.
 type handle struct {
 	ID        sandpit.ID `json:"id"`
 	Container string     `json:"container"`
@@ -184,7 +183,7 @@ func decodeHandle(data []byte) (handle, error) {
 		return h, err
 	}
 	if !containerPattern.MatchString(h.Container) {
-		return h, sandpit.Errorf(sandpit.Invalid, "handle: container %q", shortenText(h.Container))
+		return h, sandpit.Errorf(sandpit.Invalid, "handle: invalid container ID %q", shortenText(h.Container))
 	}
 	return h, nil
 }

@@ -17,17 +17,17 @@ import (
 
 var _ sandpit.Reviver = (*Instance)(nil)
 
-// Revive implements sandpit.Reviver: the container is started again.
+// Revive implements sandpit.Reviver. It starts the container again.
 func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
 	if err := i.b.refreshState(ctx); err != nil {
-		return nil, fmt.Errorf("revive sandbox %s: %w", i.b.id, err)
+		return nil, fmt.Errorf("recreate sandbox %s: %w", i.b.id, err)
 	}
-	if i.b.currentState() == stopped { // by one who did not come to the end
+	if i.b.currentState() == stopped { // an earlier recovery was interrupted
 		return i, i.Start(ctx)
 	}
 	inst, err := i.b.reviveSandbox(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("revive sandbox %s: %w", i.b.id, err)
+		return nil, fmt.Errorf("recreate sandbox %s: %w", i.b.id, err)
 	}
 	return inst, nil
 }
@@ -35,7 +35,7 @@ func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
 func (b *sandbox) reviveSandbox(ctx context.Context) (*Instance, error) {
 	p := b.p
 	if b.currentState() != over {
-		return nil, sandpit.Errorf(sandpit.Conflict, "it has not ended")
+		return nil, sandpit.Errorf(sandpit.Conflict, "the sandbox has not ended")
 	}
 	rec, err := p.records.readRecord(b.id, b.container)
 	if err != nil {
@@ -45,13 +45,13 @@ func (b *sandbox) reviveSandbox(ctx context.Context) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	// From here on it is a stopped one, whoever looks, until its guest is ready.
+	// The sandbox counts as stopped until its guest is ready.
 	rec.Stopped = true
 	if err := p.records.writeRecord(rec); err != nil {
 		return nil, err
 	}
 	p.sandboxes.removeSandbox(b)
-	if c.State.Running { // somebody has started it
+	if c.State.Running { // another program started it
 		return p.attachSandbox(ctx, handle{b.id, b.container})
 	}
 	fresh, err := p.sandboxes.ensureSandbox(p, b.id, b.container)
@@ -65,7 +65,7 @@ func (b *sandbox) reviveSandbox(ctx context.Context) (*Instance, error) {
 	inst := newInstance(fresh, rec.Token)
 	err = fresh.startContainer(ctx, inst, rec)
 	if sandpit.CodeOf(err) == sandpit.Conflict {
-		err = sandpit.Errorf(sandpit.NotFound, "it is just being removed: %w", err)
+		err = sandpit.Errorf(sandpit.NotFound, "the container is being removed: %w", err)
 	}
 	return inst, err
 }
@@ -73,27 +73,27 @@ func (b *sandbox) reviveSandbox(ctx context.Context) (*Instance, error) {
 // killedCode is the exit code of a first process that SIGKILL ended.
 const killedCode = 128 + 9
 
-// exitOf says how a container ended. isKilled says that the engine was asked to kill it: the
-// state has OOMKilled also when only another program inside was killed, at any time before.
+// exitOf returns how a container ended. isKilled is set if the engine was asked to kill it: OOMKilled
+// alone is not enough, because it is also set when any program inside was ever killed.
 func exitOf(s container.State, isKilled bool) sandpit.Exit {
 	exit := sandpit.Exit{Known: true, Code: s.ExitCode}
 	switch {
 	case s.OOMKilled && s.ExitCode == killedCode && !isKilled:
 		exit.Reason = "killed: out of memory"
 	case s.Error != "":
-		exit.Reason = "it could not run: " + shortenText(s.Error)
+		exit.Reason = "could not run: " + shortenText(s.Error)
 	case s.ExitCode == killedCode:
-		exit.Reason = "killed by somebody else"
-	case s.ExitCode == 0: // the guest was asked to end
-		exit.Reason = "stopped by somebody else, or with its docker engine (exit status 0)"
+		exit.Reason = "killed by another program"
+	case s.ExitCode == 0: // the guest received SIGTERM
+		exit.Reason = "stopped by another program, or with its docker engine (exit status 0)"
 	default:
-		exit.Reason = "its first process ended with exit status " + strconv.Itoa(s.ExitCode)
+		exit.Reason = "its first process exited with status " + strconv.Itoa(s.ExitCode)
 	}
 	return exit
 }
 
-// exitReason is how a container has ended that was seen running when the engine had gone
-// away so many times.
+// exitReason returns how the container ended. The reason also says if the engine was lost since the
+// container was last seen running.
 func (b *sandbox) exitReason(s container.State) sandpit.Exit {
 	if s.OOMKilled && s.ExitCode == killedCode {
 		b.awaitDeath()
@@ -114,7 +114,7 @@ func (b *sandbox) markRunning() {
 	b.breaks = b.p.events.breaks.Load()
 }
 
-// noteSignal remembers that the engine was asked to kill the container.
+// noteSignal records whether the engine was asked to kill the container.
 func (b *sandbox) noteSignal(signal string) {
 	if signal != "9" && signal != "KILL" && signal != "SIGKILL" {
 		return
@@ -124,7 +124,7 @@ func (b *sandbox) noteSignal(signal string) {
 	b.killed = true
 }
 
-// noteStart forgets how the container ended before.
+// noteStart clears the previous end of the container.
 func (b *sandbox) noteStart() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -135,11 +135,10 @@ func (b *sandbox) noteStart() {
 	}
 }
 
-// deathEvent is how long an engine may take to report an end that can be seen already.
+// deathEvent is how long the event of an end that is already visible may take.
 const deathEvent = 2 * time.Second
 
-// awaitDeath waits until the engine has reported the end of the container, and so whatever it
-// was asked before.
+// awaitDeath waits for the event of the container's end, which follows that of a requested kill.
 func (b *sandbox) awaitDeath() {
 	late := time.NewTimer(deathEvent)
 	defer late.Stop()
@@ -150,8 +149,8 @@ func (b *sandbox) awaitDeath() {
 	}
 }
 
-// noteDeath remembers how the first process ended, for when the container is gone
-// before the engine can be asked.
+// noteDeath records how the first process ended, in case the container is removed before the engine
+// is asked.
 func (b *sandbox) noteDeath(m events.Message) {
 	code, err := strconv.Atoi(m.Actor.Attributes["exitCode"])
 	if err != nil {
@@ -166,26 +165,25 @@ func (b *sandbox) noteDeath(m events.Message) {
 	}
 }
 
-// vanishedExit is the end of a sandbox without a container. The engine itself removes
-// those of an ephemeral provider as soon as they end.
+// vanishedExit returns the end of a sandbox whose container was removed. The engine removes those of
+// an ephemeral provider when they end.
 func (b *sandbox) vanishedExit() sandpit.Exit {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.p.o.Ephemeral && b.died != nil {
 		return exitOf(*b.died, b.killed)
 	}
-	return sandpit.Exit{Reason: "its container was removed by somebody else"}
+	return sandpit.Exit{Reason: "its container was removed by another program"}
 }
 
 // labelEphemeral marks the containers of ephemeral providers.
 const labelEphemeral = "dev.sandpit.ephemeral"
 
-// unstarted is how old a container may be that was never started. Whoever made it
-// was killed.
+// unstarted is the age at which a container that never ran counts as abandoned.
 const unstarted = 15 * time.Minute
 
-// sweepUnstarted removes what ephemeral providers have made that were killed before they could
-// start it: from then on the engine does so.
+// sweepUnstarted removes containers that killed ephemeral providers created and did not start. The
+// engine removes started ones.
 func (p *Provider) sweepUnstarted() {
 	limited, cancel := p.engine.callContext(context.Background())
 	defer cancel()
@@ -193,26 +191,25 @@ func (p *Provider) sweepUnstarted() {
 		All: true, Filters: make(client.Filters).Add("label", labelEphemeral).Add("status", string(container.StateCreated)),
 	})
 	if err != nil {
-		return // another one does it later
+		return // a later provider retries
 	}
 	for _, c := range res.Items {
 		if time.Since(time.Unix(c.Created, 0)) > unstarted && isSandbox(c) {
-			_ = p.engine.removeContainer(limited, c.ID) // or another one later
+			_ = p.engine.removeContainer(limited, c.ID) // a later provider retries
 		}
 	}
 }
 
-// isSandbox reports whether a container is called as that of its sandbox is. Labels alone
-// say little: anybody's container has those of its image, which may have any.
+// isSandbox reports whether a container has the name that belongs to its labels. Labels alone are no
+// proof, because a container also has those of its image.
 func isSandbox(c container.Summary) bool {
 	id := sandpit.ID(c.Labels[labelID])
 	return id.Validate() == nil && slices.Contains(c.Names, "/"+containerName(id))
 }
 
-// Check reports why no sandboxes can be made now, if so.
+// Check returns an error if sandboxes cannot be created now.
 //
-// Unavailable: the engine does not answer, or not to this user. Unsupported: it runs no
-// Linux.
+// Unavailable: the engine does not answer, or refuses this user. Unsupported: it does not run Linux.
 func (p *Provider) Check(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, min(p.o.CallTimeout, checkTime))
 	defer cancel()
@@ -223,13 +220,13 @@ func (p *Provider) Check(ctx context.Context) error {
 	return err
 }
 
-// checkTime is how long an engine may take to say that it is there.
+// checkTime is how long an engine may take to answer a check.
 const checkTime = 10 * time.Second
 
-// Endpoint is the engine's address, without a password.
+// Endpoint returns the engine's address, without a password.
 func (p *Provider) Endpoint() string { return p.o.Endpoint.String() }
 
-// Version is what the engine says of itself, for people.
+// Version returns the engine's name and version, for people.
 func (p *Provider) Version(ctx context.Context) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, min(p.o.CallTimeout, checkTime))
 	defer cancel()

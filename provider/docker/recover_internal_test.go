@@ -23,10 +23,10 @@ func TestExitOf(t *testing.T) {
 		want   string
 	}{
 		"out of memory":                        {container.State{ExitCode: 137, OOMKilled: true}, false, "killed: out of memory"},
-		"killed after a program ran out of it": {container.State{ExitCode: 137, OOMKilled: true}, true, "killed by somebody else"},
-		"a program ran out of it":              {container.State{ExitCode: 0, OOMKilled: true}, false, "stopped by somebody else"},
-		"killed":                               {container.State{ExitCode: 137}, false, "killed by somebody else"},
-		"stopped":                              {container.State{}, false, "stopped by somebody else"},
+		"killed after a program ran out of it": {container.State{ExitCode: 137, OOMKilled: true}, true, "killed by another program"},
+		"a program ran out of it":              {container.State{ExitCode: 0, OOMKilled: true}, false, "stopped by another program"},
+		"killed":                               {container.State{ExitCode: 137}, false, "killed by another program"},
+		"stopped":                              {container.State{}, false, "stopped by another program"},
 		"a bad image":                          {container.State{ExitCode: 127, Error: "exec format error"}, false, "it could not run: exec format error"},
 		"anything else":                        {container.State{ExitCode: 3}, false, "its first process ended with exit status 3"},
 	} {
@@ -50,7 +50,7 @@ func TestEndingWhileAway(t *testing.T) {
 	}
 	p.events.breaks.Add(1)
 	b.applyEngineState(container.State{Running: true}, b.moveCount())
-	if got := b.exitReason(container.State{ExitCode: 137}).Reason; got != "killed by somebody else" {
+	if got := b.exitReason(container.State{ExitCode: 137}).Reason; got != "killed by another program" {
 		t.Errorf("seen running since: %q", got)
 	}
 	p.events.breaks.Add(1)
@@ -91,7 +91,7 @@ func TestUnreachable(t *testing.T) {
 		t.Fatal(err)
 	}
 	cases := map[string]struct{ host, text, hint string }{
-		"no socket":         {"unix://" + dir + "/none.sock", "there is no such socket", "systemctl start docker"},
+		"no socket":         {"unix://" + dir + "/none.sock", "no such socket", "systemctl start docker"},
 		"nobody behind it":  {"unix://" + dead, "does not answer", "systemctl start docker"},
 		"nobody there":      {"tcp://127.0.0.1:1", "does not answer", "docker version"},
 		"a password inside": {"tcp://me:s3cret@127.0.0.1:1", "127.0.0.1:1", "docker version"},

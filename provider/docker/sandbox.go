@@ -19,7 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/stdioconn"
 )
 
-// state is where a sandbox is in its life.
+// state is a state of a sandbox.
 type state string
 
 const (
@@ -31,43 +31,41 @@ const (
 	over     state = "over"
 )
 
-// sandbox is a sandbox as its Provider knows it. Instances of the same container share
-// one.
+// sandbox is the Provider's state of one sandbox. Instances of the same container share it.
 type sandbox struct {
 	p         *Provider
 	id        sandpit.ID
 	container string
 
-	turn  chan struct{} // full while somebody changes the state
-	ended chan struct{} // closed after exit is set
+	locked chan struct{} // full while a call changes the state
+	ended  chan struct{} // closed after exit is set
 
 	mu     sync.Mutex
 	state  state
-	moves  int // how often somebody here has started, paused or resumed it
+	moves  int // how often this provider started, paused or resumed it
 	exit   sandpit.Exit
 	ooms   int64
-	died   *container.State // as an event told it
-	killed bool             // the engine was asked to kill it, as an event told
-	dead   chan struct{}    // full when an event has told of its end
-	breaks int64            // of the engine, when the sandbox was last seen running
+	died   *container.State // the end that an event reported
+	killed bool             // an event reported a request to kill it
+	dead   chan struct{}    // full when an event has reported its end
+	breaks int64            // eventStream.breaks when the sandbox was last seen running
 	link   *stdioconn.Link
-	// saving has the engine hold the container still for a moment, which is nobody's
-	// business: calls wait.
+	// saving is set while the engine freezes the container for a snapshot. Calls wait.
 	saving bool
-	// removers are destroying the sandbox, and removed is closed when they are done.
+	// removers counts the calls that destroy the sandbox. removed is closed when they are done.
 	removers int
 	removed  chan struct{}
 
-	asking chan struct{} // full while the engine is asked, so that the last answer counts
+	asking chan struct{} // full while the engine is asked, so that responses are applied in order
 
-	linking sync.Mutex      // held while a link is being made
+	linking sync.Mutex      // held while a link is created
 	guest   *http.Transport // over the link
 	monitor *liveness.Monitor
 }
 
 func newSandbox(p *Provider, id sandpit.ID, container string) *sandbox {
 	b := &sandbox{
-		p: p, id: id, container: container, turn: make(chan struct{}, 1), ended: make(chan struct{}), state: starting,
+		p: p, id: id, container: container, locked: make(chan struct{}, 1), ended: make(chan struct{}), state: starting,
 		asking: make(chan struct{}, 1), dead: make(chan struct{}, 1), breaks: p.events.breaks.Load(),
 	}
 	b.guest = b.newTransport()
@@ -75,22 +73,23 @@ func newSandbox(p *Provider, id sandpit.ID, container string) *sandbox {
 	return b
 }
 
-// lock waits for the turn to change the state.
+// lock gives the caller the exclusive right to change the state.
 func (b *sandbox) lock(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	select {
-	case b.turn <- struct{}{}:
+	case b.locked <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (b *sandbox) unlock() { <-b.turn }
+func (b *sandbox) unlock() { <-b.locked }
 
-// lockInState takes the turn if the sandbox is in one of those states, as the engine says.
+// lockInState locks the sandbox if the engine reports one of the wanted states. Otherwise it returns
+// an error.
 func (b *sandbox) lockInState(ctx context.Context, want ...state) error {
 	if err := b.lock(ctx); err != nil {
 		return err
@@ -126,8 +125,8 @@ func (b *sandbox) setState(s state) {
 	}
 }
 
-// recordChange notes what was just done to the container. Answers that the engine gave before do
-// not count any more.
+// recordChange records the new state after a change of the container. It makes earlier responses of
+// the engine obsolete.
 func (b *sandbox) recordChange(s state) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -143,8 +142,8 @@ func (b *sandbox) moveCount() int {
 	return b.moves
 }
 
-// checkUsable is stateError for who wants something of the inside. That it is stopped or paused
-// may have changed by another program, of which the engine tells a moment later.
+// checkUsable returns an error if programs inside cannot be reached. It refreshes the state of a
+// paused or stopped sandbox first, because another program may just have changed it.
 func (b *sandbox) checkUsable(ctx context.Context) error {
 	if now := b.currentState(); now == paused || now == stopped {
 		if err := b.refreshState(ctx); err != nil {
@@ -154,7 +153,7 @@ func (b *sandbox) checkUsable(ctx context.Context) error {
 	return b.stateError(b.currentState())
 }
 
-// stateError is why there is nobody to talk to, if so.
+// stateError returns why a sandbox in a state cannot be used, or nil.
 func (b *sandbox) stateError(s state) error {
 	switch s {
 	case running:
@@ -170,7 +169,7 @@ func (b *sandbox) stateError(s state) error {
 	return sandpit.Errorf(sandpit.Gone, "sandbox %s has ended: %s", b.id, b.exit.Reason)
 }
 
-// recordEnd tells everybody that the sandbox is over.
+// recordEnd records the end of the sandbox and wakes its waiters.
 func (b *sandbox) recordEnd(exit sandpit.Exit) {
 	b.mu.Lock()
 	first := b.state != over
@@ -184,7 +183,7 @@ func (b *sandbox) recordEnd(exit sandpit.Exit) {
 	}
 }
 
-// refreshState brings the state up to date with what the engine says.
+// refreshState updates the state from the engine.
 func (b *sandbox) refreshState(ctx context.Context) error {
 	if b.currentState() == over {
 		return nil
@@ -198,7 +197,7 @@ func (b *sandbox) refreshState(ctx context.Context) error {
 	moves := b.moveCount()
 	c, err := b.p.engine.inspectContainer(ctx, b.container)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		if !b.isBeingRemoved() { // else whoever removes it says how it ended
+		if !b.isBeingRemoved() { // otherwise the removal records the end
 			b.recordEnd(b.vanishedExit())
 		}
 		return nil
@@ -210,22 +209,23 @@ func (b *sandbox) refreshState(ctx context.Context) error {
 	return nil
 }
 
-// applyEngineState takes the state that the engine tells, having been asked after so many moves.
+// applyEngineState applies a state that the engine reported. moves is the move count at the time of
+// the request: the state is obsolete if it has changed.
 func (b *sandbox) applyEngineState(s container.State, moves int) {
-	wasAsked := !s.Running && b.wasStopped() // before the moves are counted again
+	isStopped := !s.Running && b.wasStopped() // before the move count is read
 	switch {
-	case b.moveCount() != moves: // it was something else that it told
+	case b.moveCount() != moves: // obsolete
 	case s.Paused && b.isSaving():
 	case s.Paused:
 		b.setState(paused)
 	case s.Running:
-		if b.currentState() != stopping { // which whoever stops it ends
+		if b.currentState() != stopping { // Stop sets the next state
 			b.setState(running)
 		}
 		b.markRunning()
 	case s.Status == container.StateCreated, s.Restarting, b.isBeingRemoved():
 	default:
-		if wasAsked {
+		if isStopped {
 			b.setState(stopped)
 			return
 		}
@@ -233,14 +233,14 @@ func (b *sandbox) applyEngineState(s container.State, moves int) {
 	}
 }
 
-// wasStopped reports whether the container does not run because somebody asked for that.
+// wasStopped reports whether the record says that the sandbox was stopped.
 func (b *sandbox) wasStopped() bool {
 	rec, err := b.p.records.readRecord(b.id, b.container)
 	return err == nil && rec.Stopped
 }
 
-// beginRemoval tells that the sandbox is being destroyed, until the returned function
-// is called. What breaks meanwhile is explained by how that comes out.
+// beginRemoval marks the sandbox as being destroyed until the returned function is called. Calls
+// that fail meanwhile wait for the outcome, see awaitRemoval.
 func (b *sandbox) beginRemoval() (done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -255,14 +255,14 @@ func (b *sandbox) beginRemoval() (done func()) {
 		}
 		failed := b.removers == 0 && b.state != over
 		b.mu.Unlock()
-		if failed { // what was heard of it meanwhile did not count
+		if failed { // the states reported meanwhile were ignored
 			b.p.engine.goDo(b.lookAgain)
 		}
 	}
 }
 
-// lookAgain refreshes the state. An engine that does not answer is noticed by the
-// stream of its events.
+// lookAgain refreshes the state. It ignores errors, because the event stream detects an engine that
+// does not answer.
 func (b *sandbox) lookAgain() {
 	ctx, cancel := b.p.engine.callContext(context.Background())
 	defer cancel()
@@ -275,7 +275,7 @@ func (b *sandbox) isBeingRemoved() bool {
 	return b.removers > 0
 }
 
-// awaitRemoval returns when nobody is destroying the sandbox.
+// awaitRemoval waits until no call is destroying the sandbox.
 func (b *sandbox) awaitRemoval(ctx context.Context) {
 	b.mu.Lock()
 	removed, busy := b.removed, b.removers > 0
@@ -302,10 +302,10 @@ func (b *sandbox) setSaving(saving bool) {
 	b.saving = saving
 }
 
-// startContainer starts the container and gives its guest its key and defaults. Whoever
-// calls it has the turn.
+// startContainer starts the container and sends the guest its key and defaults. The caller holds the
+// lock.
 func (b *sandbox) startContainer(ctx context.Context, inst *Instance, rec record) error {
-	stream, err := b.attachStill(ctx) // before it runs, so that nothing is missed
+	stream, err := b.attachStill(ctx) // before it runs, so that no output is lost
 	if err != nil {
 		return err
 	}
@@ -313,7 +313,7 @@ func (b *sandbox) startContainer(ctx context.Context, inst *Instance, rec record
 	defer cancel()
 	_, err = b.p.engine.api.ContainerStart(limited, b.container, client.ContainerStartOptions{})
 	if err != nil {
-		b.p.guest.markLost() // if it was that, the next one finds it
+		b.p.guest.markLost() // it may be the reason
 		_ = stream.Close()
 		return b.p.engine.wrapError(ctx, "start the container", err)
 	}
@@ -323,14 +323,14 @@ func (b *sandbox) startContainer(ctx context.Context, inst *Instance, rec record
 	}
 	if err := b.settleStart(liveness.Exempt(limited), inst, rec); err != nil {
 		if said := stream.stderrTail(); said != "" {
-			return sandpit.Errorf(sandpit.CodeOf(err), "%w; it says: %s", err, said)
+			return sandpit.Errorf(sandpit.CodeOf(err), "%w; guest: %s", err, said)
 		}
 		return err
 	}
 	return nil
 }
 
-// settleStart makes a guest that has just started ready.
+// settleStart initializes a guest that has just started, and records that the sandbox runs.
 func (b *sandbox) settleStart(ctx context.Context, inst *Instance, rec record) error {
 	if err := inst.guest.Init(ctx, initFor(rec.Spec, rec.Image)); err != nil {
 		return err
@@ -366,7 +366,7 @@ func (b *sandbox) removeContainer(ctx context.Context) error {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
 	}
 	b.recordEnd(sandpit.Exit{Reason: "the sandbox was destroyed"})
-	b.closeLink() // before it is forgotten, so that Close need not know of it
+	b.closeLink() // before removeSandbox, after which Close cannot find it
 	b.p.sandboxes.removeSandbox(b)
 	if err := b.p.records.removeRecord(b.id, b.container); err != nil {
 		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
@@ -374,7 +374,7 @@ func (b *sandbox) removeContainer(ctx context.Context) error {
 	return nil
 }
 
-// waitForEnd returns when the sandbox has ended.
+// waitForEnd waits until the sandbox has ended.
 func (b *sandbox) waitForEnd(ctx context.Context) (sandpit.Exit, error) {
 	select {
 	case <-b.ended:
@@ -393,11 +393,11 @@ func (b *sandbox) waitForEnd(ctx context.Context) (sandpit.Exit, error) {
 	}
 }
 
-// errLinkOver ends a link whose container does not run.
+// errLinkOver is the error of a link whose container does not run.
 var errLinkOver = errors.New("the container does not run")
 
-// attachAgain attaches again as soon as that is possible, or returns why it will not be:
-// the container does not run, or the engine has not answered for too long.
+// attachAgain retries to attach until it succeeds. It fails when the container does not run, or when
+// the engine is lost.
 func (b *sandbox) attachAgain(ctx context.Context) (*stream, error) {
 	pause := 100 * time.Millisecond
 	for {

@@ -27,26 +27,25 @@ var (
 const (
 	// snapshotName is the repository of images that are snapshots.
 	snapshotName = "sandpit-snapshot"
-	// labelSnapshot is what is known of a snapshot, as JSON, on its image.
+	// labelSnapshot is the label of an image with its sandpit.Snapshot as JSON.
 	labelSnapshot = "dev.sandpit.snapshot"
-	// noTag is what engines before 25.0 list as the tag of an image that has none.
+	// noTag is the tag of an untagged image in lists of engines before 25.0.
 	noTag = "<none>:<none>"
-	// snapshotComment is what such an image says of itself.
+	// snapshotComment is the comment of the image of a snapshot.
 	snapshotComment = "sandpit snapshot"
-	// maxIndex bounds the lists in what an engine gives out as an image, in bytes.
+	// maxIndex bounds the list of layers in a saved image, in bytes.
 	maxIndex = 4 << 20
 )
 
-// snapshotTag names the image that a snapshot is.
+// snapshotTag returns the name of a snapshot's image.
 func snapshotTag(id sandpit.SnapshotID) string { return snapshotName + ":" + string(id) }
 
-// Snapshot implements sandpit.Snapshotter: the files become an image of the engine,
-// whose tag is the snapshot's ID. Memory is not kept, nor are mounts and what is in
-// memory.
+// Snapshot implements sandpit.Snapshotter. It commits the files to an image of the engine, whose tag
+// is the snapshot's ID. Memory, mounts and directories in memory are not saved.
 func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	s, err := i.takeSnapshot(ctx, id)
 	if err != nil {
-		return sandpit.Snapshot{}, fmt.Errorf("save sandbox %s: %w", i.b.id, err)
+		return sandpit.Snapshot{}, fmt.Errorf("snapshot sandbox %s: %w", i.b.id, err)
 	}
 	return s, nil
 }
@@ -63,7 +62,7 @@ func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 	defer b.unlock()
 	switch _, err := b.p.images.inspectImage(ctx, snapshotTag(id)); {
 	case err == nil:
-		return none, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", id)
+		return none, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s already exists", id)
 	case sandpit.CodeOf(err) != sandpit.NotFound:
 		return none, err
 	}
@@ -80,8 +79,8 @@ func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 	if err != nil {
 		return none, err
 	}
-	// The image's own settings, in place of those that make it a sandbox. Labels
-	// that are left would make every container from it one of ours.
+	// The original image's settings replace those of the sandbox's container. Its labels are
+	// cleared, because every container from this image would inherit them.
 	config := &container.Config{
 		User: rec.Image.User, WorkingDir: imageDir(rec.Spec, rec.Image),
 		Entrypoint: append([]string{}, rec.Image.Entry...), Cmd: append([]string{}, rec.Image.Cmd...),
@@ -104,14 +103,14 @@ func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 	defer cancel()
 	img, err := b.p.engine.api.ImageInspect(limited, res.ID)
 	if err != nil {
-		return none, b.p.engine.wrapError(ctx, "look at the image", err)
+		return none, b.p.engine.wrapError(ctx, "inspect the image", err)
 	}
 	saved.Size = max(0, img.Size)
 	return saved, nil
 }
 
-// ListSnapshots implements sandpit.SnapshotKeeper. It also removes images of snapshots that
-// were removed before the last of their containers.
+// ListSnapshots implements sandpit.SnapshotKeeper. It also removes the images of removed snapshots
+// that containers still used.
 func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
@@ -135,10 +134,9 @@ func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error
 	return list, nil
 }
 
-// removeUntagged removes the image of a snapshot that was removed while containers of it
-// were there, which keep it. The engine refuses as long as there is one, and then it is
-// tried the next time. What somebody has built on a snapshot has its labels, too, but not
-// its comment.
+// removeUntagged removes the image of a removed snapshot. The engine refuses while a container uses
+// it, and the next call retries. An image that was built from a snapshot has the same labels, but
+// not the comment.
 func (p *Provider) removeUntagged(ctx context.Context, image string) {
 	img, err := p.engine.api.ImageInspect(ctx, image)
 	if err != nil || img.Comment != snapshotComment {
@@ -147,31 +145,31 @@ func (p *Provider) removeUntagged(ctx context.Context, image string) {
 	_, _ = p.engine.api.ImageRemove(ctx, image, client.ImageRemoveOptions{PruneChildren: true})
 }
 
-// snapshotOf reads what is known of a snapshot. Anybody can put labels on images.
+// snapshotOf decodes a snapshot from the labels of an image, which are untrusted.
 func snapshotOf(labels map[string]string, size int64) (sandpit.Snapshot, error) {
 	var s sandpit.Snapshot
 	if err := json.Unmarshal([]byte(labels[labelSnapshot]), &s); err != nil {
-		return s, sandpit.Errorf(sandpit.Invalid, "its label %s cannot be read: %w", labelSnapshot, err)
+		return s, sandpit.Errorf(sandpit.Invalid, "decode label %s: %w", labelSnapshot, err)
 	}
 	s.Size = max(0, size)
 	return s, s.ID.Validate()
 }
 
-// findSnapshot returns a snapshot. NotFound.
+// findSnapshot returns a snapshot. NotFound: it does not exist.
 func (p *Provider) findSnapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	if err := id.Validate(); err != nil {
-		return sandpit.Snapshot{}, sandpit.Errorf(sandpit.NotFound, "there is no %w", err)
+		return sandpit.Snapshot{}, sandpit.Errorf(sandpit.NotFound, "%w", err)
 	}
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
 	img, err := p.engine.api.ImageInspect(limited, snapshotTag(id))
 	if err != nil {
-		return sandpit.Snapshot{}, p.engine.wrapError(ctx, "look for snapshot "+string(id), err)
+		return sandpit.Snapshot{}, p.engine.wrapError(ctx, "find snapshot "+string(id), err)
 	}
-	// What a snapshot fixes are directories of the machine, too. An image that was loaded
-	// from elsewhere must not choose them, whatever it is called.
+	// A snapshot determines mounts of the machine's directories. An image from elsewhere must not
+	// choose them, whatever its name.
 	if img.Config == nil || img.Config.Labels[labelPart] != "snapshot" || img.Config.Labels[labelManager] != p.o.Manager {
-		return sandpit.Snapshot{}, sandpit.Errorf(sandpit.NotFound, "image %s is no snapshot that was made here", snapshotTag(id))
+		return sandpit.Snapshot{}, sandpit.Errorf(sandpit.NotFound, "image %s is not a snapshot of this provider", snapshotTag(id))
 	}
 	s, err := snapshotOf(img.Config.Labels, img.Size)
 	if err == nil && s.ID != id {
@@ -187,7 +185,7 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) er
 	}
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
-	// Containers that were made of it keep the layers, which only lose their name.
+	// Containers of the snapshot keep its layers, which only lose their name.
 	_, err := p.engine.api.ImageRemove(limited, snapshotTag(id), client.ImageRemoveOptions{Force: true, PruneChildren: true})
 	if err = p.engine.wrapError(ctx, "remove snapshot "+string(id), err); sandpit.CodeOf(err) == sandpit.NotFound {
 		return nil
@@ -195,30 +193,30 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) er
 	return err
 }
 
-// specOfSnapshot is what a sandbox gets that is made of a snapshot. Invalid: what is fixed by it
-// differs.
+// specOfSnapshot returns the spec of a sandbox with the fields that its snapshot determines.
+// Invalid: the spec contradicts the snapshot.
 func (p *Provider) specOfSnapshot(ctx context.Context, spec sandpit.Spec) (sandpit.Spec, error) {
 	id, ok := spec.Image.Snapshot()
 	if !ok {
 		return spec, nil
 	}
-	from, err := p.findSnapshot(ctx, id)
+	saved, err := p.findSnapshot(ctx, id)
 	if err != nil {
 		return spec, err
 	}
-	made, was := spec.Clone(), from.Spec
+	made, was := spec.Clone(), saved.Spec
 	if len(spec.Mounts) > 0 && !slices.Equal(spec.Mounts, was.Mounts) {
-		return spec, sandpit.Errorf(sandpit.Invalid, "snapshot %s: its mounts cannot be changed", id)
+		return spec, sandpit.Errorf(sandpit.Invalid, "snapshot %s: cannot change mounts", id)
 	}
 	if spec.Resources != (sandpit.Resources{}) && spec.Resources != was.Resources {
-		return spec, sandpit.Errorf(sandpit.Invalid, "snapshot %s: its limits cannot be changed", id)
+		return spec, sandpit.Errorf(sandpit.Invalid, "snapshot %s: cannot change limits", id)
 	}
 	made.Mounts, made.Resources = slices.Clone(was.Mounts), was.Resources
 	switch {
 	case spec.Network.Equal(sandpit.NetworkPolicy{}):
 		made.Network = was.Network.Clone()
 	case spec.Network.Online != was.Network.Online:
-		return spec, sandpit.Errorf(sandpit.Invalid, "snapshot %s: whether it is online cannot be changed", id)
+		return spec, sandpit.Errorf(sandpit.Invalid, "snapshot %s: cannot change whether it is online", id)
 	}
 	return made, nil
 }
@@ -247,14 +245,14 @@ func (p *Provider) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID)
 	}
 }
 
-// layerReader is one file of an image that an engine gives out.
+// layerReader reads one layer of a saved image.
 type layerReader struct {
 	io.Reader
 	io.Closer
 }
 
-// ReadLayer implements sandpit.LayerReader: it reads a snapshot that is removed with the
-// reader. One that a crash leaves has no row of a manager, which removes it then.
+// ReadLayer implements sandpit.LayerReader. It reads a temporary snapshot, which closing the reader
+// removes. The manager removes one that a crash left, because it has no row for it.
 func (i *Instance) ReadLayer(ctx context.Context) (io.ReadCloser, error) {
 	saved, err := i.Snapshot(ctx, sandpit.NewSnapshotID())
 	if err != nil {
@@ -269,7 +267,7 @@ func (i *Instance) ReadLayer(ctx context.Context) (io.ReadCloser, error) {
 	return layerReader{layer, brief}, nil
 }
 
-// briefImage is a snapshot that is there for one reader.
+// briefImage is the temporary snapshot of one reader.
 type briefImage struct {
 	p     *Provider
 	id    sandpit.SnapshotID
@@ -286,7 +284,7 @@ func (b briefImage) Close() error {
 	return errors.Join(err, b.p.RemoveSnapshot(b.ctx, b.id))
 }
 
-// lastLayer returns where the layer is that was written by the sandbox.
+// lastLayer returns the path of the sandbox's own layer in the saved image.
 func (p *Provider) lastLayer(ctx context.Context, id sandpit.SnapshotID) (string, error) {
 	saved, err := p.engine.api.ImageSave(ctx, []string{snapshotTag(id)})
 	if err != nil {
@@ -296,7 +294,7 @@ func (p *Provider) lastLayer(ctx context.Context, id sandpit.SnapshotID) (string
 	for r := tar.NewReader(saved); ; {
 		h, err := r.Next()
 		if err != nil {
-			return "", fmt.Errorf("it has no list of layers: %w", err)
+			return "", fmt.Errorf("find the list of layers: %w", err)
 		}
 		if path.Clean(h.Name) != "manifest.json" {
 			continue
@@ -307,31 +305,31 @@ func (p *Provider) lastLayer(ctx context.Context, id sandpit.SnapshotID) (string
 		}
 		var images []struct{ Layers []string }
 		if err := json.NewDecoder(bytes.NewReader(data)).Decode(&images); err != nil {
-			return "", fmt.Errorf("its list of layers cannot be read: %w", err)
+			return "", fmt.Errorf("decode the list of layers: %w", err)
 		}
 		if len(images) != 1 || len(images[0].Layers) == 0 {
-			return "", sandpit.Errorf(sandpit.Internal, "it has no layers")
+			return "", sandpit.Errorf(sandpit.Internal, "the image has no layers")
 		}
 		return path.Clean(images[0].Layers[len(images[0].Layers)-1]), nil
 	}
 }
 
-// ExportSnapshot implements sandpit.SnapshotKeeper: it is Unsupported, as the engine has a
-// way of its own.
+// ExportSnapshot implements sandpit.SnapshotKeeper. It returns Unsupported, because the engine has
+// its own command for it.
 func (p *Provider) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, _ io.Writer) error {
 	if _, err := p.findSnapshot(ctx, id); err != nil {
 		return err
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshots of a docker engine are images, and not exported by sandpit"),
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "export snapshot: snapshots of a docker engine are images of the engine"),
 		"docker save -o FILE "+snapshotTag(id))
 }
 
-// ImportSnapshot implements sandpit.SnapshotKeeper: it is Unsupported. What an engine loads
-// may replace any of its images.
+// ImportSnapshot implements sandpit.SnapshotKeeper. It returns Unsupported, because loading could
+// replace any image of the engine.
 func (p *Provider) ImportSnapshot(_ context.Context, id sandpit.SnapshotID, _ io.Reader) (sandpit.Snapshot, error) {
 	if err := id.Validate(); err != nil {
 		return sandpit.Snapshot{}, err
 	}
-	return sandpit.Snapshot{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "a docker engine takes no snapshots from elsewhere"),
-		"docker load -i FILE, and make sandboxes of that image")
+	return sandpit.Snapshot{}, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "import snapshot: not supported with a docker engine"),
+		"docker load -i FILE, and create sandboxes from that image")
 }

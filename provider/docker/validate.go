@@ -12,14 +12,14 @@ import (
 
 var containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// validateSpec refuses what can never work, before anything is made.
+// validateSpec returns an error for a spec that this provider can never create.
 func (p *Provider) validateSpec(s sandpit.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
 	if s.Image == "" || s.Image == sandpit.HostImage {
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "the image %q is this machine's own programs, which a docker engine has not", sandpit.HostImage),
+			sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine cannot use this machine's own programs", sandpit.HostImage),
 			"name an image, for example python:3.12-slim")
 	}
 	if err := p.validateMounts(s.Mounts); err != nil {
@@ -28,7 +28,7 @@ func (p *Provider) validateSpec(s sandpit.Spec) error {
 	return p.validateNetwork(s.Network)
 }
 
-// validateMounts refuses paths of the machine that sandboxes are not to have.
+// validateMounts refuses paths of the machine that must not be in sandboxes.
 func (p *Provider) validateMounts(mounts []sandpit.Mount) error {
 	if p.o.Mounts == AnyMounts {
 		return nil
@@ -51,13 +51,13 @@ func (p *Provider) validateMounts(mounts []sandpit.Mount) error {
 	return nil
 }
 
-// validateNetwork refuses what the engine's networks do not enforce.
+// validateNetwork refuses network policies that the engine's networks cannot enforce.
 func (p *Provider) validateNetwork(n sandpit.NetworkPolicy) error {
 	switch {
 	case len(n.Allow)+len(n.Deny) > 0:
 		return sandpit.WithHint(
-			sandpit.Errorf(sandpit.Unsupported, "a docker engine enforces no rules of what a sandbox may reach"),
-			"leave the rules out, or have provider gvisor make the sandbox")
+			sandpit.Errorf(sandpit.Unsupported, "a docker engine cannot enforce network rules"),
+			"omit the rules, or use the provider gvisor")
 	case n.Online && p.o.Network == "":
 		return sandpit.WithHint(
 			sandpit.Errorf(sandpit.Unsupported, "no network of the docker engine is meant for sandboxes"),
@@ -66,7 +66,7 @@ func (p *Provider) validateNetwork(n sandpit.NetworkPolicy) error {
 	return nil
 }
 
-// networkOf is the engine's network that a sandbox is in.
+// networkOf returns the engine's network of a sandbox.
 func (p *Provider) networkOf(s sandpit.Spec) string {
 	if s.Network.Online {
 		return p.o.Network
@@ -74,8 +74,8 @@ func (p *Provider) networkOf(s sandpit.Spec) string {
 	return "none"
 }
 
-// allowedCapabilities are capabilities that can be given to root of a container: the engine's own
-// choice, and what debuggers need.
+// allowedCapabilities returns the capabilities that root of a container may have: the engine's
+// default, and those that debuggers need.
 func allowedCapabilities() []string {
 	return append(rootCapabilities(), "AUDIT_WRITE", "IPC_LOCK", "MKNOD", "NET_RAW", "SETFCAP", "SETPCAP", "SYS_CHROOT", "SYS_NICE", "SYS_PTRACE")
 }
@@ -83,8 +83,8 @@ func allowedCapabilities() []string {
 func checkCapabilities(names []string) error {
 	for _, name := range names {
 		if !slices.Contains(allowedCapabilities(), name) {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "capability %.40q: a sandbox does not get it", name),
-				"possible are "+strings.Join(allowedCapabilities(), ", "))
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "capability %.40q is not allowed in a sandbox", name),
+				"allowed: "+strings.Join(allowedCapabilities(), ", "))
 		}
 	}
 	return nil

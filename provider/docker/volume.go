@@ -16,20 +16,18 @@ import (
 
 var _ sandpit.VolumeKeeper = (*Provider)(nil)
 
-// partVolume is the value of labelPart on volumes that were made by CreateVolume. An
-// engine makes any volume that a container names and that is not there; such a one has
-// no label.
+// partVolume is the value of labelPart on volumes from CreateVolume. An engine creates a missing
+// volume that a container names; such a volume has no label.
 const partVolume = "volume"
 
-// volumeName is what the engine calls a volume. Several managers may use an engine, and
-// the same names.
+// volumeName returns the engine's name of a volume, which is different for each manager.
 func (p *Provider) volumeName(name string) string {
 	sum := sha256.Sum256([]byte(p.o.Manager))
 	return "sandpit-volume-" + hex.EncodeToString(sum[:8]) + "-" + name
 }
 
-// volumeMount shows a volume in a container. What the image has at that place is not
-// copied into it: what a volume holds shall not depend on who has it first.
+// volumeMount returns the mount of a volume. The image's files at the target are not copied into the
+// volume, because its content must not depend on its first user.
 func (p *Provider) volumeMount(m sandpit.Mount) mount.Mount {
 	return mount.Mount{
 		Type: mount.TypeVolume, Source: p.volumeName(m.Volume), Target: m.Target, ReadOnly: m.ReadOnly,
@@ -47,10 +45,10 @@ func (p *Provider) CreateVolume(ctx context.Context, name string) error {
 	_, err := p.engine.api.VolumeCreate(limited, client.VolumeCreateOptions{
 		Name: p.volumeName(name), Driver: "local", Labels: map[string]string{labelManager: p.o.Manager, labelPart: partVolume},
 	})
-	if cerrdefs.IsAlreadyExists(err) { // as Podman tells it
+	if cerrdefs.IsAlreadyExists(err) { // Podman's response for an existing volume
 		return nil
 	}
-	return p.engine.wrapError(ctx, "make volume "+name, err)
+	return p.engine.wrapError(ctx, "create volume "+name, err)
 }
 
 // RemoveVolume implements sandpit.VolumeKeeper.
@@ -65,13 +63,12 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 		return nil
 	}
 	if cerrdefs.IsConflict(err) {
-		return sandpit.Errorf(sandpit.Conflict, "volume %s: a sandbox has it", name)
+		return sandpit.Errorf(sandpit.Conflict, "volume %q is in use by a sandbox", name)
 	}
 	return p.engine.wrapError(ctx, "remove volume "+name, err)
 }
 
-// VolumeSize implements sandpit.VolumeKeeper. Engines count all of their volumes to
-// tell of one.
+// VolumeSize implements sandpit.VolumeKeeper. It is slow: an engine measures all of its volumes.
 func (p *Provider) VolumeSize(ctx context.Context, name string) (int64, error) {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return 0, err
@@ -83,24 +80,24 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (int64, error) {
 	defer cancel()
 	res, err := p.engine.api.DiskUsage(limited, client.DiskUsageOptions{Volumes: true, Verbose: true})
 	if err != nil {
-		return 0, p.engine.wrapError(ctx, "count the bytes of volume "+name, err)
+		return 0, p.engine.wrapError(ctx, "measure volume "+name, err)
 	}
 	for _, v := range res.Volumes.Items {
 		if v.Name == p.volumeName(name) && v.UsageData != nil && v.UsageData.Size >= 0 {
 			return v.UsageData.Size, nil
 		}
 	}
-	return 0, sandpit.Errorf(sandpit.Unsupported, "this docker engine does not count the bytes of volume %s", name)
+	return 0, sandpit.Errorf(sandpit.Unsupported, "this docker engine does not measure volume %q", name)
 }
 
 func noVolume(name string, there bool) error {
 	if there {
 		return nil
 	}
-	return sandpit.Errorf(sandpit.NotFound, "there is no volume %s", name)
+	return sandpit.Errorf(sandpit.NotFound, "volume %q does not exist", name)
 }
 
-// hasVolume reports whether a volume was made, and not removed since.
+// hasVolume reports whether CreateVolume created the volume and it still exists.
 func (p *Provider) hasVolume(ctx context.Context, name string) (bool, error) {
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
@@ -109,10 +106,10 @@ func (p *Provider) hasVolume(ctx context.Context, name string) (bool, error) {
 		return false, nil
 	}
 	labels := res.Volume.Labels
-	return labels[labelManager] == p.o.Manager && labels[labelPart] == partVolume, p.engine.wrapError(ctx, "look for volume "+name, err)
+	return labels[labelManager] == p.o.Manager && labels[labelPart] == partVolume, p.engine.wrapError(ctx, "find volume "+name, err)
 }
 
-// checkVolumes sees that a sandbox's volumes were made. NotFound.
+// checkVolumes checks that the volumes of a spec exist. NotFound: one does not.
 func (p *Provider) checkVolumes(ctx context.Context, spec sandpit.Spec) error {
 	for _, m := range spec.Mounts {
 		if m.Volume == "" {
@@ -126,8 +123,8 @@ func (p *Provider) checkVolumes(ctx context.Context, spec sandpit.Spec) error {
 	return nil
 }
 
-// dropMade removes what the engine has made by itself in place of a volume that was
-// removed when a container named it.
+// dropMade removes the volumes that the engine created for a container because those of the spec had
+// just been removed.
 func (p *Provider) dropMade(ctx context.Context, spec sandpit.Spec) error {
 	clean, cancel := p.engine.cleanupContext(ctx)
 	defer cancel()
@@ -140,8 +137,8 @@ func (p *Provider) dropMade(ctx context.Context, spec sandpit.Spec) error {
 		if err == nil && !there {
 			_, err = p.engine.api.VolumeRemove(clean, p.volumeName(m.Volume), client.VolumeRemoveOptions{})
 		}
-		if err != nil && !isNotFound(err) && !cerrdefs.IsConflict(err) { // in use: somebody else is about the same
-			errs = append(errs, fmt.Errorf("remove what the engine made of volume %s: %w", m.Volume, err))
+		if err != nil && !isNotFound(err) && !cerrdefs.IsConflict(err) { // a conflict: another container uses it
+			errs = append(errs, fmt.Errorf("remove the engine's replacement of volume %q: %w", m.Volume, err))
 		}
 	}
 	return errors.Join(errs...)

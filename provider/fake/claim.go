@@ -20,21 +20,21 @@ func (i *Instance) Claim(ctx context.Context, spec sandpit.Spec) error {
 			return err
 		}
 		if !made.SameMachine(spec) {
-			return sandpit.Errorf(sandpit.Invalid, "image, mounts, limits and host name cannot be changed any more")
+			return sandpit.Errorf(sandpit.Invalid, "cannot change image, mounts, limits or host name of an existing sandbox")
 		}
 		b.setIdentity(spec, rand.Text())
 		req := b.guestDefaults()
 		_, req.Token = b.identityOf()
 		req.Forget = true
 		if err := i.guest.client.Init(ctx, req); err != nil {
-			b.setIdentity(made, token) // the guest has the old key
+			b.setIdentity(made, token) // the guest still has the old key
 			return err
 		}
 		return nil
 	})
 }
 
-// identityOf returns whose sandbox it is, and the key of its guest.
+// identityOf returns the owner of a sandbox, and the key of its guest.
 func (b *sandbox) identityOf() (sandpit.Spec, string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Suspend implements sandpit.Suspender. The memory stays where it is.
+// Suspend implements sandpit.Suspender. The memory is not moved to disk.
 func (i *Instance) Suspend(ctx context.Context) error {
 	return i.performOp(ctx, OpSuspend, func() error { return i.box.suspendSandbox(ctx) })
 }
@@ -21,7 +21,7 @@ func (i *Instance) Checkpoint(ctx context.Context) error {
 	return i.performOp(ctx, OpCheckpoint, func() error { return i.box.takeCheckpoint(ctx) })
 }
 
-// Revive implements sandpit.Reviver. NotFound: there is no checkpoint.
+// Revive implements sandpit.Reviver. NotFound: the sandbox has no checkpoint.
 func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
 	var next *sandbox
 	err := i.performOp(ctx, OpRevive, func() error {
@@ -35,15 +35,15 @@ func (i *Instance) Revive(ctx context.Context) (sandpit.Instance, error) {
 	return newInstance(next), nil
 }
 
-// EstimateSave implements sandpit.SaveEstimator. There is no memory to be saved.
+// EstimateSave implements sandpit.SaveEstimator. It counts no memory, which is not saved.
 func (i *Instance) EstimateSave(context.Context, bool) (int64, error) {
 	return diskUsage(i.box.dir), nil
 }
 
-// admitSave asks whether what is saved of the sandbox may stay.
+// admitSave asks whether the saved state of the sandbox may be kept.
 func (b *sandbox) admitSave(ctx context.Context) error { return sandpit.AdmitOf(ctx)(diskUsage(b.dir)) }
 
-// savedBytes is how much a sandbox takes that does not run.
+// savedBytes returns the size of the saved state of a sandbox.
 func (b *sandbox) savedBytes() int64 {
 	switch b.currentState() {
 	case Suspended, Stopped, Archived:
@@ -66,12 +66,12 @@ func (b *sandbox) suspendSandbox(ctx context.Context) error {
 	return nil
 }
 
-// checkpointDir is where the last checkpoint is.
+// checkpointDir returns the directory of the last checkpoint.
 func (b *sandbox) checkpointDir() string {
 	return filepath.Join(b.world.dir, "checkpoints", string(b.id))
 }
 
-// savedAt is when the last checkpoint was made, zero if there is none.
+// savedAt returns when the last checkpoint was taken, or zero without a checkpoint.
 func (b *sandbox) savedAt() time.Time {
 	info, err := os.Stat(b.checkpointDir())
 	if err != nil {
@@ -80,7 +80,7 @@ func (b *sandbox) savedAt() time.Time {
 	return info.ModTime()
 }
 
-// takeCheckpoint copies the files while all processes hold still.
+// takeCheckpoint copies the files while all processes are stopped.
 func (b *sandbox) takeCheckpoint(ctx context.Context) error {
 	if err := b.lockInState(ctx, Running); err != nil {
 		return err
@@ -108,7 +108,7 @@ func (b *sandbox) takeCheckpoint(ctx context.Context) error {
 	return nil
 }
 
-// reviveSandbox makes the sandbox again, of its last checkpoint.
+// reviveSandbox recreates the sandbox from its last checkpoint.
 func (b *sandbox) reviveSandbox(ctx context.Context) (*sandbox, error) {
 	if err := b.lock(ctx); err != nil {
 		return nil, err
@@ -122,9 +122,9 @@ func (b *sandbox) reviveSandbox(ctx context.Context) (*sandbox, error) {
 	}
 	next := &sandbox{
 		world: b.world, id: b.id, spec: b.spec.Clone(), createdAt: b.createdAt, token: b.token, dir: b.dir,
-		turn: make(chan struct{}, 1), ended: make(chan struct{}), state: Starting,
+		locked: make(chan struct{}, 1), ended: make(chan struct{}), state: Starting,
 	}
-	next.turn <- struct{}{}
+	next.locked <- struct{}{}
 	defer next.unlock()
 	err := removeAll(b.dir)
 	if err == nil {
@@ -140,7 +140,7 @@ func (b *sandbox) reviveSandbox(ctx context.Context) (*sandbox, error) {
 	return next, nil
 }
 
-// replaceSandbox has a sandbox's name stand for what was made of it.
+// replaceSandbox puts a recreated sandbox in the place of the old one.
 func (w *World) replaceSandbox(old, next *sandbox) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

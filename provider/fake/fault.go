@@ -8,11 +8,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Op names an operation that can be made to fail.
+// Op is an operation that a Fault can affect.
 type Op string
 
-// The operations. OpDial is a raw connection, OpHTTP one round trip; every call
-// of a guest is one of those, to the guest's port.
+// The operations. OpDial is a raw connection and OpHTTP one round trip. Every call of a guest is one
+// of those two, to the guest's port.
 const (
 	OpCreate     Op = "create"
 	OpList       Op = "list"
@@ -48,24 +48,24 @@ const (
 	OpImportSnapshot Op = "import snapshot"
 )
 
-// Fault is an order to go wrong. The zero value of a field but Op means the
-// default stated with it.
+// Fault is an injected failure or delay. The zero value of a field except Op means its stated
+// default.
 type Fault struct {
-	// Op is the operation that goes wrong.
+	// Op is the affected operation.
 	Op Op
-	// ID is the sandbox it happens to. Default: any. OpList has none, nor have those of
-	// volumes and of snapshots that are there.
+	// ID is the affected sandbox. Default: any. OpList and the operations of volumes and existing
+	// snapshots have no sandbox.
 	ID sandpit.ID
 	// Port is the port of OpDial and OpHTTP. Default: any.
 	Port int
-	// Delay is how long it takes; a context that ends sooner ends it with the
-	// context's error. Default: no time.
+	// Delay is the added delay. It ends early, with the context's error, when the context ends.
+	// Default: none.
 	Delay time.Duration
-	// Err is returned. Default: nothing goes wrong, it is only slow.
+	// Err is returned. Default: none, so the fault only delays.
 	Err error
-	// After lets the operation happen first, and delays or loses its answer.
+	// After performs the operation first, and delays or loses its result.
 	After bool
-	// Times is how often it happens. Default: once. Negative: always.
+	// Times is how often the fault happens. Default: once. Negative: always.
 	Times int
 }
 
@@ -73,8 +73,8 @@ func (f *Fault) matchesCall(op Op, id sandpit.ID, port int) bool {
 	return f.Op == op && (f.ID == "" || f.ID == id) && (f.Port == 0 || f.Port == port)
 }
 
-// Inject orders a fault. Of several for the same operation the one that was
-// ordered first goes first. The returned function takes the order back.
+// Inject adds a fault. Faults for the same operation happen in the order in which they were added.
+// The returned function removes the fault.
 func (w *World) Inject(f Fault) (remove func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -89,8 +89,8 @@ func (w *World) Inject(f Fault) (remove func()) {
 	}
 }
 
-// Calls returns how often op was asked for, on the sandbox id or, if that is
-// empty, on any. Calls that went wrong count.
+// Calls returns how often op was called, on the sandbox id or, if that is empty, on any. Failed calls
+// count.
 func (w *World) Calls(op Op, id sandpit.ID) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,14 +108,14 @@ type callKey struct {
 	id sandpit.ID
 }
 
-// call is one operation about to be performed.
+// call is one operation before it is performed.
 type call struct {
 	op   Op
 	id   sandpit.ID
 	port int
 }
 
-// performCall does what is asked, unless a fault was ordered.
+// performCall performs a call, and applies the next fault for it.
 func (w *World) performCall(ctx context.Context, c call, do func() error) error {
 	f := w.takeFault(c)
 	if f == nil {
@@ -135,7 +135,7 @@ func (w *World) performCall(ctx context.Context, c call, do func() error) error 
 	return do()
 }
 
-// takeFault counts a call and returns the fault that is its turn, if any.
+// takeFault counts a call and returns the next fault for it, or nil.
 func (w *World) takeFault(c call) *Fault {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,9 +11,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
 
-// homeGuest has relative paths, and those that start with "~", begin in the
-// sandbox's own home. The guest itself would take the home that the machine's
-// list of users tells, which is not a test's to write to.
+// homeGuest resolves relative paths, and those that start with "~", in the sandbox's own home. The
+// guest itself would use the home from the machine's list of users, which a test must not change.
 type homeGuest struct {
 	homeFiles
 	sandpit.Journal
@@ -50,8 +49,7 @@ func (g *homeGuest) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, e
 	return g.client.ListProcesses(ctx)
 }
 
-// HTTP implements sandpit.GuestServer. Relative paths in it begin where the guest has
-// them begin.
+// HTTP implements sandpit.GuestServer. The guest itself resolves relative paths in it.
 func (g *homeGuest) HTTP() http.RoundTripper { return g.client.HTTP() }
 
 // Observe implements sandpit.ObservedGuest.
@@ -75,7 +73,8 @@ type homeFiles struct {
 	home  string
 }
 
-// absolutePath returns the absolute form of a path. An empty one is left to the guest.
+// absolutePath returns the absolute form of a path. It does not change an empty path, which the guest
+// handles.
 func (f *homeFiles) absolutePath(p string) string {
 	switch {
 	case p == "" || path.IsAbs(p):

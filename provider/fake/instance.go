@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
-// Instance is one sandbox of a Provider. It has every optional ability. While it
-// is paused, stopped or archived, calls of its guest and connections fail with Conflict.
+// Instance is one sandbox of a Provider. It has every optional ability. While it is paused, stopped
+// or archived, calls of its guest and connections fail with Conflict.
 type Instance struct {
 	box     *sandbox
 	guest   *homeGuest
@@ -98,7 +98,7 @@ func (i *Instance) portTransport(port int) *roundTripper {
 	return rt
 }
 
-// roundTripper looks at the sandbox's state before it uses a connection.
+// roundTripper checks the sandbox's state before it uses a connection.
 type roundTripper struct {
 	instance  *Instance
 	port      int
@@ -245,28 +245,28 @@ func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit
 	return s, nil
 }
 
-// Rollback implements sandpit.Rollbacker. Programs end: a snapshot has none.
+// Rollback implements sandpit.Rollbacker. It ends all programs, because a snapshot contains none.
 func (i *Instance) Rollback(ctx context.Context, id sandpit.SnapshotID) error {
 	return i.performOp(ctx, OpRollback, func() error { return i.box.rollBack(ctx, id) })
 }
 
-// Resize implements sandpit.Resizer. Nothing is enforced.
+// Resize implements sandpit.Resizer. It enforces nothing.
 func (i *Instance) Resize(ctx context.Context, r sandpit.Resources) error {
 	if r.Memory < 0 || r.CPUs < 0 || r.Disk < 0 || r.PIDs < 0 {
-		return sandpit.Errorf(sandpit.Invalid, "resize sandbox %s: a limit below zero", i.box.id)
+		return sandpit.Errorf(sandpit.Invalid, "resize sandbox %s: negative limit", i.box.id)
 	}
 	return i.performOp(ctx, OpResize, func() error {
 		return i.box.changeRunning(ctx, func() { i.box.resources = r })
 	})
 }
 
-// SetNetworkPolicy implements sandpit.NetworkPolicer. Nothing is enforced.
+// SetNetworkPolicy implements sandpit.NetworkPolicer. It enforces nothing.
 func (i *Instance) SetNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy) error {
 	if slices.Contains(p.Allow, "") || slices.Contains(p.Deny, "") {
-		return sandpit.Errorf(sandpit.Invalid, "network policy of sandbox %s: an empty rule", i.box.id)
+		return sandpit.Errorf(sandpit.Invalid, "set network policy of sandbox %s: empty rule", i.box.id)
 	}
 	if p.Online {
-		return sandpit.Errorf(sandpit.Conflict, "network policy of sandbox %s: it was not made to be online", i.box.id)
+		return sandpit.Errorf(sandpit.Conflict, "set network policy of sandbox %s: it was created offline", i.box.id)
 	}
 	p = p.Clone()
 	return i.performOp(ctx, OpSetNetwork, func() error {
@@ -274,7 +274,7 @@ func (i *Instance) SetNetworkPolicy(ctx context.Context, p sandpit.NetworkPolicy
 	})
 }
 
-// changeRunning sets something of a running sandbox.
+// changeRunning changes a setting of a running sandbox.
 func (b *sandbox) changeRunning(ctx context.Context, set func()) error {
 	if err := b.lockInState(ctx, Running); err != nil {
 		return err
@@ -286,7 +286,7 @@ func (b *sandbox) changeRunning(ctx context.Context, set func()) error {
 	return nil
 }
 
-// Stats implements sandpit.Statser. It measures the processes that live.
+// Stats implements sandpit.Statser. It measures the living processes.
 func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
 	var s sandpit.Stats
 	err := i.performOp(ctx, OpStats, func() error {
@@ -302,7 +302,7 @@ func (i *Instance) Stats(ctx context.Context) (sandpit.Stats, error) {
 	return s, err
 }
 
-// performOp does what is asked of a sandbox, unless a fault was ordered.
+// performOp performs an operation on a sandbox, and applies the next fault for it.
 func (i *Instance) performOp(ctx context.Context, op Op, do func() error) error {
 	if err := i.box.world.performCall(ctx, call{op: op, id: i.box.id}, do); err != nil {
 		return fmt.Errorf("%s sandbox %s: %w", op, i.box.id, err)

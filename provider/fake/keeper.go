@@ -74,8 +74,7 @@ func (p *Provider) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID)
 	return closeOnError(layer, err)
 }
 
-// ReadLayer implements sandpit.LayerReader. The image of all sandboxes is empty, so this
-// is all that is in it.
+// ReadLayer implements sandpit.LayerReader. The image is empty, so the layer contains all files.
 func (i *Instance) ReadLayer(ctx context.Context) (io.ReadCloser, error) {
 	var layer io.ReadCloser
 	err := i.performOp(ctx, OpReadLayer, func() error {
@@ -90,7 +89,7 @@ func (i *Instance) ReadLayer(ctx context.Context) (io.ReadCloser, error) {
 	return closeOnError(layer, err)
 }
 
-// closeOnError closes what was opened for nobody.
+// closeOnError closes a stream that cannot be returned because of an error.
 func closeOnError(layer io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err == nil {
 		return layer, nil
@@ -111,14 +110,14 @@ func (p *Provider) findSnapshot(id sandpit.SnapshotID) (sandpit.Snapshot, error)
 	return s, nil
 }
 
-// packed is a tar stream that is made while it is read.
+// packed is a tar stream that is written while it is read.
 type packed struct {
 	*io.PipeReader
 
 	done chan struct{}
 }
 
-// Close implements io.Closer. It waits for who makes the stream.
+// Close implements io.Closer. It waits for the writer of the stream.
 func (p *packed) Close() error {
 	_ = p.PipeReader.Close() // always nil
 	<-p.done
@@ -140,8 +139,8 @@ func packDir(ctx context.Context, dir string, mounts []sandpit.Mount) io.ReadClo
 	return p
 }
 
-// packTree writes the files below dir, under a prefix. What goes away meanwhile, and what
-// is mounted, is left out.
+// packTree writes the files below dir, under a prefix. It skips mounts, and files that are removed
+// meanwhile.
 func packTree(ctx context.Context, out *tar.Writer, dir, prefix string, mounts []sandpit.Mount) error {
 	return filepath.WalkDir(dir, func(at string, e fs.DirEntry, err error) error {
 		rel, relErr := filepath.Rel(dir, at)
@@ -250,22 +249,22 @@ func (p *Provider) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, fr
 		in := tar.NewReader(bytes.NewReader(data))
 		h, err := in.Next()
 		if err != nil || h.Name != exportedInfo || h.Size > maxInfo {
-			return sandpit.Errorf(sandpit.Invalid, "it is no snapshot of a fake sandbox")
+			return sandpit.Errorf(sandpit.Invalid, "not a snapshot of a fake sandbox")
 		}
 		if err := json.NewDecoder(in).Decode(&s); err != nil {
-			return sandpit.Errorf(sandpit.Invalid, "its description cannot be read: %w", err)
+			return sandpit.Errorf(sandpit.Invalid, "decode its description: %w", err)
 		}
 		s.ID, s.Unloadable, s.CreatedAt, s.Spec.Env = id, "", time.Now(), nil
 		s, err = p.world.addSnapshot(s, func(dir string) error { return unpackTree(ctx, in, dir) })
 		return err
 	})
 	if err != nil {
-		return sandpit.Snapshot{}, fmt.Errorf("import a snapshot: %w", err)
+		return sandpit.Snapshot{}, fmt.Errorf("import snapshot: %w", err)
 	}
 	return s, nil
 }
 
-// readWhole reads a stream to its end, and sees that it is as it was written.
+// readWhole reads a stream to its end and checks its digest.
 func readWhole(from io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(from)
 	if err != nil {
@@ -273,12 +272,12 @@ func readWhole(from io.Reader) ([]byte, error) {
 	}
 	n := max(0, len(data)-sha256.Size)
 	if sum := sha256.Sum256(data[:n]); !bytes.Equal(sum[:], data[n:]) {
-		return nil, sandpit.Errorf(sandpit.Invalid, "it is no snapshot of a fake sandbox, or not as it was written")
+		return nil, sandpit.Errorf(sandpit.Invalid, "not a snapshot of a fake sandbox, or a damaged one")
 	}
 	return data[:n], nil
 }
 
-// unpackTree writes files of a stream into a new directory, and nowhere else.
+// unpackTree writes the files of a stream into a new directory, and to no other place.
 func unpackTree(ctx context.Context, in *tar.Reader, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -294,12 +293,12 @@ func unpackTree(ctx context.Context, in *tar.Reader, dir string) error {
 			return nil
 		}
 		if err != nil {
-			return sandpit.Errorf(sandpit.Invalid, "it is no tar stream: %w", err)
+			return sandpit.Errorf(sandpit.Invalid, "not a tar stream: %w", err)
 		}
 		name, below := strings.CutPrefix(h.Name, exportedFiles+"/")
 		name = path.Clean(name)
 		if !below || !filepath.IsLocal(name) {
-			return sandpit.Errorf(sandpit.Invalid, "it has a file %.100q", h.Name)
+			return sandpit.Errorf(sandpit.Invalid, "unexpected file %.100q", h.Name)
 		}
 		if err := unpackFile(root, in, h, name); err != nil {
 			return err
@@ -326,5 +325,5 @@ func unpackFile(root *os.Root, in *tar.Reader, h *tar.Header, name string) error
 		}
 		return nil
 	}
-	return sandpit.Errorf(sandpit.Invalid, "file %.100q is of an odd kind", name)
+	return sandpit.Errorf(sandpit.Invalid, "file %.100q has an unsupported type", name)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 )
 
-// machine is a guest that runs, with all connections to it and to other ports.
+// machine is a running guest, with all connections to it and to other ports.
 type machine struct {
 	guest  *guest.Guest
 	server *http.Server
@@ -29,7 +29,7 @@ type machine struct {
 	conns map[*tracked]bool // nil when the machine is off
 }
 
-// startMachine starts a guest that has no key yet. stall tells how it hangs at the moment.
+// startMachine starts a guest that has no key yet. stall returns how it hangs at the moment.
 func startMachine(stall func() Stall) *machine {
 	m := &machine{
 		guest: guest.New(), ln: newListener(), off: make(chan struct{}),
@@ -45,12 +45,12 @@ func startMachine(stall func() Stall) *machine {
 	m.server.Protocols.SetUnencryptedHTTP2(true)
 	go func() {
 		defer close(m.served)
-		_ = m.server.Serve(m.ln) // it ends when it is closed, and only then
+		_ = m.server.Serve(m.ln) // it only ends when it is closed
 	}()
 	return m
 }
 
-// noteState counts the connections that the server works on.
+// noteState counts the open connections of the server.
 func (m *machine) noteState(_ net.Conn, state http.ConnState) {
 	switch state {
 	case http.StateNew:
@@ -65,7 +65,7 @@ func (m *machine) noteState(_ net.Conn, state http.ConnState) {
 // goroutines. It is called once.
 func (m *machine) stopAll(dir string) {
 	close(m.off)
-	_ = m.server.Close() // nobody hears of connections that end badly
+	_ = m.server.Close() // it only fails for broken connections
 	m.mu.Lock()
 	conns := m.conns
 	m.conns = nil
@@ -80,20 +80,20 @@ func (m *machine) stopAll(dir string) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		m.guest.Close() // waits for those who hold an output open
+		m.guest.Close() // waits for processes that keep an output open
 	}()
 	for {
 		signalAll(dir, syscall.SIGKILL)
 		select {
 		case <-closed:
-			endAll(dir) // also what was started at the very last
+			endAll(dir) // including processes that were just started
 			return
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
 
-// dialPort connects to a port: the guest's own, else one of the machine.
+// dialPort connects to the guest's own port, or to one of the machine.
 func (m *machine) dialPort(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "port %d: want 1 to 65535", port)
@@ -113,7 +113,7 @@ func (m *machine) dialPort(ctx context.Context, port int) (net.Conn, error) {
 	return m.trackConn(conn, err)
 }
 
-// trackConn keeps a connection until it is closed by either side.
+// trackConn records a connection until either side closes it.
 func (m *machine) trackConn(conn net.Conn, err error) (net.Conn, error) {
 	if err != nil {
 		return nil, err
@@ -129,8 +129,8 @@ func (m *machine) trackConn(conn net.Conn, err error) (net.Conn, error) {
 	return c, nil
 }
 
-// errOff is a machine that was switched off. Whoever meets it asks for the
-// sandbox's state.
+// errOff is the error of a machine that was switched off. The caller then checks the sandbox's state
+// for the reason.
 var errOff = sandpit.Errorf(sandpit.Gone, "the sandbox ended")
 
 // tracked is a connection that ends with its machine.
@@ -152,12 +152,12 @@ func (c *tracked) Close() error {
 func (c *tracked) CloseWrite() error {
 	half, ok := c.Conn.(interface{ CloseWrite() error })
 	if !ok {
-		return sandpit.Errorf(sandpit.Unsupported, "close one direction: not of this connection")
+		return sandpit.Errorf(sandpit.Unsupported, "close one direction: not supported by this connection")
 	}
 	return half.CloseWrite()
 }
 
-// listener is a net.Listener that nobody outside of this process can reach.
+// listener is a net.Listener that only this process can reach.
 type listener struct {
 	accepted chan net.Conn
 	closed   chan struct{}
@@ -205,8 +205,8 @@ func (l *listener) Close() error {
 // Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return &net.UnixAddr{Name: "guest", Net: "unix"} }
 
-// socketPair returns two connected sockets. Unlike net.Pipe they hold some bytes
-// back, as every real connection does.
+// socketPair returns two connected sockets. Unlike net.Pipe, and like real connections, they buffer
+// some bytes.
 func socketPair() (a, b net.Conn, err error) {
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -232,7 +232,7 @@ func socketPair() (a, b net.Conn, err error) {
 	return conns[0], conns[1], nil
 }
 
-// gate counts the calls that a handler serves, so that one can wait for them.
+// gate counts the calls that a handler serves, so that closeGate can wait for them.
 type gate struct {
 	mu     sync.Mutex
 	closed bool
@@ -249,7 +249,7 @@ func (g *gate) enterGate() bool {
 	return true
 }
 
-// closeGate lets nobody in any more and waits for those inside.
+// closeGate refuses new calls and waits for the running ones.
 func (g *gate) closeGate() {
 	g.mu.Lock()
 	g.closed = true
@@ -260,7 +260,7 @@ func (g *gate) closeGate() {
 func (g *gate) wrapHandler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.enterGate() {
-			panic(http.ErrAbortHandler) // the machine is off: no answer at all
+			panic(http.ErrAbortHandler) // the machine is off: no response
 		}
 		defer g.inside.Done()
 		h.ServeHTTP(w, r)

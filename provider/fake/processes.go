@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// markVariable is in the environment of everything that a sandbox starts, so
-// that also what detached itself is found again.
+// markVariable is in the environment of all processes of a sandbox, so that detached ones are found
+// too.
 const markVariable = "SANDPIT_FAKE_BOX"
 
 // findMarked returns the living processes of the sandbox with this directory.
 func findMarked(dir string) []int { return markedBy(dir + "\x00") }
 
-// markedBy returns the living processes whose mark begins with this.
+// markedBy returns the living processes whose mark begins with a prefix.
 func markedBy(beginning string) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -32,7 +32,7 @@ func markedBy(beginning string) []int {
 		}
 		env, err := os.ReadFile(filepath.Join("/proc", e.Name(), "environ"))
 		if err != nil {
-			continue // somebody else's, or ended meanwhile
+			continue // another user's, or ended meanwhile
 		}
 		if bytes.HasPrefix(env, mark) || bytes.Contains(env, append([]byte{0}, mark...)) {
 			pids = append(pids, pid)
@@ -41,11 +41,10 @@ func markedBy(beginning string) []int {
 	return pids
 }
 
-// maxRounds bounds a race against processes that start others.
+// maxRounds bounds the repetitions while processes start others.
 const maxRounds = 50
 
-// signalAll sends a signal to all processes of a sandbox, also to those that are
-// being started meanwhile.
+// signalAll sends a signal to all processes of a sandbox, including those that are started meanwhile.
 func signalAll(dir string, sig syscall.Signal) {
 	seen := make(map[int]bool)
 	for range maxRounds {
@@ -62,11 +61,10 @@ func signalAll(dir string, sig syscall.Signal) {
 	}
 }
 
-// endLimit is how long killed processes may take to be gone: a busy machine lets them
-// wait for a processor.
+// endLimit is how long killed processes may take to end. On a busy machine they wait for a processor.
 const endLimit = 10 * time.Second
 
-// endAll kills all processes of a sandbox and waits until they are gone.
+// endAll kills all processes of a sandbox and waits until they have ended.
 func endAll(dir string) {
 	for limit := time.Now().Add(endLimit); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 		signalAll(dir, syscall.SIGKILL)
@@ -79,14 +77,14 @@ func endAll(dir string) {
 // ticksPerSecond is the unit of times in /proc, the same on every Linux.
 const ticksPerSecond = 100
 
-// measureUsage is what living processes use: time of a processor, and memory in bytes.
+// measureUsage returns the processor time and the memory, in bytes, of the living processes.
 func measureUsage(pids []int) (cpu time.Duration, memory int64) {
 	for _, pid := range pids {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil {
 			continue // ended meanwhile
 		}
-		// The second field is a name in parentheses, which may hold anything.
+		// The second field is a name in parentheses, which may contain any character.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		const user, system, pages = 11, 12, 21
 		if len(fields) <= pages {
@@ -102,13 +100,13 @@ func measureUsage(pids []int) (cpu time.Duration, memory int64) {
 	return cpu, memory
 }
 
-// diskUsage is the size of all files in a directory, in bytes. What goes away
-// meanwhile does not count.
+// diskUsage returns the size of all files in a directory, in bytes. It skips files that are removed
+// meanwhile.
 func diskUsage(dir string) int64 {
 	var size int64
 	_ = filepath.WalkDir(dir, func(_ string, e os.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // it went away
+			return nil //nolint:nilerr // it was removed meanwhile
 		}
 		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
 			size += info.Size()

@@ -13,9 +13,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Provider makes sandboxes in a World. Closing it breaks the connections that it
-// made and leaves the sandboxes where they are; World.Close ends those. All
-// methods may be called concurrently.
+// Provider creates sandboxes in a World. Close breaks its connections and leaves the sandboxes
+// running; World.Close ends them. All methods may be called concurrently.
 type Provider struct {
 	world *World
 
@@ -26,7 +25,7 @@ type Provider struct {
 
 var _ sandpit.Provider = (*Provider)(nil)
 
-// World returns the machine that p makes sandboxes on.
+// World returns the machine on which p creates sandboxes.
 func (p *Provider) World() *World { return p.world }
 
 // Create implements sandpit.Provider.
@@ -50,7 +49,7 @@ func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 
 var hostname = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
-// validateSpec refuses what no provider could do, and what this one cannot.
+// validateSpec returns an error for an invalid spec, or one that this provider does not support.
 func validateSpec(s sandpit.Spec) error {
 	if s.Hostname != "" && !hostname.MatchString(s.Hostname) {
 		return sandpit.Errorf(sandpit.Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
@@ -60,21 +59,21 @@ func validateSpec(s sandpit.Spec) error {
 	}
 	for name, value := range s.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return sandpit.Errorf(sandpit.Invalid, "environment variable %q: not a name and value", name)
+			return sandpit.Errorf(sandpit.Invalid, "invalid environment variable %q", name)
 		}
 	}
 	if s.Network.Online {
-		return sandpit.Errorf(sandpit.Unsupported, "network: not of a fake sandbox's own")
+		return sandpit.Errorf(sandpit.Unsupported, "network: not supported by fake sandboxes")
 	}
 	if _, ok := s.Image.Snapshot(); ok {
-		return nil // what it may have as mounts, the snapshot says
+		return nil // its snapshot determines the mounts
 	}
 	for _, m := range s.Mounts {
 		if err := m.CheckSource(); err != nil {
 			return err
 		}
 		if m.Volume == "" && !m.Temporary || m.ReadOnly {
-			return sandpit.Errorf(sandpit.Unsupported, "mounts: a fake sandbox has volumes and temporary directories only, and those to write")
+			return sandpit.Errorf(sandpit.Unsupported, "mounts: a fake sandbox supports only writable volumes and temporary directories")
 		}
 		if !path.IsAbs(m.Target) || path.Clean(m.Target) != m.Target || m.Target == "/" {
 			return sandpit.Errorf(sandpit.Invalid, "mount target %q: want an absolute path other than /", m.Target)
@@ -90,7 +89,7 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 		for _, b := range p.world.listSandboxes() {
 			spec, _ := b.identityOf()
 			spec = spec.Clone()
-			spec.Env = nil // may hold secrets
+			spec.Env = nil // it may contain secrets
 			list = append(list, sandpit.Placement{
 				ID: b.id, Handle: handleOf(b.id), Spec: spec, CreatedAt: b.createdAt, CheckpointedAt: b.savedAt(),
 				SavedBytes: b.savedBytes(), CheckpointBytes: diskUsage(b.checkpointDir()),
@@ -104,7 +103,7 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 	return list, nil
 }
 
-// handle is what Attach needs.
+// handle identifies a sandbox for Attach.
 type handle struct {
 	ID sandpit.ID `json:"fake"`
 }
@@ -137,7 +136,7 @@ func (p *Provider) Attach(ctx context.Context, data []byte) (sandpit.Instance, e
 	return inst, nil
 }
 
-// performOp does what is asked of an open provider, unless a fault was ordered.
+// performOp performs an operation of an open provider, and applies the next fault for it.
 func (p *Provider) performOp(ctx context.Context, op Op, id sandpit.ID, do func() error) error {
 	p.mu.Lock()
 	closed := p.closed

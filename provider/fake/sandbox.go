@@ -20,7 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
 
-// State is where a sandbox is in its life.
+// State is a state of a sandbox.
 type State string
 
 // The states.
@@ -28,23 +28,23 @@ const (
 	Starting State = "starting"
 	Running  State = "running"
 	Paused   State = "paused"
-	// Suspended is one that is paused on disk.
+	// Suspended is paused on disk.
 	Suspended State = "suspended"
 	Stopped   State = "stopped"
 	Archived  State = "archived"
-	// Ended is one that ended and was not destroyed yet.
+	// Ended is ended and not destroyed yet.
 	Ended State = "ended"
 )
 
-// sandbox is a sandbox, as its World knows it.
+// sandbox is the World's state of one sandbox.
 type sandbox struct {
 	world     *World
 	id        sandpit.ID
 	createdAt time.Time
 	dir       string
 
-	turn  chan struct{} // full while somebody changes the state
-	ended chan struct{} // closed after exit is set
+	locked chan struct{} // full while a call changes the state
+	ended  chan struct{} // closed after exit is set
 
 	mu        sync.Mutex
 	spec      sandpit.Spec
@@ -57,7 +57,7 @@ type sandbox struct {
 	network   sandpit.NetworkPolicy
 }
 
-// createSandbox makes a sandbox. Of one that fails, nothing is left.
+// createSandbox creates a sandbox. If it fails, it removes everything again.
 func (w *World) createSandbox(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (*sandbox, error) {
 	source, err := w.imageDir(spec)
 	if err != nil {
@@ -68,10 +68,10 @@ func (w *World) createSandbox(ctx context.Context, id sandpit.ID, spec sandpit.S
 	}
 	b := &sandbox{
 		world: w, id: id, spec: spec.Clone(), createdAt: time.Now(), token: rand.Text(),
-		dir:  filepath.Join(w.boxesDir(), string(id)),
-		turn: make(chan struct{}, 1), ended: make(chan struct{}), state: Starting,
+		dir:    filepath.Join(w.boxesDir(), string(id)),
+		locked: make(chan struct{}, 1), ended: make(chan struct{}), state: Starting,
 	}
-	b.turn <- struct{}{}
+	b.locked <- struct{}{}
 	defer b.unlock()
 	if err := w.addSandbox(b); err != nil {
 		return nil, err
@@ -96,12 +96,12 @@ func (b *sandbox) makeFiles(ctx context.Context, source string) error {
 	return copyTree(ctx, source, b.dir)
 }
 
-// hostPath returns where a path of the sandbox's own is on the machine.
+// hostPath returns the path on the machine of a path inside the sandbox.
 func (b *sandbox) hostPath(path string) string { return filepath.Join(b.dir, path) }
 
 const homeDir = "/home"
 
-// bootGuest starts a guest and gives it its key.
+// bootGuest starts a guest and sends it its key.
 func (b *sandbox) bootGuest(ctx context.Context) error {
 	for _, dir := range []string{homeDir, "/tmp"} {
 		if err := os.MkdirAll(b.hostPath(dir), 0o755); err != nil { //nolint:gosec // below a closed directory
@@ -109,7 +109,7 @@ func (b *sandbox) bootGuest(ctx context.Context) error {
 		}
 	}
 	b.mu.Lock()
-	b.stall = Stall{} // the one that hung has ended
+	b.stall = Stall{} // the guest that hung has ended
 	b.mu.Unlock()
 	m := startMachine(b.currentStall)
 	transport := &http.Transport{
@@ -128,7 +128,7 @@ func (b *sandbox) bootGuest(ctx context.Context) error {
 	return nil
 }
 
-// guestDefaults are what the guest gives to every process.
+// guestDefaults returns the defaults that the guest gives to every process.
 func (b *sandbox) guestDefaults() envd.InitRequest {
 	spec, _ := b.identityOf()
 	env := map[string]string{"HOME": b.hostPath(homeDir), "TMPDIR": b.hostPath("/tmp"), markVariable: b.dir}
@@ -147,22 +147,22 @@ func (b *sandbox) guestDefaults() envd.InitRequest {
 	return req
 }
 
-// lock waits for the turn to change the state.
+// lock gives the caller the exclusive right to change the state.
 func (b *sandbox) lock(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	select {
-	case b.turn <- struct{}{}:
+	case b.locked <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (b *sandbox) unlock() { <-b.turn }
+func (b *sandbox) unlock() { <-b.locked }
 
-// lockInState takes the turn if the sandbox is in one of these states.
+// lockInState locks the sandbox if it is in one of these states. Otherwise it returns an error.
 func (b *sandbox) lockInState(ctx context.Context, states ...State) error {
 	if err := b.lock(ctx); err != nil {
 		return err
@@ -190,7 +190,7 @@ func (b *sandbox) setState(s State) {
 	b.state = s
 }
 
-// runningMachine returns the machine, or why there is none to talk to.
+// runningMachine returns the machine, or an error if it does not run.
 func (b *sandbox) runningMachine() (*machine, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -210,7 +210,7 @@ func (b *sandbox) stateError(s State) error {
 	return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.id, s)
 }
 
-// powerOff ends the guest and all processes. Whoever calls it has the turn.
+// powerOff ends the guest and all processes. The caller holds the lock.
 func (b *sandbox) powerOff(next State) {
 	b.mu.Lock()
 	m := b.machine
@@ -221,7 +221,7 @@ func (b *sandbox) powerOff(next State) {
 	}
 }
 
-// recordEnd tells everybody that the sandbox is over. Whoever calls it has the turn.
+// recordEnd records the end of the sandbox and wakes its waiters. The caller holds the lock.
 func (b *sandbox) recordEnd(exit sandpit.Exit) {
 	over := b.currentState() == Ended
 	b.powerOff(Ended)
@@ -231,7 +231,7 @@ func (b *sandbox) recordEnd(exit sandpit.Exit) {
 	}
 }
 
-// removeSandbox ends the sandbox and removes its files. Whoever calls it has the turn.
+// removeSandbox ends the sandbox and removes its files. The caller holds the lock.
 func (b *sandbox) removeSandbox(exit sandpit.Exit) error {
 	b.recordEnd(exit)
 	if err := errors.Join(removeAll(b.dir), removeAll(b.checkpointDir())); err != nil {
@@ -241,7 +241,7 @@ func (b *sandbox) removeSandbox(exit sandpit.Exit) error {
 	return nil
 }
 
-// removeAll also removes directories that a program has closed to its own user.
+// removeAll removes a tree, including directories that its own user may not enter.
 func removeAll(dir string) error {
 	err := os.RemoveAll(dir)
 	if err == nil || !errors.Is(err, os.ErrPermission) {
@@ -249,7 +249,7 @@ func removeAll(dir string) error {
 	}
 	_ = filepath.WalkDir(dir, func(path string, e os.DirEntry, _ error) error {
 		if e != nil && e.IsDir() {
-			_ = os.Chmod(path, 0o700) //nolint:gosec // it is about to be removed, which tells what went wrong
+			_ = os.Chmod(path, 0o700) //nolint:gosec // it is removed next, which returns the error
 		}
 		return nil
 	})
@@ -257,13 +257,13 @@ func removeAll(dir string) error {
 }
 
 func (b *sandbox) destroySandbox(exit sandpit.Exit) error {
-	b.turn <- struct{}{}
+	b.locked <- struct{}{}
 	defer b.unlock()
 	return b.removeSandbox(exit)
 }
 
 func (b *sandbox) killSandbox(exit sandpit.Exit) error {
-	b.turn <- struct{}{}
+	b.locked <- struct{}{}
 	defer b.unlock()
 	if now := b.currentState(); now == Ended {
 		return b.stateError(now)
@@ -320,7 +320,7 @@ func (b *sandbox) restoreFiles(ctx context.Context) error {
 	return b.changeState(ctx, Archived, Stopped)
 }
 
-// changeState changes between two states in which nothing runs.
+// changeState changes between two states without a running machine.
 func (b *sandbox) changeState(ctx context.Context, from, to State) error {
 	if err := b.lockInState(ctx, from); err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// imageDir returns the directory that a sandbox's files are copied from, "" for
-// none. What a snapshot fixes, a spec must not say otherwise.
+// imageDir returns the directory of a sandbox's initial files, or "" without any. It returns an error
+// if the spec contradicts its snapshot.
 func (w *World) imageDir(spec sandpit.Spec) (string, error) {
 	if spec.Image == "" || spec.Image == sandpit.HostImage {
 		return "", nil
@@ -44,7 +44,7 @@ func (w *World) imageDir(spec sandpit.Spec) (string, error) {
 	return filepath.Join(w.snapshotDir(), string(id)), nil
 }
 
-// Spoil makes a snapshot unloadable, as a newer engine would. NotFound.
+// Spoil makes a snapshot unloadable, as a newer engine would. NotFound: it does not exist.
 func (w *World) Spoil(id sandpit.SnapshotID, why string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +68,7 @@ func noSnapshot(id sandpit.SnapshotID) error {
 	return sandpit.Errorf(sandpit.NotFound, "snapshot %.40s does not exist", string(id))
 }
 
-// takeSnapshot copies the files while all processes hold still.
+// takeSnapshot copies the files while all processes are stopped.
 func (b *sandbox) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (sandpit.Snapshot, error) {
 	if err := b.lockInState(ctx, Running, Paused); err != nil {
 		return sandpit.Snapshot{}, err
@@ -84,7 +84,7 @@ func (b *sandbox) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (sand
 	return b.world.addSnapshot(s, func(dir string) error { return copyTree(ctx, b.dir, dir) })
 }
 
-// addSnapshot adds a snapshot whose files fill puts into a directory that is not there yet.
+// addSnapshot adds a snapshot. fill writes its files into a new directory.
 func (w *World) addSnapshot(s sandpit.Snapshot, fill func(dir string) error) (sandpit.Snapshot, error) {
 	if err := w.reserveID(s.ID); err != nil {
 		return sandpit.Snapshot{}, err
@@ -100,12 +100,12 @@ func (w *World) addSnapshot(s sandpit.Snapshot, fill func(dir string) error) (sa
 	if err != nil {
 		return sandpit.Snapshot{}, errors.Join(err, removeAll(dir))
 	}
-	s.Size = diskUsage(dir) + 4096 // and the directory itself
+	s.Size = diskUsage(dir) + 4096 // the directory itself counts too
 	w.snapshots[s.ID] = s
 	return s, nil
 }
 
-// reserveID refuses an ID that is in use, or none.
+// reserveID reserves an ID. It returns an error for one that is in use or invalid.
 func (w *World) reserveID(id sandpit.SnapshotID) error {
 	if err := id.Validate(); err != nil {
 		return err
@@ -113,14 +113,13 @@ func (w *World) reserveID(id sandpit.SnapshotID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, used := w.snapshots[id]; used || w.taking[id] {
-		return sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists", id)
+		return sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s already exists", id)
 	}
 	w.taking[id] = true
 	return nil
 }
 
-// rollBack puts the files of a snapshot in the place of the sandbox's own, and starts
-// anew.
+// rollBack replaces the sandbox's files with those of a snapshot, and starts it again.
 func (b *sandbox) rollBack(ctx context.Context, id sandpit.SnapshotID) error {
 	if err := b.lockInState(ctx, Running, Paused); err != nil {
 		return err
@@ -133,11 +132,11 @@ func (b *sandbox) rollBack(ctx context.Context, id sandpit.SnapshotID) error {
 	case !known:
 		return noSnapshot(id)
 	case s.Sandbox != b.id:
-		return sandpit.Errorf(sandpit.Invalid, "snapshot %s is of another sandbox", id)
+		return sandpit.Errorf(sandpit.Invalid, "snapshot %s belongs to another sandbox", id)
 	case s.Unloadable != "":
 		return sandpit.Errorf(sandpit.Unsupported, "snapshot %s: %s", id, s.Unloadable)
 	}
-	// The copy is made before anything is touched: what can fail has not changed anything.
+	// The copy comes first, so that a failure changes nothing.
 	fresh, old := b.dir+".new", b.dir+".old"
 	if err := copyTree(ctx, filepath.Join(b.world.snapshotDir(), string(id)), fresh); err != nil {
 		return errors.Join(err, removeAll(fresh))

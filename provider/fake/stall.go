@@ -14,18 +14,18 @@ import (
 
 // Stall is a way in which a guest hangs. The zero value is a guest that works.
 type Stall struct {
-	// Stopped is a guest that does nothing at all any more, as after kill -STOP 1: answers
-	// under way stop where they are, and nothing is answered.
+	// Stopped is a guest that does nothing, as after kill -STOP 1: responses under way stop, and
+	// there are no new ones.
 	Stopped bool
-	// Mute is a guest that says it is there, and answers nothing else.
+	// Mute is a guest that answers only health checks.
 	Mute bool
-	// Pause is how long it waits after each byte of its answers. Default: no time.
+	// Pause is how long the guest waits after each byte of its responses. Default: no time.
 	Pause time.Duration
-	// After is how many bytes of an answer a guest sends before it is Mute. Default: none.
+	// After is how many bytes of a response a guest sends before it is Mute. Default: none.
 	After int
 }
 
-// Stall has the guest of a sandbox hang until it is called again. NotFound: no such sandbox.
+// Stall makes the guest of a sandbox hang until the next call of Stall. NotFound: no such sandbox.
 func (w *World) Stall(id sandpit.ID, s Stall) error {
 	b, err := w.findSandbox(id)
 	if err != nil {
@@ -57,7 +57,7 @@ func (b *sandbox) currentStall() Stall {
 	return b.stall
 }
 
-// askHealth asks the guest whether it is there.
+// askHealth requests the health check of the guest.
 func (m *machine) askHealth(ctx context.Context) error {
 	t := &http.Transport{
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return m.dialPort(ctx, guest.Port) },
@@ -74,22 +74,22 @@ func (m *machine) askHealth(ctx context.Context) error {
 	return res.Body.Close()
 }
 
-// stallPoll is how often a guest that hangs looks whether it still does.
+// stallPoll is how often a guest that hangs checks whether it still does.
 const stallPoll = 2 * time.Millisecond
 
-// stallCalls is a handler that hangs as stall says, until off is closed.
+// stallCalls returns a handler that hangs as stall says, until off is closed.
 func stallCalls(next http.Handler, stall func() Stall, off <-chan struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s := &stalling{ResponseWriter: w, stall: stall, off: off, ended: r.Context().Done()}
 		s.isHealth = r.URL.Path == "/health"
 		if !s.awaitResume() {
-			panic(http.ErrAbortHandler) // no answer at all
+			panic(http.ErrAbortHandler) // no response
 		}
 		next.ServeHTTP(s, r)
 	})
 }
 
-// stalling is an answer of a guest that may hang.
+// stalling is a response of a guest that may hang.
 type stalling struct {
 	http.ResponseWriter
 
@@ -100,7 +100,7 @@ type stalling struct {
 	sent     int
 }
 
-// awaitResume waits while the guest hangs. It reports whether the guest works again.
+// awaitResume waits while the guest hangs, and reports whether it works again.
 func (s *stalling) awaitResume() bool {
 	for {
 		now := s.stall()
@@ -142,7 +142,7 @@ func (s *stalling) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// flushAndWait sends what was written and waits.
+// flushAndWait sends the buffered data and waits.
 func (s *stalling) flushAndWait(pause time.Duration) bool {
 	s.Flush()
 	select {

@@ -50,7 +50,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 		for _, b := range p.world.listSandboxes() {
 			spec, _ := b.identityOf()
 			if slices.ContainsFunc(spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
-				return sandpit.Errorf(sandpit.Conflict, "sandbox %s has it", b.id)
+				return sandpit.Errorf(sandpit.Conflict, "sandbox %s uses it", b.id)
 			}
 		}
 		return removeAll(filepath.Join(p.world.volumesDir(), name))
@@ -61,8 +61,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	return nil
 }
 
-// VolumeSize implements sandpit.VolumeKeeper. It counts what files hold, not what they
-// take on disk.
+// VolumeSize implements sandpit.VolumeKeeper. It counts the lengths of files, not their size on disk.
 func (p *Provider) VolumeSize(ctx context.Context, name string) (size int64, err error) {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return 0, err
@@ -80,12 +79,12 @@ func (p *Provider) VolumeSize(ctx context.Context, name string) (size int64, err
 		})
 	})
 	if err != nil {
-		return 0, fmt.Errorf("count volume %s: %w", name, err)
+		return 0, fmt.Errorf("measure volume %s: %w", name, err)
 	}
 	return size, nil
 }
 
-// showVolumes makes a sandbox's volumes, and temporary directories, visible in it.
+// showVolumes makes volumes and temporary directories visible in a sandbox.
 func (b *sandbox) showVolumes() error {
 	for _, m := range b.spec.Mounts {
 		volume := filepath.Join(b.world.volumesDir(), m.Volume)
@@ -93,7 +92,7 @@ func (b *sandbox) showVolumes() error {
 			volume = m.Source
 		}
 		if _, err := os.Lstat(volume); err != nil {
-			return sandpit.Errorf(sandpit.CodeOf(err), "there is no volume %s", m.Volume)
+			return sandpit.Errorf(sandpit.CodeOf(err), "volume %q does not exist", m.Volume)
 		}
 		place := b.hostPath(m.Target)
 		if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {

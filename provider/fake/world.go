@@ -19,15 +19,15 @@ type World struct {
 	mu        sync.Mutex
 	boxes     map[sandpit.ID]*sandbox
 	snapshots map[sandpit.SnapshotID]sandpit.Snapshot
-	taking    map[sandpit.SnapshotID]bool // those that are not complete
+	taking    map[sandpit.SnapshotID]bool // incomplete snapshots
 	faults    []*Fault
 	calls     map[callKey]int
 	closed    bool
 	liveness  liveness.Options
 }
 
-// NewWorld returns an empty World whose files are all in dir, which must exist,
-// and must not hold links. Close it, also to have its goroutines end.
+// NewWorld returns an empty World with all of its files in dir, which must exist and must not contain
+// links. The caller must Close it, which also ends its goroutines.
 func NewWorld(dir string) *World {
 	return &World{
 		dir:       dir,
@@ -38,10 +38,10 @@ func NewWorld(dir string) *World {
 	}
 }
 
-// NewProvider returns one more Provider of this World.
+// NewProvider returns another Provider of this World.
 func (w *World) NewProvider() *Provider { return &Provider{world: w} }
 
-// Close destroys all that is left and removes it. It is idempotent.
+// Close destroys all sandboxes and removes all files. It is idempotent.
 func (w *World) Close() error {
 	w.mu.Lock()
 	w.closed = true
@@ -52,15 +52,14 @@ func (w *World) Close() error {
 	w.mu.Unlock()
 	var errs []error
 	for _, b := range boxes {
-		errs = append(errs, b.destroySandbox(sandpit.Exit{Reason: "the world ended"}))
+		errs = append(errs, b.destroySandbox(sandpit.Exit{Reason: "the world was closed"}))
 	}
 	errs = append(errs, removeAll(w.snapshotDir()), removeAll(w.volumesDir()), os.RemoveAll(w.boxesDir()))
 	return errors.Join(errs...)
 }
 
-// Kill ends a sandbox from outside: what a crash, or a person with another tool,
-// would do. It is there still, and listed, until it is destroyed. Wait tells
-// exit, which needs a Reason.
+// Kill ends a sandbox from outside, like a crash or another tool. The sandbox is listed until it is
+// destroyed. Wait returns exit, which needs a Reason.
 //
 // NotFound: no such sandbox. Gone: it has ended already.
 func (w *World) Kill(id sandpit.ID, exit sandpit.Exit) error {
@@ -69,13 +68,13 @@ func (w *World) Kill(id sandpit.ID, exit sandpit.Exit) error {
 		return err
 	}
 	if exit.Reason == "" {
-		return sandpit.Errorf(sandpit.Invalid, "kill sandbox %s: the exit has no reason", id)
+		return sandpit.Errorf(sandpit.Invalid, "kill sandbox %s: exit without a reason", id)
 	}
 	return b.killSandbox(exit)
 }
 
-// Vanish removes a sandbox behind everybody's back. Nobody knows how it ended.
-// NotFound: no such sandbox.
+// Vanish removes a sandbox without the knowledge of its Providers. Its exit is unknown. NotFound: no
+// such sandbox.
 func (w *World) Vanish(id sandpit.ID) error {
 	b, err := w.findSandbox(id)
 	if err != nil {
@@ -84,19 +83,19 @@ func (w *World) Vanish(id sandpit.ID) error {
 	return b.destroySandbox(sandpit.Exit{Reason: "the sandbox vanished"})
 }
 
-// View is what can be seen of a sandbox from outside.
+// View is the state of a sandbox as seen from outside.
 type View struct {
 	State State
-	// Dir has all of its files.
+	// Dir is the directory of all its files.
 	Dir string
-	// Image is what its spec names.
+	// Image is the image of its spec.
 	Image sandpit.Image
-	// Resources and Network are as they were last ordered.
+	// Resources and Network are the last requested ones.
 	Resources sandpit.Resources
 	Network   sandpit.NetworkPolicy
 }
 
-// Look returns what a sandbox looks like now; false if there is none.
+// Look returns the View of a sandbox, or false if it does not exist.
 func (w *World) Look(id sandpit.ID) (View, bool) {
 	b, err := w.findSandbox(id)
 	if err != nil {
@@ -107,8 +106,8 @@ func (w *World) Look(id sandpit.ID) (View, bool) {
 	return View{State: b.state, Dir: b.dir, Image: b.spec.Image, Resources: b.resources, Network: b.network}, true
 }
 
-// Leftovers names what there is of sandboxes: files and processes, also of those
-// that were destroyed. Snapshots are kept until Close and do not count.
+// Leftovers returns the names of remaining files and processes of sandboxes, including destroyed
+// ones. Snapshots are kept until Close and do not count.
 func (w *World) Leftovers() []string {
 	var left []string
 	entries, err := os.ReadDir(w.boxesDir())
@@ -137,15 +136,15 @@ func (w *World) findSandbox(id sandpit.ID) (*sandbox, error) {
 	return b, nil
 }
 
-// addSandbox reserves a sandbox's name.
+// addSandbox adds a sandbox, whose ID must be new.
 func (w *World) addSandbox(b *sandbox) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		return sandpit.Errorf(sandpit.Unavailable, "the world has ended")
+		return sandpit.Errorf(sandpit.Unavailable, "the world is closed")
 	}
 	if w.boxes[b.id] != nil {
-		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s exists already", b.id)
+		return sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s already exists", b.id)
 	}
 	w.boxes[b.id] = b
 	return nil

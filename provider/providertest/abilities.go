@@ -27,7 +27,7 @@ func abilityChecks() []check {
 	}
 }
 
-// ability returns an instance as something more, or skips the check.
+// ability returns an ability of an instance, or skips the check.
 func ability[T any](c *trial, box sandpit.Instance, name string) T {
 	c.Helper()
 	able, ok := box.(T)
@@ -37,11 +37,11 @@ func ability[T any](c *trial, box sandpit.Instance, name string) T {
 	return able
 }
 
-// claim gives a sandbox to somebody, whose own it is from then on.
+// claim claims a sandbox and checks that its earlier users have lost access.
 func claim(c *trial) {
 	box := c.newBox()
 	claimer := ability[sandpit.Claimer](c, box, "Claimer")
-	stranger, err := c.provider.Attach(c.ctx(), box.Handle()) // with the key that it has now
+	stranger, err := c.provider.Attach(c.ctx(), box.Handle()) // with the current key
 	c.must(err, "attach")
 	made, ok := c.placement(c.provider, box.ID())
 	if !ok {
@@ -49,7 +49,7 @@ func claim(c *trial) {
 	}
 	spec := made.Spec.Clone()
 	spec.Labels = map[string]string{"claimed": "yes"}
-	spec.Env = map[string]string{"CLAIMED": "by somebody"}
+	spec.Env = map[string]string{"CLAIMED": "by a caller"}
 	c.shellIn(box, "echo of the warm-up")
 	stays, err := box.Guest().Start(c.ctx(), sandpit.Command{Args: []string{"sleep", "1000"}})
 	c.must(err, "start a process that stays")
@@ -58,22 +58,22 @@ func claim(c *trial) {
 	if journal, ok := box.Guest().(sandpit.Journal); ok {
 		list, err := journal.ListCommands(c.ctx())
 		c.must(err, "list the commands")
-		equal(c, "commands of whoever was there before", len(list), 0)
+		equal(c, "commands of the earlier users", len(list), 0)
 		_, err = journal.GetCommand(c.ctx(), stays.ID())
 		c.wantCode(err, "look at one that runs", sandpit.NotFound)
 	}
-	equal(c, "environment", c.shellIn(box, `echo "$CLAIMED"`), "by somebody\n")
+	equal(c, "environment", c.shellIn(box, `echo "$CLAIMED"`), "by a caller\n")
 	_, err = stranger.Guest().ListProcesses(c.ctx())
 	c.wantCode(err, "with the key from before", sandpit.Unauthenticated)
 	again, err := c.provider.Attach(c.ctx(), box.Handle())
 	c.must(err, "attach")
-	equal(c, "environment", c.shellIn(again, `echo "$CLAIMED"`), "by somebody\n")
+	equal(c, "environment", c.shellIn(again, `echo "$CLAIMED"`), "by a caller\n")
 	listed, _ := c.placement(c.provider, box.ID())
 	equal(c, "labels", fmt.Sprint(listed.Spec.Labels), fmt.Sprint(spec.Labels))
 	equal(c, "variables that are listed", len(listed.Spec.Env), 0)
 }
 
-// claimRefused asks for what is fixed when a sandbox is made.
+// claimRefused requests changes of what cannot change after a sandbox is created.
 func claimRefused(c *trial) {
 	box := c.newBox()
 	claimer := ability[sandpit.Claimer](c, box, "Claimer")
@@ -125,7 +125,7 @@ func stopAndStart(c *trial) {
 	equal(c, "file", c.shellIn(attached, `cat "$1/file"`, dir), "kept\n")
 }
 
-// startAfterCrash has a second provider start what the first has stopped.
+// startAfterCrash has a second provider start a sandbox that the first has stopped.
 func startAfterCrash(c *trial) {
 	spec := c.Spec.Clone()
 	spec.Labels = map[string]string{"who": "the first"}
@@ -167,7 +167,7 @@ func destroyWhileStopped(c *trial) {
 	}
 }
 
-// counter counts what it is given.
+// counter counts the bytes that are written to it.
 type counter struct {
 	mu sync.Mutex
 	n  int
@@ -198,7 +198,7 @@ func pauseAndResume(c *trial) {
 
 	c.must(pauser.Pause(c.ctx()), "pause")
 	c.wantCode(pauser.Pause(c.ctx()), "pause what is paused", sandpit.Conflict)
-	time.Sleep(100 * time.Millisecond) // what was on its way
+	time.Sleep(100 * time.Millisecond) // for data under way
 	before := ticks.count()
 	time.Sleep(300 * time.Millisecond)
 	equal(c, "ticks while paused", ticks.count(), before)
@@ -235,7 +235,7 @@ func snapshotAndCreate(c *trial) {
 	if saved.ID != id || saved.Spec.Env != nil || saved.Sandbox != box.ID() || saved.CreatedAt.IsZero() || saved.Size <= 0 {
 		c.Errorf("snapshot: %+v", saved)
 	}
-	c.shellIn(box, "echo changed > file") // it goes on running
+	c.shellIn(box, "echo changed > file") // it keeps running
 	spec := c.Spec.Clone()
 	spec.Image = sandpit.SnapshotImage(saved.ID)
 	for range 2 {
@@ -301,7 +301,7 @@ func networkPolicy(c *trial) {
 	equal(c, "output", c.shellIn(online, "echo works"), "works\n")
 }
 
-// abilitiesGone asks all that a sandbox can do of one that is gone.
+// abilitiesGone uses every ability of a sandbox that has ended.
 func abilitiesGone(c *trial) {
 	box := c.newBox()
 	c.must(box.Destroy(c.ctx()), "destroy")

@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// guestCalls are calls of a sandbox that cannot succeed when it does not run.
+// guestCalls are calls that fail when the sandbox does not run.
 func guestCalls() []named[func(context.Context, sandpit.Instance) error] {
 	type call = func(context.Context, sandpit.Instance) error
 	return []named[call]{
@@ -96,7 +96,7 @@ func specInside(c *trial) {
 	equal(c, "working directory", dir, spec.WorkDir+"\n")
 	equal(c, "host name", c.shellIn(box, "cat /proc/sys/kernel/hostname"), "some-host\n")
 	equal(c, "user", c.shellIn(box, "id -u; id -g"), "1234\n2345\n")
-	c.shellIn(box, "echo mine > here") // the directory was made for the user
+	c.shellIn(box, "echo mine > here") // the directory was created for the user
 }
 
 func sandboxesApart(c *trial) {
@@ -130,7 +130,7 @@ func manyAtOnce(c *trial) {
 	c.promptly("many sandboxes", wg.Wait)
 }
 
-// one makes, uses and destroys a sandbox.
+// one creates, uses and destroys a sandbox.
 func one(ctx context.Context, p sandpit.Provider, spec sandpit.Spec, number int) error {
 	spec = spec.Clone()
 	spec.Env = map[string]string{"NUMBER": strconv.Itoa(number)}

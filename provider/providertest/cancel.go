@@ -25,7 +25,7 @@ func cancelChecks() []check {
 	}
 }
 
-// soon returns a context that is cancelled after a time.
+// soon returns a context that is canceled after a delay.
 func (c *trial) soon(after time.Duration) context.Context {
 	ctx, cancel := context.WithCancel(c.ctx())
 	if after == 0 {
@@ -37,8 +37,7 @@ func (c *trial) soon(after time.Duration) context.Context {
 	return ctx
 }
 
-// cancelCreate gives up at every step of a creation: it fails and leaves
-// nothing, or it succeeds.
+// cancelCreate cancels at every step of a creation. Create fails and leaves nothing, or it succeeds.
 func cancelCreate(c *trial) {
 	made, delays := 0, []int{0, 1, 2, 5, 10, 20, 40, 60, 80, 100, 200, 400}
 	for _, ms := range delays {
@@ -88,7 +87,7 @@ func cancelStart(c *trial) {
 			continue
 		}
 		if ms == 0 {
-			c.Error("a process was started for somebody who had given up")
+			c.Error("a process was started for a canceled call")
 		}
 		if _, err := p.Wait(c.ctx()); err != nil {
 			c.wantCode(err, "wait, given up", sandpit.Canceled)
@@ -97,7 +96,7 @@ func cancelStart(c *trial) {
 	equal(c, "output", c.shell("echo works"), "works\n")
 }
 
-// cancelProcess gives up waiting, and then following.
+// cancelProcess cancels waiting, and then following.
 func cancelProcess(c *trial) {
 	follow, giveUp := context.WithCancel(c.ctx())
 	defer giveUp()
@@ -107,8 +106,8 @@ func cancelProcess(c *trial) {
 	c.wantCode(err, "wait, given up", sandpit.Canceled)
 	giveUp()
 	_, err = p.Wait(c.ctx())
-	c.wantCode(err, "wait for a process that nobody follows", sandpit.Canceled)
-	if !c.runs(p.PID()) {
+	c.wantCode(err, "wait for a process without a follower", sandpit.Canceled)
+	if !c.isListed(p.PID()) {
 		c.Error("the process has ended with its caller")
 	}
 	c.must(p.Signal(c.ctx(), sandpit.SIGKILL), "kill")
@@ -123,7 +122,7 @@ func cancelRead(c *trial) {
 	for _, ms := range []int{0, 1, 5, 20} {
 		r, err := c.guest().ReadFile(c.soon(time.Duration(ms)*time.Millisecond), "", name)
 		if err == nil {
-			time.Sleep(time.Duration(ms) * time.Millisecond) // more waits than can be on its way
+			time.Sleep(time.Duration(ms) * time.Millisecond) // more data waits than buffers can hold
 			_, err = io.Copy(io.Discard, r)
 			c.must(r.Close(), "close")
 		}
@@ -135,7 +134,7 @@ func cancelRead(c *trial) {
 	c.must(errors.Join(err, r.Close()), "close before the end")
 }
 
-// blocked is a reader that never has more.
+// blocked is a reader that never returns.
 type blocked struct{ closed chan struct{} }
 
 func (b blocked) Read([]byte) (int, error) {
@@ -217,5 +216,5 @@ func cancelWatch(c *trial) {
 	})
 	c.must(w.Close(), "close")
 	_, err = c.guest().Watch(c.soon(0), "", dir, sandpit.WatchOptions{})
-	c.wantCode(err, "watch for somebody who had given up", sandpit.Canceled)
+	c.wantCode(err, "watch with a canceled context", sandpit.Canceled)
 }

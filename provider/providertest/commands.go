@@ -125,7 +125,7 @@ func workingDirectory(c *trial) {
 	equal(c, "relative, which begins at home", pwd(name), path.Join(home, name))
 }
 
-// home is where relative paths of the shared sandbox begin.
+// home returns the directory of relative paths in the shared sandbox.
 func (c *trial) home() string {
 	c.Helper()
 	file, err := c.guest().Stat(c.ctx(), "", "~")

@@ -153,7 +153,7 @@ func confinedNowhere(c *trial) {
 	}
 }
 
-// These put a directory and a link to another under the same name, in turns.
+// These alternately put a directory and a link to another under the same name.
 const (
 	exchange     = `echo ready; while :; do mv -T real name; mv -T name real; mv -T link name; mv -T name link; done`
 	fastExchange = `
@@ -170,7 +170,7 @@ func confinedExchanged(c *trial) {
 	dir := c.dir()
 	c.shell(`cd "$1"; mkdir -p in/real out; echo inside > in/real/file; echo outside > out/file; ln -s "$1/out" in/link`, dir)
 	cmd := shellCommand(exchange)
-	if c.has("python3") {
+	if c.hasProgram("python3") {
 		cmd = sandpit.Command{Args: []string{"python3", "-c", fastExchange}}
 	}
 	cmd.Dir = dir + "/in"

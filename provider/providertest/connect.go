@@ -17,7 +17,7 @@ func connectChecks() []check {
 		{"outlive the caller", outlivesCaller},
 		{"input from the next caller", inputFromNext},
 		{"after the end", connectLate},
-		{"nobody there", connectNobody},
+		{"missing process", connectMissing},
 		{"many follow one", manyFollow},
 	}
 }
@@ -33,8 +33,8 @@ func (c *trial) info(is func(sandpit.ProcessInfo) bool) (sandpit.ProcessInfo, bo
 	return sandpit.ProcessInfo{}, false
 }
 
-// runs reports whether a process is listed.
-func (c *trial) runs(pid int) bool {
+// isListed reports whether a process is listed.
+func (c *trial) isListed(pid int) bool {
 	c.Helper()
 	_, ok := c.info(func(p sandpit.ProcessInfo) bool { return p.PID == pid })
 	return ok
@@ -62,7 +62,7 @@ func listRunning(c *trial) {
 	equal(c, "directory", info.Dir, dir)
 	c.must(p.Signal(c.ctx(), sandpit.SIGKILL), "kill")
 	c.wait(p)
-	c.eventually("the end of the process in the list", func() bool { return !c.runs(p.PID()) })
+	c.eventually("the end of the process in the list", func() bool { return !c.isListed(p.PID()) })
 }
 
 func outlivesCaller(c *trial) {
@@ -126,10 +126,10 @@ func connectLate(c *trial) {
 	}
 }
 
-func connectNobody(c *trial) {
+func connectMissing(c *trial) {
 	for _, pid := range []int{0, -1, math.MinInt, 1 << 30, math.MaxInt32, math.MaxInt} {
 		_, err := c.guest().Connect(c.ctx(), pid, sandpit.Streams{})
-		c.wantCode(err, "connect to nobody", sandpit.NotFound)
+		c.wantCode(err, "connect to a missing process", sandpit.NotFound)
 	}
 }
 
@@ -153,6 +153,6 @@ func manyFollow(c *trial) {
 	c.wait(p)
 	c.promptly("the followers", wg.Wait)
 	for i := range outs {
-		equal(c, "what a follower heard", outs[i].String(), "1\n2\n3\n")
+		equal(c, "output of a follower", outs[i].String(), "1\n2\n3\n")
 	}
 }

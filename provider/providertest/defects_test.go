@@ -14,25 +14,24 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
-// defect is one way to be broken, and the check that must notice. What is nil
-// works as it should.
+// defect is one way to be broken, and the check that must detect it. Nil fields work correctly.
 type defect struct {
 	check string
 
-	list    func(p *fake.Provider, good []sandpit.Placement) []sandpit.Placement
-	attach  func(error) error
-	create  func(context.Context, *fake.Provider, sandpit.ID, sandpit.Spec) (*fake.Instance, error)
-	destroy func(i *fake.Instance, times int) error
-	exit    func(sandpit.Exit) sandpit.Exit
-	pause   func() error
-	stop    func(i *instance) error
-	http    func(error) error
-	command func(*sandpit.Command)
-	process func(context.Context, sandpit.Process) sandpit.Process
-	guest   func(sandpit.Guest) sandpit.Guest
-	follow  func(*sandpit.FollowOptions)
-	told    func(*sandpit.Followed)
-	left    []string
+	list     func(p *fake.Provider, good []sandpit.Placement) []sandpit.Placement
+	attach   func(error) error
+	create   func(context.Context, *fake.Provider, sandpit.ID, sandpit.Spec) (*fake.Instance, error)
+	destroy  func(i *fake.Instance, times int) error
+	exit     func(sandpit.Exit) sandpit.Exit
+	pause    func() error
+	stop     func(i *instance) error
+	http     func(error) error
+	command  func(*sandpit.Command)
+	process  func(context.Context, sandpit.Process) sandpit.Process
+	guest    func(sandpit.Guest) sandpit.Guest
+	follow   func(*sandpit.FollowOptions)
+	followed func(*sandpit.Followed)
+	left     []string
 }
 
 // provider is a fake one with a defect.
@@ -157,11 +156,11 @@ func (g *guest) Follow(ctx context.Context, id string, o sandpit.FollowOptions) 
 	if g.defect.follow != nil {
 		g.defect.follow(&o)
 	}
-	told, err := g.Journal.Follow(ctx, id, o)
-	if g.defect.told != nil {
-		g.defect.told(&told)
+	followed, err := g.Journal.Follow(ctx, id, o)
+	if g.defect.followed != nil {
+		g.defect.followed(&followed)
 	}
-	return told, err
+	return followed, err
 }
 
 func (g *guest) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Process, error) {
@@ -190,20 +189,20 @@ func defectsOfJournals() map[string]defect {
 			follow: func(o *sandpit.FollowOptions) { o.From = sandpit.Offsets{} },
 		},
 		"replays skip a byte": {
-			check: "journal/cut again and again",
-			told:  func(told *sandpit.Followed) { told.Next.Stderr++ },
+			check:    "journal/cut again and again",
+			followed: func(followed *sandpit.Followed) { followed.Next.Stderr++ },
 		},
 		"streams are mixed up": {
 			check:  "journal/cut from the start",
 			follow: func(o *sandpit.FollowOptions) { o.Stdout, o.Stderr = o.Stderr, o.Stdout },
 		},
-		"dropped output is not told": {
-			check:  "journal/dropped output is told",
+		"dropped output is not reported": {
+			check:  "journal/dropped output is reported",
 			follow: func(o *sandpit.FollowOptions) { o.Missing = nil },
 		},
 		"exit codes are not kept": {
-			check: "journal/replay after the end",
-			told:  func(told *sandpit.Followed) { told.Command.Status = sandpit.ExitStatus{} },
+			check:    "journal/replay after the end",
+			followed: func(followed *sandpit.Followed) { followed.Command.Status = sandpit.ExitStatus{} },
 		},
 		"ids are ignored": {
 			check:   "journal/ids",
@@ -224,7 +223,7 @@ func defectsOfBoxes() map[string]defect {
 			},
 		},
 		"a list without labels": {
-			check: "lifecycle/list tells what was made",
+			check: "lifecycle/list returns specs",
 			list: func(_ *fake.Provider, list []sandpit.Placement) []sandpit.Placement {
 				for i := range list {
 					list[i].Spec.Labels = nil
@@ -237,7 +236,7 @@ func defectsOfBoxes() map[string]defect {
 			list:  func(*fake.Provider, []sandpit.Placement) []sandpit.Placement { return nil },
 		},
 		"a list with secrets": {
-			check: "lifecycle/list and handle tell no secrets",
+			check: "lifecycle/list and handle contain no secrets",
 			list: func(_ *fake.Provider, list []sandpit.Placement) []sandpit.Placement {
 				for i := range list {
 					list[i].Spec.Env = map[string]string{"KEY": "hush-hush-7e1f"}
@@ -287,7 +286,7 @@ func defectsOfBoxes() map[string]defect {
 			check: "lifecycle/destroyed sandboxes are gone",
 			http:  func(error) error { return sandpit.Errorf(sandpit.Unavailable, "broken") },
 		},
-		"a pause that is none": {
+		"a pause without effect": {
 			check: "abilities/pause and resume",
 			pause: func() error { return nil },
 		},
@@ -305,7 +304,7 @@ func defectsOfBoxes() map[string]defect {
 	}
 }
 
-// withTheDead returns a List that remembers all it ever told.
+// withTheDead returns a List that repeats everything it ever returned.
 func withTheDead() func(*fake.Provider, []sandpit.Placement) []sandpit.Placement {
 	seen := make(map[sandpit.ID]sandpit.Placement)
 	return func(_ *fake.Provider, list []sandpit.Placement) []sandpit.Placement {
@@ -358,7 +357,7 @@ func defectsOfProcesses() map[string]defect {
 			check:   "streams/16 MiB both ways",
 			command: func(c *sandpit.Command) { c.Stdout = &cut{c.Stdout, 1 << 20} },
 		},
-		"output is thrown away while nobody reads": {
+		"output is discarded without a reader": {
 			check: "streams/a slow reader holds back",
 			command: func(c *sandpit.Command) {
 				if len(c.Args) > 5 {
@@ -467,15 +466,15 @@ func defectsOfFiles() map[string]defect {
 				return g.ReadRange(ctx, "", path, 0, length)
 			},
 		}),
-		"lists are out of order":    with("files/list", files{list: slices.Reverse[[]sandpit.File]}),
-		"modes are forgotten":       with("files/modes", files{write: func(o *sandpit.WriteOptions) { o.Mode = 0 }}),
-		"metadata is forgotten":     with("files/metadata", files{write: func(o *sandpit.WriteOptions) { o.Metadata = nil }}),
-		"links are told as files":   with("paths/links", files{stat: func(f *sandpit.File) { f.Mode, f.LinkTarget = 0o644, "" }}),
-		"times are told wrong":      with("files/stat", files{stat: func(f *sandpit.File) { f.ModifiedAt = f.ModifiedAt.Local().Add(1e9) }}),
-		"trees vanish":              with("trees/round trip", files{tree: true}),
-		"any stream is a tree":      with("trees/not a tar stream", files{tree: true}),
-		"watches see one directory": with("watch/recursive", files{watch: func(o *sandpit.WatchOptions) { o.Recursive = false }}),
-		"watches see too much":      with("watch/one directory only", files{watch: func(o *sandpit.WatchOptions) { o.Recursive = true }}),
+		"lists are out of order":      with("files/list", files{list: slices.Reverse[[]sandpit.File]}),
+		"modes are forgotten":         with("files/modes", files{write: func(o *sandpit.WriteOptions) { o.Mode = 0 }}),
+		"metadata is forgotten":       with("files/metadata", files{write: func(o *sandpit.WriteOptions) { o.Metadata = nil }}),
+		"links are reported as files": with("paths/links", files{stat: func(f *sandpit.File) { f.Mode, f.LinkTarget = 0o644, "" }}),
+		"times are reported wrong":    with("files/stat", files{stat: func(f *sandpit.File) { f.ModifiedAt = f.ModifiedAt.Local().Add(1e9) }}),
+		"trees vanish":                with("trees/round trip", files{tree: true}),
+		"any stream is a tree":        with("trees/not a tar stream", files{tree: true}),
+		"watches see one directory":   with("watch/recursive", files{watch: func(o *sandpit.WatchOptions) { o.Recursive = false }}),
+		"watches see too much":        with("watch/one directory only", files{watch: func(o *sandpit.WatchOptions) { o.Recursive = true }}),
 		"names lose their spaces": with("paths/odd names", files{stat: func(f *sandpit.File) {
 			f.Name = strings.TrimSpace(f.Name)
 		}}),

@@ -30,7 +30,7 @@ func fileChecks() []check {
 		{"make a directory", makeDir},
 		{"move", move},
 		{"remove", remove},
-		{"what is no file", notFiles},
+		{"not files", notFiles},
 		{"files that do not know their size", sizeless},
 		{"many write one file", manyWriters},
 	}
@@ -102,7 +102,7 @@ func modes(c *trial) {
 	write(0o755)
 	mode(0o755)
 	write(0)
-	mode(0o755) // as it was
+	mode(0o755) // unchanged
 	write(0o600)
 	mode(0o600)
 	c.shell(`chmod 751 "$1"`, name)
@@ -197,14 +197,14 @@ func owner(c *trial) {
 	f, err := c.guest().Stat(c.ctx(), "", name)
 	c.must(err, "stat")
 	byName, byNumber := c.shell(`stat -c '%U %G' "$1"`, name), c.shell(`stat -c '%u %g' "$1"`, name)
-	if got := f.Owner + " " + f.Group + "\n"; got != byName && got != byNumber { // the number of whoever has no name
+	if got := f.Owner + " " + f.Group + "\n"; got != byName && got != byNumber { // the number if it has no name
 		c.Errorf("owner and group: got %q, want %q", got, byName)
 	}
 	equal(c, "owner", c.shell(`stat -c %u "$1"`, name), c.shell("id -u"))
 	_, err = c.guest().Stat(c.ctx(), "nobody-knows", name)
-	c.wantCode(err, "a user that nobody knows", sandpit.Invalid)
+	c.wantCode(err, "an unknown user", sandpit.Invalid)
 	err = c.guest().WriteFile(c.ctx(), "nobody-knows", name, strings.NewReader(""), sandpit.WriteOptions{})
-	c.wantCode(err, "a user that nobody knows", sandpit.Invalid)
+	c.wantCode(err, "an unknown user", sandpit.Invalid)
 	if !c.Isolated {
 		return
 	}
@@ -251,7 +251,7 @@ func makeDir(c *trial) {
 	dir := c.dir()
 	c.must(c.guest().MakeDir(c.ctx(), "", dir+"/a/b/c"), "make")
 	equal(c, "modes", c.shell(`cd "$1"; stat -c %a a a/b a/b/c`, dir), "755\n755\n755\n")
-	c.wantCode(c.guest().MakeDir(c.ctx(), "", dir+"/a/b"), "make what is there", sandpit.AlreadyExists)
+	c.wantCode(c.guest().MakeDir(c.ctx(), "", dir+"/a/b"), "create an existing directory", sandpit.AlreadyExists)
 	c.wantCode(c.guest().MakeDir(c.ctx(), "", "/"), "make the root", sandpit.AlreadyExists)
 	c.put(dir+"/file", "")
 	c.wantCode(c.guest().MakeDir(c.ctx(), "", dir+"/file"), "make where a file is", sandpit.AlreadyExists, sandpit.Invalid)
@@ -321,7 +321,7 @@ func notFiles(c *trial) {
 	wantNotFoundText(c, err)
 }
 
-// sizeless reads what the kernel makes up while it is read.
+// sizeless reads a file that the kernel generates while it is read.
 func sizeless(c *trial) {
 	want := c.shell("cat /proc/version")
 	equal(c, "size", len(want) > 0, true)
@@ -348,7 +348,7 @@ func manyWriters(c *trial) {
 	}
 }
 
-// writeRead writes a file, and reads one that somebody wrote as a whole.
+// writeRead writes a file, and reads another one.
 func writeRead(ctx context.Context, g sandpit.Guest, name, text string) error {
 	if err := g.WriteFile(ctx, "", name, strings.NewReader(text), sandpit.WriteOptions{}); err != nil {
 		return err
@@ -365,8 +365,7 @@ func writeRead(ctx context.Context, g sandpit.Guest, name, text string) error {
 	return err
 }
 
-// wantNotFoundText fails unless an error about a missing file says so in words that people
-// search for.
+// wantNotFoundText fails unless an error about a missing file contains the usual phrase.
 func wantNotFoundText(c *trial, err error) {
 	c.Helper()
 	if err == nil || !strings.Contains(err.Error(), "not found") || strings.Contains(err.Error(), "lst ") {

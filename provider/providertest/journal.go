@@ -19,7 +19,7 @@ func journalChecks() []check {
 	return []check{
 		{"ids", commandIDs},
 		{"list and forget", listAndForget},
-		{"what is not there", journalNothing},
+		{"missing command", journalNothing},
 		{"cut again and again", cutAgain},
 		{"cut from the start", cutFromStart},
 		{"replay after the end", replayEnded},
@@ -27,14 +27,14 @@ func journalChecks() []check {
 		{"without waiting", followNoWait},
 		{"a terminal is one stream", journaledTerminal},
 		{"timeout", journaledTimeout},
-		{"nobody holds it back", nobodyHoldsBack},
-		{"dropped output is told", droppedTold},
+		{"independent readers", readersIndependent},
+		{"dropped output is reported", droppedReported},
 		{"disk full", journalDiskFull},
 		{"the sandbox ends", followGone},
 	}
 }
 
-// journal is that of the shared sandbox.
+// journal returns the journal of the shared sandbox.
 func (c *trial) journal() sandpit.Journal {
 	c.Helper()
 	return journalOf(c, c.box)
@@ -49,7 +49,7 @@ func journalOf(c *trial, box sandpit.Instance) sandpit.Journal {
 	return j
 }
 
-// long is ctx for what moves many bytes.
+// long is ctx with more time, for many bytes.
 func (c *trial) long() context.Context {
 	ctx, cancel := context.WithTimeout(c.Context(), max(c.Patience, 2*time.Minute))
 	c.Cleanup(cancel)
@@ -58,7 +58,7 @@ func (c *trial) long() context.Context {
 
 func newCommandID() string { return "check." + string(sandpit.NewID()) }
 
-// launch starts a command in the shared sandbox that outlives whoever follows it.
+// launch starts a command in the shared sandbox that outlives its followers.
 func (c *trial) launch(cmd sandpit.Command) (id string) {
 	c.Helper()
 	c.journal()
@@ -68,21 +68,21 @@ func (c *trial) launch(cmd sandpit.Command) (id string) {
 	return c.start(cmd).ID()
 }
 
-// heard is what a follower was told.
-type heard struct {
+// followResult is what a follower received.
+type followResult struct {
 	stdout, stderr bytes.Buffer
 	sandpit.Followed
 }
 
-func follow(ctx context.Context, j sandpit.Journal, id string, from sandpit.Offsets) (*heard, error) {
-	h := &heard{}
+func follow(ctx context.Context, j sandpit.Journal, id string, from sandpit.Offsets) (*followResult, error) {
+	h := &followResult{}
 	var err error
 	h.Followed, err = j.Follow(ctx, id, sandpit.FollowOptions{From: from, Stdout: &h.stdout, Stderr: &h.stderr})
 	return h, err
 }
 
 // follow follows a command of the shared sandbox to its end.
-func (c *trial) follow(id string, from sandpit.Offsets) *heard {
+func (c *trial) follow(id string, from sandpit.Offsets) *followResult {
 	c.Helper()
 	h, err := follow(c.long(), c.journal(), id, from)
 	c.must(err, "follow")
@@ -98,7 +98,7 @@ func commandIDs(c *trial) {
 	equal(c, "exit code by a chosen id", c.follow(p.ID(), sandpit.Offsets{}).Command.Status.Code, 3)
 	byNumber, err := c.guest().Connect(c.ctx(), p.PID(), sandpit.Streams{})
 	c.must(err, "connect")
-	equal(c, "id of what was found by its number", byNumber.ID(), p.ID())
+	equal(c, "id of a command found by its number", byNumber.ID(), p.ID())
 
 	cmd := sandpit.Command{Args: []string{"cat"}, ID: newCommandID(), Stdin: c.blocked("")}
 	named := c.start(cmd)
@@ -112,7 +112,7 @@ func commandIDs(c *trial) {
 
 	never := newCommandID()
 	_, err = c.guest().Start(c.ctx(), sandpit.Command{Args: []string{"/no/such/program"}, ID: never})
-	c.wantCode(err, "start what is not there", sandpit.NotFound)
+	c.wantCode(err, "start a missing program", sandpit.NotFound)
 	_, err = c.journal().GetCommand(c.ctx(), never)
 	c.wantCode(err, "get what never started", sandpit.NotFound)
 	for _, id := range []string{"-x", "a b", "a/b", "ä", ".", "a\x00", strings.Repeat("x", 65)} {
@@ -147,7 +147,7 @@ func listAndForget(c *trial) {
 		c.Errorf("arguments: %t, %q", info.ArgsCut, info.Args)
 	}
 	if info.PID == running.PID || info.StartedAt.IsZero() || info.EndedAt.Before(info.StartedAt) {
-		c.Errorf("told: %+v, %+v", info, running)
+		c.Errorf("reported: %+v, %+v", info, running)
 	}
 
 	c.wantCode(j.ForgetCommand(c.ctx(), second), "forget what runs", sandpit.Conflict)
@@ -193,7 +193,7 @@ func cutOutput(word string) string {
 
 var errCut = errors.New("cut")
 
-// cutter takes so many bytes, then cuts the connection and refuses the rest.
+// cutter accepts a number of bytes, then cuts the connection and refuses the rest.
 type cutter struct {
 	to   *bytes.Buffer
 	left *int
@@ -211,8 +211,8 @@ func (w cutter) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// cutAgain follows a command that writes, is cut off at random points, and goes on
-// each time from where it was.
+// cutAgain follows a command while its connection is cut at random points, and continues each time
+// at the same offset.
 func cutAgain(c *trial) {
 	j := c.journal()
 	id := c.launch(shellCommand(cutScript))
@@ -220,20 +220,20 @@ func cutAgain(c *trial) {
 	c.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // nothing secret
 	var stdout, stderr bytes.Buffer
-	var told sandpit.Followed
+	var followed sandpit.Followed
 	cuts := 0
 	for ctx := c.long(); ; cuts++ {
 		left := rng.IntN(4000)
 		cutCtx, cut := context.WithCancel(ctx)
-		if cuts%3 == 0 { // at any moment, and not in a Write
+		if cuts%3 == 0 { // at any moment, outside of a Write
 			time.AfterFunc(time.Duration(rng.IntN(5000))*time.Microsecond, cut)
 		}
 		var err error
-		told, err = j.Follow(cutCtx, id, sandpit.FollowOptions{
-			From: told.Next, Stdout: cutter{&stdout, &left, cut}, Stderr: cutter{&stderr, &left, cut},
+		followed, err = j.Follow(cutCtx, id, sandpit.FollowOptions{
+			From: followed.Next, Stdout: cutter{&stdout, &left, cut}, Stderr: cutter{&stderr, &left, cut},
 		})
 		cut()
-		equal(c, "where it goes on", told.Next, sandpit.Offsets{Stdout: int64(stdout.Len()), Stderr: int64(stderr.Len())})
+		equal(c, "where it continues", followed.Next, sandpit.Offsets{Stdout: int64(stdout.Len()), Stderr: int64(stderr.Len())})
 		if err == nil {
 			break
 		}
@@ -249,11 +249,11 @@ func cutAgain(c *trial) {
 	}
 	equal(c, "output", stdout.String(), cutOutput("out"))
 	equal(c, "errors", stderr.String(), cutOutput("err"))
-	equal(c, "status", told.Command.Status, sandpit.ExitStatus{Code: 5})
-	equal(c, "missing", told.Missing, sandpit.Offsets{})
+	equal(c, "status", followed.Command.Status, sandpit.ExitStatus{Code: 5})
+	equal(c, "missing", followed.Missing, sandpit.Offsets{})
 }
 
-// cutFromStart loses the stream that a command was started with.
+// cutFromStart cuts the stream that started a command.
 func cutFromStart(c *trial) {
 	c.journal()
 	ctx, cut := context.WithCancel(c.long())
@@ -290,8 +290,7 @@ func replayEnded(c *trial) {
 	equal(c, "status", c.follow(signaled.ID(), sandpit.Offsets{}).Command.Status, sandpit.ExitStatus{Code: 143, Signaled: true})
 }
 
-// orderOfBoth has a command say something on one stream only after what it said on
-// the other was heard.
+// orderOfBoth has a command write to one stream only after its output on the other arrived.
 func orderOfBoth(c *trial) {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
@@ -326,20 +325,20 @@ func followNoWait(c *trial) {
 		return err == nil
 	})
 	var out bytes.Buffer
-	var told sandpit.Followed
-	c.eventually("what was said", func() bool { // it may be on its way
+	var followed sandpit.Followed
+	c.eventually("the output", func() bool { // it may be under way
 		var err error
-		told, err = c.journal().Follow(c.ctx(), id, sandpit.FollowOptions{From: told.Next, Stdout: &out, NoWait: true})
+		followed, err = c.journal().Follow(c.ctx(), id, sandpit.FollowOptions{From: followed.Next, Stdout: &out, NoWait: true})
 		c.must(err, "follow")
 		return out.Len() > 0
 	})
 	equal(c, "output", out.String(), "early\n")
-	equal(c, "whether it has ended", told.Command.Ended, false)
+	equal(c, "whether it has ended", followed.Command.Ended, false)
 	c.put(dir+"/go", "")
-	equal(c, "the rest", c.follow(id, told.Next).stdout.String(), "late\n")
-	told, err := c.journal().Follow(c.ctx(), id, sandpit.FollowOptions{NoWait: true})
+	equal(c, "the rest", c.follow(id, followed.Next).stdout.String(), "late\n")
+	followed, err := c.journal().Follow(c.ctx(), id, sandpit.FollowOptions{NoWait: true})
 	c.must(err, "follow")
-	equal(c, "whether it has ended", told.Command.Ended, true)
+	equal(c, "whether it has ended", followed.Command.Ended, true)
 }
 
 func journaledTerminal(c *trial) {

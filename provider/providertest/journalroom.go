@@ -10,19 +10,19 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// patternScript writes a pattern of which every byte tells its place, $1 bytes long.
+// patternScript writes $1 bytes of a pattern in which each byte depends on its offset.
 const (
 	patternScript = `yes 0123456789abcde | head -c "$1"`
 	pattern       = "0123456789abcde\n"
 )
 
-// places checks that output is the pattern, at the places where it is told to be.
-type places struct {
+// patternWriter checks that output is the pattern at the reported offsets.
+type patternWriter struct {
 	at, bytes, missing int64
 	wrong              bool
 }
 
-func (p *places) Write(b []byte) (int, error) {
+func (p *patternWriter) Write(b []byte) (int, error) {
 	for i, char := range b {
 		p.wrong = p.wrong || char != pattern[(p.at+int64(i))%int64(len(pattern))]
 	}
@@ -31,40 +31,40 @@ func (p *places) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (p *places) skip(_ bool, offset, n int64) {
+func (p *patternWriter) skip(_ bool, offset, n int64) {
 	p.wrong = p.wrong || offset != p.at
 	p.at += n
 	p.missing += n
 }
 
-// equal complains unless all was told that there is, so many bytes.
-func (p *places) equal(c *trial, told sandpit.Followed, size int64) {
+// expectComplete fails unless all bytes of the output arrived or were reported as missing.
+func (p *patternWriter) expectComplete(c *trial, followed sandpit.Followed, size int64) {
 	c.Helper()
 	if p.wrong {
-		c.Error("the output is another, or told at other places")
+		c.Error("the output differs, or has other offsets")
 	}
-	equal(c, "what was told and what was missing", p.bytes+p.missing, size)
-	equal(c, "what was missing", told.Missing, sandpit.Offsets{Stdout: p.missing})
-	equal(c, "what is told of it", told.Command.Stdout.Size, size)
-	equal(c, "status", told.Command.Status, sandpit.ExitStatus{})
+	equal(c, "received and missing bytes", p.bytes+p.missing, size)
+	equal(c, "missing bytes", followed.Missing, sandpit.Offsets{Stdout: p.missing})
+	equal(c, "reported size", followed.Command.Stdout.Size, size)
+	equal(c, "status", followed.Command.Status, sandpit.ExitStatus{})
 }
 
-// followPattern follows such a command to its end.
-func followPattern(ctx context.Context, j sandpit.Journal, id string, out *places) (sandpit.Followed, error) {
+// followPattern follows a command with the pattern to its end.
+func followPattern(ctx context.Context, j sandpit.Journal, id string, out *patternWriter) (sandpit.Followed, error) {
 	return j.Follow(ctx, id, sandpit.FollowOptions{Stdout: out, Missing: out.skip})
 }
 
-// nobodyHoldsBack has one who started a command and one who follows it read nothing,
-// while another reads everything.
-func nobodyHoldsBack(c *trial) {
-	const size = 4 << 20 // more than can be on its way
+// readersIndependent has the starter of a command and one follower read nothing, while another
+// follower reads everything.
+func readersIndependent(c *trial) {
+	const size = 4 << 20 // more than buffers can hold
 	j, ctx := c.journal(), c.long()
 	blockedR, blockedW := io.Pipe()
 	cmd := shellCommand(patternScript, strconv.Itoa(size))
 	cmd.ID, cmd.Stdout = newCommandID(), blockedW
 	p := c.start(cmd)
 	slowR, slowW := io.Pipe()
-	var slow, started, quick places
+	var slow, started, quick patternWriter
 	var slowTold sandpit.Followed
 	var slowErr error
 	var reading sync.WaitGroup
@@ -72,10 +72,10 @@ func nobodyHoldsBack(c *trial) {
 		slowTold, slowErr = j.Follow(ctx, cmd.ID, sandpit.FollowOptions{Stdout: slowW, Missing: slow.skip})
 		_ = slowW.Close() // never fails
 	})
-	told, err := followPattern(ctx, j, cmd.ID, &quick)
+	followed, err := followPattern(ctx, j, cmd.ID, &quick)
 	c.must(err, "follow")
-	quick.equal(c, told, size)
-	equal(c, "what is missing", told.Missing, sandpit.Offsets{})
+	quick.expectComplete(c, followed, size)
+	equal(c, "what is missing", followed.Missing, sandpit.Offsets{})
 
 	reading.Go(func() { _, _ = io.Copy(&slow, slowR) })       // neither side fails
 	reading.Go(func() { _, _ = io.Copy(&started, blockedR) }) // the same
@@ -83,34 +83,34 @@ func nobodyHoldsBack(c *trial) {
 	_ = blockedW.Close() // never fails
 	c.must(err, "wait")
 	equal(c, "status", status, sandpit.ExitStatus{})
-	c.promptly("those who had not read", reading.Wait)
+	c.promptly("the slow readers", reading.Wait)
 	c.must(slowErr, "follow slowly")
-	slow.equal(c, slowTold, size)
+	slow.expectComplete(c, slowTold, size)
 	if started.wrong || started.bytes != size {
-		c.Errorf("who started it was told %d bytes, want %d", started.bytes, size)
+		c.Errorf("the starter received %d bytes, want %d", started.bytes, size)
 	}
 }
 
-// droppedTold writes more than is kept while nobody follows.
-func droppedTold(c *trial) {
+// droppedReported writes more than the log keeps, without a follower.
+func droppedReported(c *trial) {
 	const size = 72 << 20
 	j, ctx := c.journal(), c.long()
 	id := c.launchUnfollowed(c.box, shellCommand(patternScript, strconv.Itoa(size)))
 	c.awaitEnd(ctx, j, id)
-	var out places
-	told, err := followPattern(ctx, j, id, &out)
+	var out patternWriter
+	followed, err := followPattern(ctx, j, id, &out)
 	c.must(err, "follow after the end")
-	out.equal(c, told, size)
+	out.expectComplete(c, followed, size)
 	info, err := j.GetCommand(ctx, id)
 	c.must(err, "get the command")
-	equal(c, "what is told to be dropped", info.Stdout, sandpit.Journaled{Size: size, Dropped: out.missing})
+	equal(c, "reported as dropped", info.Stdout, sandpit.Journaled{Size: size, Dropped: out.missing})
 	if out.missing == 0 || out.bytes == 0 {
 		c.Errorf("%d bytes are missing of %d", out.missing, size)
 	}
 	c.must(j.ForgetCommand(ctx, id), "forget")
 }
 
-// launchUnfollowed starts a command and goes away.
+// launchUnfollowed starts a command and disconnects.
 func (c *trial) launchUnfollowed(box sandpit.Instance, cmd sandpit.Command) (id string) {
 	c.Helper()
 	cmd.ID = newCommandID()
@@ -122,7 +122,7 @@ func (c *trial) launchUnfollowed(box sandpit.Instance, cmd sandpit.Command) (id 
 	return cmd.ID
 }
 
-// awaitEnd waits for the end of a command that nobody follows.
+// awaitEnd waits for the end of a command without a follower.
 func (c *trial) awaitEnd(ctx context.Context, j sandpit.Journal, id string) {
 	c.Helper()
 	for {
@@ -135,7 +135,7 @@ func (c *trial) awaitEnd(ctx context.Context, j sandpit.Journal, id string) {
 	}
 }
 
-// journalDiskFull has a command write much when nothing can be kept of it.
+// journalDiskFull has a command write much output while the disk is full.
 func journalDiskFull(c *trial) {
 	if !c.Isolated {
 		c.Skip("this provider's sandboxes have no disk of their own")
@@ -156,10 +156,10 @@ func journalDiskFull(c *trial) {
 	}
 	id := c.launchUnfollowed(box, shellCommand(patternScript, strconv.Itoa(size)))
 	c.awaitEnd(ctx, j, id)
-	var out places
-	told, err := followPattern(ctx, j, id, &out)
+	var out patternWriter
+	followed, err := followPattern(ctx, j, id, &out)
 	c.must(err, "follow")
-	out.equal(c, told, size)
+	out.expectComplete(c, followed, size)
 	if out.missing == 0 || out.bytes == 0 {
 		c.Errorf("%d bytes are missing of %d", out.missing, size)
 	}

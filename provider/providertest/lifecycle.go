@@ -22,8 +22,8 @@ func lifecycleChecks() []check {
 		{"an id is free after destroy", idFreeAgain},
 		{"ids that cannot be", badIDs},
 		{"specs that cannot be", badSpecs},
-		{"list tells what was made", listTells},
-		{"list and handle tell no secrets", noSecrets},
+		{"list returns specs", listReturnsSpecs},
+		{"list and handle contain no secrets", noSecrets},
 		{"the spec stays the caller's", specIsAValue},
 		{"what the spec says is so inside", specInside},
 		{"sandboxes are apart", sandboxesApart},
@@ -161,7 +161,7 @@ func idTakenOnce(c *trial) {
 		}
 	}
 	if winner == nil {
-		c.Fatal("nobody got the id")
+		c.Fatal("no call got the id")
 	}
 	c.destroyAtEnd(winner)
 	_, err := c.provider.Create(c.ctx(), id, c.Spec)
@@ -192,7 +192,7 @@ func badSpecs(c *trial) {
 		"environment with a NUL byte":          func(s *sandpit.Spec) { s.Env = map[string]string{"A": "b\x00c"} },
 		"relative working directory":           func(s *sandpit.Spec) { s.WorkDir = "work" },
 		"host name with a space":               func(s *sandpit.Spec) { s.Hostname = "a b" },
-		"user that nobody knows":               func(s *sandpit.Spec) { s.User = "nobody-knows" },
+		"unknown user":                         func(s *sandpit.Spec) { s.User = "nobody-knows" },
 	} {
 		spec := c.Spec.Clone()
 		change(&spec)
@@ -205,7 +205,7 @@ func badSpecs(c *trial) {
 	}
 }
 
-func listTells(c *trial) {
+func listReturnsSpecs(c *trial) {
 	spec := c.Spec.Clone()
 	spec.Name = "a name, with ünicode"
 	spec.Labels = map[string]string{"owner": "me", "empty": ""}
@@ -223,7 +223,7 @@ func listTells(c *trial) {
 			c.Errorf("label %s: got %q, want %q", k, value, v)
 		}
 	}
-	const slack = time.Minute // it may be another machine's clock
+	const slack = time.Minute // another machine's clock may be used
 	if got.CreatedAt.Before(before.Add(-slack)) || got.CreatedAt.After(after.Add(slack)) {
 		c.Errorf("created at %s, want about %s", got.CreatedAt, before)
 	}
@@ -242,11 +242,11 @@ func noSecrets(c *trial) {
 	text, err := json.Marshal(listed)
 	c.must(err, "encode")
 	if strings.Contains(string(text), secret) {
-		c.Errorf("the list tells a secret: %s", text)
+		c.Errorf("the list contains a secret: %s", text)
 	}
 	for _, handle := range [][]byte{box.Handle(), listed.Handle} {
 		if strings.Contains(string(handle), secret) {
-			c.Errorf("the handle tells a secret: %q", handle)
+			c.Errorf("the handle contains a secret: %q", handle)
 		}
 	}
 }

@@ -126,7 +126,7 @@ func links(c *trial) {
 	f, err := c.guest().Stat(c.ctx(), "", dir+"/dirlink/file")
 	c.must(err, "stat through a link")
 	if f.Mode&fs.ModeSymlink != 0 {
-		c.Errorf("a file behind a link is told as a link: %+v", f)
+		c.Errorf("a file behind a link is reported as a link: %+v", f)
 	}
 	list, err := c.guest().ListDir(c.ctx(), "", dir+"/dirlink", 1)
 	if err != nil || len(list) != 1 || list[0].Name != "file" {

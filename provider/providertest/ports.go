@@ -24,7 +24,7 @@ func portChecks() []check {
 	}
 }
 
-// closedPort is one that nothing listens on.
+// closedPort is a port without a listener.
 const closedPort = 1
 
 func (c *trial) request(rt http.RoundTripper, method, path string, body io.Reader) (*http.Response, error) {
@@ -62,8 +62,8 @@ func badPorts(c *trial) {
 	}
 }
 
-// server answers every path with its name, /big with zeros, /slow never, and "Upgrade: echo" by sending back what comes, in upper case. It tells its
-// port first.
+// server answers every path with its name, /big with zeros, /slow never, and "Upgrade: echo" with
+// an echo in upper case. It prints its port first.
 const server = `
 import http.server, socketserver, time
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -102,11 +102,11 @@ s.serve_forever()
 `
 
 func serverInside(c *trial) {
-	if !c.has("python3") {
+	if !c.hasProgram("python3") {
 		c.Skip("the image has no python3 for a server")
 	}
-	process, told := c.startReady(sandpit.Command{Args: []string{"python3", "-c", server}})
-	port, err := strconv.Atoi(strings.TrimSpace(told))
+	process, output := c.startReady(sandpit.Command{Args: []string{"python3", "-c", server}})
+	port, err := strconv.Atoi(strings.TrimSpace(output))
 	c.must(err, "the server's port")
 	each(c, []named[func(*trial, int)]{
 		{"get and post", httpCalls},
@@ -133,7 +133,7 @@ func httpCalls(c *trial, port int) {
 		res, err := c.request(rt, http.MethodGet, path, nil) //nolint:bodyclose // readAll closes it
 		c.must(err, "get "+path)
 		equal(c, "answer", c.readAll(res.Body, nil), want)
-		equal(c, "the host that the server heard", res.Header.Get("X-Host"), "sandbox")
+		equal(c, "the host that the server received", res.Header.Get("X-Host"), "sandbox")
 		equal(c, "missing", res.StatusCode == http.StatusNotFound, path == "/missing")
 	}
 	res, err := c.request(rt, http.MethodGet, "/big", nil) //nolint:bodyclose // readAll closes it
@@ -189,7 +189,7 @@ func httpUpgrade(c *trial, port int) {
 	c.converse(conn)
 }
 
-// converse has a conversation with the server's echo and ends it.
+// converse exchanges data with the server's echo and closes the connection.
 func (c *trial) converse(conn io.ReadWriteCloser) {
 	c.Helper()
 	lines := bufio.NewReader(conn)

@@ -12,11 +12,11 @@ import (
 func signalChecks() []check {
 	return []check{
 		{"signals end a process", signalsEnd},
-		{"by itself", killedByItself},
+		{"own signal", killedBySelf},
 		{"a process may catch one", caughtSignal},
 		{"signals reach what it started", signalsGroup},
 		{"after the end", signalLate},
-		{"those that nobody understands", badSignals},
+		{"invalid ones", badSignals},
 		{"timeout", timeout},
 		{"timeout ends all that it started", timeoutGroup},
 		{"timeout that is not reached", timeoutUnused},
@@ -32,7 +32,7 @@ func signalsEnd(c *trial) {
 	}
 }
 
-func killedByItself(c *trial) {
+func killedBySelf(c *trial) {
 	for name, code := range map[string]int{"KILL": 137, "TERM": 143, "INT": 130, "SEGV": 139, "PIPE": 141} {
 		r := c.exec(shellCommand(`kill -s "$1" $$; sleep 1000`, name))
 		equal(c, "status of "+name, r.status, sandpit.ExitStatus{Code: code, Signaled: true})
@@ -71,7 +71,7 @@ func caughtSignal(c *trial) {
 	equal(c, "status", c.wait(p), sandpit.ExitStatus{Code: 3})
 }
 
-// family is a shell that starts others and tells their numbers.
+// family is a shell that starts others and prints their numbers.
 const family = `trap '' TERM; sleep 1000 & echo $!; sh -c 'sleep 1001 & wait' & echo $!; echo ready; wait`
 
 func signalsGroup(c *trial) {
@@ -85,10 +85,10 @@ func (c *trial) allEnd(pids string) {
 	c.Helper()
 	fields := strings.Fields(pids)
 	if len(fields) < 2 {
-		c.Fatalf("the script told of the processes %q", pids)
+		c.Fatalf("the script printed the processes %q", pids)
 	}
 	for _, pid := range fields {
-		c.eventually("the end of process "+pid, func() bool { return !c.lives(pid) })
+		c.eventually("the end of process "+pid, func() bool { return !c.isAlive(pid) })
 	}
 }
 
@@ -101,10 +101,10 @@ func signalLate(c *trial) {
 func badSignals(c *trial) {
 	p := c.start(sandpit.Command{Args: []string{"sleep", "1000"}})
 	for _, s := range []sandpit.Signal{0, -1, 64, 1000} {
-		c.wantCode(p.Signal(c.ctx(), s), "signal that is none", sandpit.Invalid)
+		c.wantCode(p.Signal(c.ctx(), s), "invalid signal", sandpit.Invalid)
 	}
-	if !c.runs(p.PID()) {
-		c.Error("a signal that is none has ended the process")
+	if !c.isListed(p.PID()) {
+		c.Error("an invalid signal has ended the process")
 	}
 }
 
@@ -116,7 +116,7 @@ func timeout(c *trial) {
 	if took := time.Since(begin); took < 200*time.Millisecond || took > c.Patience/2 {
 		c.Errorf("it took %s, want about 200 ms", took)
 	}
-	c.eventually("the end of the process", func() bool { return !c.runs(p.PID()) })
+	c.eventually("the end of the process", func() bool { return !c.isListed(p.PID()) })
 }
 
 func timeoutGroup(c *trial) {
@@ -143,7 +143,7 @@ func callersDeadline(c *trial) {
 	_, err = p.Wait(c.ctx())
 	c.wantCode(err, "wait for what is followed no more", sandpit.Timeout)
 	time.Sleep(200 * time.Millisecond)
-	if !c.runs(p.PID()) {
+	if !c.isListed(p.PID()) {
 		c.Error("the process has ended with its caller's deadline")
 	}
 }

@@ -19,7 +19,7 @@ func snapshotChecks() []check {
 	return []check{
 		{"kept and removed", snapshotsKept},
 		{"refused", snapshotsRefused},
-		{"programs go on", snapshotPrograms},
+		{"programs continue", snapshotPrograms},
 		{"of a paused sandbox", snapshotPaused},
 		{"followed across it", snapshotFollowed},
 		{"roll back", rollback},
@@ -35,7 +35,7 @@ func snapshotChecks() []check {
 	}
 }
 
-// snapshots is the provider as one that keeps snapshots.
+// snapshots returns the provider as a SnapshotKeeper, or skips the check.
 func (c *trial) snapshots() sandpit.SnapshotKeeper {
 	c.Helper()
 	k, ok := c.provider.(sandpit.SnapshotKeeper)
@@ -45,7 +45,7 @@ func (c *trial) snapshots() sandpit.SnapshotKeeper {
 	return k
 }
 
-// snapshot saves a sandbox. The snapshot is removed when the check ends.
+// snapshot takes a snapshot of a sandbox, and removes it when the check ends.
 func (c *trial) snapshot(box sandpit.Instance) sandpit.Snapshot {
 	c.Helper()
 	keeper := c.snapshots()
@@ -57,7 +57,7 @@ func (c *trial) snapshot(box sandpit.Instance) sandpit.Snapshot {
 
 func (c *trial) removeAtEnd(k sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
 	c.Cleanup(func() {
-		ctx, cancel := c.cleaning()
+		ctx, cancel := c.cleanupContext()
 		defer cancel()
 		if err := k.RemoveSnapshot(ctx, id); err != nil {
 			c.Errorf("remove snapshot %s at the end: %v", id, err)
@@ -65,13 +65,13 @@ func (c *trial) removeAtEnd(k sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
 	})
 }
 
-// ofSnapshot makes a sandbox of a snapshot.
+// ofSnapshot creates a sandbox from a snapshot.
 func (c *trial) ofSnapshot(id sandpit.SnapshotID) sandpit.Instance {
 	c.Helper()
 	return c.createWith(c.provider, sandpit.Spec{Image: sandpit.SnapshotImage(id)})
 }
 
-// listed returns a snapshot as it is listed.
+// listed returns the entry of a snapshot in the list.
 func (c *trial) listed(k sandpit.SnapshotKeeper, id sandpit.SnapshotID) (sandpit.Snapshot, bool) {
 	c.Helper()
 	list, err := k.ListSnapshots(c.ctx())
@@ -124,7 +124,7 @@ func snapshotsRefused(c *trial) {
 	saved := c.snapshot(box)
 	for what, change := range map[string]func(*sandpit.Spec){
 		"limits": func(s *sandpit.Spec) { s.Resources.PIDs = 77 },
-		"mounts": func(s *sandpit.Spec) { s.Mounts = []sandpit.Mount{{Source: "/tmp", Target: "/mnt"}} },
+		"mounts": func(s *sandpit.Spec) { s.Mounts = []sandpit.Mount{{Source: "/usr/share", Target: "/mnt"}} },
 	} {
 		spec := sandpit.Spec{Image: sandpit.SnapshotImage(saved.ID)}
 		change(&spec)
@@ -137,17 +137,17 @@ func snapshotsRefused(c *trial) {
 	if stopper, ok := box.(sandpit.Stopper); ok {
 		c.must(stopper.Stop(c.ctx()), "stop")
 		_, err := snapshotter.Snapshot(c.ctx(), sandpit.NewSnapshotID())
-		c.wantCode(err, "save what is stopped", sandpit.Conflict)
+		c.wantCode(err, "save a stopped sandbox", sandpit.Conflict)
 	}
 }
 
-// counterScript counts in its memory, and puts the number out when it is asked for it.
+// counterScript counts in its memory, and prints the number on request.
 const counterScript = `mkfifo ask answer; exec 3<>ask 4<>answer
 n=0; while read x <&3; do n=$((n+1)); echo $n >&4; done`
 
 const countScript = `echo >ask; read n <answer; echo $n`
 
-// startCounter starts a program that remembers something.
+// startCounter starts a program with state in memory.
 func (c *trial) startCounter(box sandpit.Instance) {
 	c.Helper()
 	p, err := box.Guest().Start(c.ctx(), shellCommand(counterScript))
@@ -156,7 +156,7 @@ func (c *trial) startCounter(box sandpit.Instance) {
 		return c.execIn(box, shellCommand("test -p answer")).status.Code == 0
 	})
 	equal(c, "the first number", c.shellIn(box, countScript), "1\n")
-	_ = p // it goes on until the sandbox ends
+	_ = p // it runs until the sandbox ends
 }
 
 func snapshotPrograms(c *trial) {
@@ -187,8 +187,7 @@ func snapshotPaused(c *trial) {
 	equal(c, "file", c.shellIn(box, "cat file"), "kept\n")
 }
 
-// snapshotFollowed has a command followed from its beginning to its end while the sandbox
-// is saved.
+// snapshotFollowed follows a command from start to end while snapshots are taken.
 func snapshotFollowed(c *trial) {
 	box := c.newBox()
 	ability[sandpit.Snapshotter](c, box, "Snapshotter")
@@ -236,7 +235,7 @@ func rollbackRefused(c *trial) {
 	box, other := c.newBox(), c.newBox()
 	rollbacker := ability[sandpit.Rollbacker](c, box, "Rollbacker")
 	c.shellIn(box, "echo now > file")
-	c.wantCode(rollbacker.Rollback(c.ctx(), sandpit.NewSnapshotID()), "to what is not there", sandpit.NotFound)
+	c.wantCode(rollbacker.Rollback(c.ctx(), sandpit.NewSnapshotID()), "to a missing snapshot", sandpit.NotFound)
 	c.wantCode(rollbacker.Rollback(c.ctx(), c.snapshot(other).ID), "to another sandbox's", sandpit.Invalid)
 	saved := c.snapshot(box)
 	equal(c, "file", c.shellIn(box, "cat file"), "now\n")
@@ -275,7 +274,7 @@ func snapshotLayer(c *trial) {
 	equal(c, "file in the layer", found, "in the layer\n")
 }
 
-// exported is a snapshot as a stream, or the check is skipped.
+// exported returns an exported snapshot, or skips the check.
 func (c *trial) exported(id sandpit.SnapshotID) []byte {
 	c.Helper()
 	var stream bytes.Buffer
@@ -323,7 +322,7 @@ func importRefused(c *trial) {
 		}
 	}
 	_, err := keeper.ImportSnapshot(c.ctx(), "../"+id, bytes.NewReader(stream))
-	c.wantCode(err, "import as what is no id", sandpit.Invalid)
+	c.wantCode(err, "import with an invalid id", sandpit.Invalid)
 }
 
 func changed(stream []byte) []byte {
@@ -367,7 +366,7 @@ func suspendAndResume(c *trial) {
 	equal(c, "its exit code", c.wait(again).Code, 137)
 }
 
-// resumeAfterCrash has a second provider resume what the first has suspended.
+// resumeAfterCrash has a second provider resume a sandbox that the first has suspended.
 func resumeAfterCrash(c *trial) {
 	spec := c.Spec.Clone()
 	spec.Labels = map[string]string{"who": "the first"}
@@ -420,7 +419,7 @@ func destroyWhileSuspended(c *trial) {
 	}
 }
 
-// savedBytes has every way to save a sandbox be refused for its size, and then done.
+// savedBytes has every way to save a sandbox refused for its size, and then allowed.
 func savedBytes(c *trial) {
 	box := c.newBox()
 	estimator := ability[sandpit.SaveEstimator](c, box, "SaveEstimator")

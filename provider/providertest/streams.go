@@ -19,7 +19,7 @@ func streamChecks() []check {
 		{"no input", noInput},
 		{"input to its end", inputToEnd},
 		{"a conversation", conversation},
-		{"input that nobody reads", inputUnread},
+		{"unread input", inputUnread},
 		{"output is two streams", twoStreams},
 		{"order within a stream", orderWithin},
 		{"any bytes", anyBytes},
@@ -27,7 +27,7 @@ func streamChecks() []check {
 		{"many small lines", manyLines},
 		{"a slow reader holds back", slowReader},
 		{"a child that keeps the output open", openOutput},
-		{"output that nobody wants", outputUnwanted},
+		{"unwanted output", outputUnwanted},
 	}
 }
 
@@ -101,7 +101,7 @@ func anyBytes(c *trial) {
 	equal(c, "input and output", r.stdout, string(all))
 }
 
-// noise is n bytes that nothing can compress.
+// noise returns n incompressible bytes.
 func noise(n int) []byte {
 	data := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(data) // never fails
@@ -135,14 +135,14 @@ func (l *lineCounter) Write(b []byte) (int, error) {
 
 func slowReader(c *trial) {
 	done := c.dir() + "/done"
-	const most = 64 << 20 // more than can be on its way
+	const most = 64 << 20 // more than buffers can hold
 	outR, outW := io.Pipe()
 	p := c.start(sandpit.Command{
 		Args: []string{"sh", "-c", `head -c "$1" /dev/zero; : > "$2"`, "sh", strconv.Itoa(most), done}, Stdout: outW,
 	})
 	time.Sleep(300 * time.Millisecond)
 	_, err := c.guest().Stat(c.ctx(), "", done)
-	c.wantCode(err, "whether the program has gone on while nobody read", sandpit.NotFound)
+	c.wantCode(err, "whether the program continued without a reader", sandpit.NotFound)
 	var n int64
 	var reading sync.WaitGroup
 	reading.Go(func() { n, _ = io.Copy(io.Discard, outR) })
@@ -159,7 +159,7 @@ func openOutput(c *trial) {
 		c.Errorf("it took %s to end, want about no time", took)
 	}
 	pid := strings.TrimSpace(r.stdout)
-	if !c.lives(pid) {
+	if !c.isAlive(pid) {
 		c.Errorf("the child %q has ended with its parent", pid)
 	}
 	c.shell(`kill -9 "$1"`, pid)

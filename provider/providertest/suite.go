@@ -1,9 +1,9 @@
-// Package providertest holds what every provider must do, as one test suite. A
-// provider's own tests call Run with a Harness; optional abilities are tested
-// where an instance has them, and skipped visibly elsewhere.
+// Package providertest is the test suite that every provider must pass. A provider's own tests call
+// Run with a Harness. Optional abilities are tested where an instance has them, and skipped visibly
+// elsewhere.
 //
-// Each check takes a trial: a *testing.T with the provider under test. Checks that only need some sandbox share one, where each
-// has a directory of its own; those about the life of a sandbox make their own.
+// Each check takes a trial: a *testing.T with the provider under test. Checks that need any sandbox
+// share one, with a directory for each check; checks about the life of a sandbox create their own.
 package providertest
 
 import (
@@ -15,39 +15,35 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Harness is a provider as the suite needs it.
+// Harness gives the suite providers and control over them.
 type Harness struct {
-	// New returns a provider with nothing in it, which others do not see, and
-	// closes it when t ends.
+	// New returns an empty provider of its own, and closes it when t ends.
 	New func(t *testing.T) sandpit.Provider
-	// Reopen returns another provider over the state of p, as a program has it
-	// that starts after a crash, and closes it when t ends. Default: such checks
-	// are skipped.
+	// Reopen returns another provider over the state of p, as after a crash, and closes it when t
+	// ends. Default: such checks are skipped.
 	Reopen func(t *testing.T, p sandpit.Provider) sandpit.Provider
 	// Kill ends a sandbox of p from outside, without p. Default: such checks are
 	// skipped.
 	Kill func(t *testing.T, p sandpit.Provider, id sandpit.ID)
-	// Spec is what sandboxes are made from. Its image must have a shell and the
-	// usual small programs; python3 is made use of if it is there.
+	// Spec is the spec of sandboxes. Its image must have a shell and the usual small programs;
+	// python3 is used if it exists.
 	Spec sandpit.Spec
-	// Leftovers names what is left on the machine of all sandboxes, at the end
-	// when all are destroyed and all providers closed. It must find nothing.
+	// Leftovers returns what sandboxes left on the machine. It must find nothing at the end, when
+	// all are destroyed and all providers closed.
 	Leftovers func(t *testing.T) []string
-	// Isolated says that a sandbox has files, users, ports and a host name of its
-	// own.
+	// Isolated is set if a sandbox has its own files, users, ports and host name.
 	Isolated bool
-	// Patience is how long one step may take before it counts as hanging.
-	// Default: 30 seconds.
+	// Patience is how long one step may take before it counts as hanging. Default: 30 seconds.
 	Patience time.Duration
 }
 
-// check is one thing that a provider must do.
+// check is one requirement on a provider.
 type check struct {
 	name string
 	run  func(*trial)
 }
 
-// group is checks about one thing.
+// group is a group of checks about one subject.
 type group struct {
 	name   string
 	checks []check
@@ -82,7 +78,7 @@ func Run(t *testing.T, h Harness) {
 	if h.Patience == 0 {
 		h.Patience = 30 * time.Second
 	}
-	t.Cleanup(func() { // the last of all
+	t.Cleanup(func() { // runs last
 		if left := h.Leftovers(t); len(left) > 0 {
 			t.Errorf("left on the machine:\n%s", strings.Join(left, "\n"))
 		}
@@ -101,13 +97,13 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// suite is what all checks share.
+// suite is the state that all checks share.
 type suite struct {
 	Harness
 
 	provider sandpit.Provider
 	box      sandpit.Instance
-	workDir  string // where the shared sandbox's commands start
+	workDir  string // of commands in the shared sandbox
 }
 
 // sharedEnv is in the shared sandbox's environment.
@@ -146,5 +142,5 @@ type named[T any] struct {
 	value T
 }
 
-// String makes messages readable.
+// String implements fmt.Stringer, for readable messages.
 func (n named[T]) String() string { return n.name }

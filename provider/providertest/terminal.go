@@ -77,7 +77,7 @@ func isTerminal(c *trial) {
 }
 
 func terminalSizes(c *trial) {
-	if !c.has("stty") {
+	if !c.hasProgram("stty") {
 		c.Skip("the image has no stty")
 	}
 	s := c.session("sh", "-c", `stty size; while read -r line; do stty size; done`)
@@ -108,7 +108,7 @@ func controlC(c *trial) {
 func controlD(c *trial) {
 	s := c.session("cat")
 	s.press("some words\r")
-	s.expect("some words\r\nsome words\r\n") // what was typed, and cat's answer
+	s.expect("some words\r\nsome words\r\n") // the echo of the input, and cat's output
 	s.press("\x04")
 	equal(c, "status", c.wait(s.process), sandpit.ExitStatus{})
 }
@@ -127,10 +127,10 @@ func hangUp(c *trial) {
 	equal(c, "status", c.wait(s.process), sandpit.ExitStatus{Code: 137, Signaled: true})
 }
 
-// jobControl stops a job, looks at it, lets it go on and ends it, as only a shell
-// with a controlling terminal of its own can.
+// jobControl stops a job, lists it, continues it and ends it, which requires a shell with its own
+// controlling terminal.
 func jobControl(c *trial) {
-	if !c.has("bash") {
+	if !c.hasProgram("bash") {
 		c.Skip("the image has no bash")
 	}
 	s := c.session("bash", "--norc", "-i")

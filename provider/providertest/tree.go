@@ -39,7 +39,7 @@ type member struct {
 	content string
 }
 
-// plant makes a tree with everything that a tree can have.
+// plant creates a tree with every kind of member.
 const plant = `cd "$1" && mkdir -p dir/sub empty 'odd name ü' && echo text > dir/file && echo deep > dir/sub/deep &&
 printf 'a\377b' > 'odd name ü/bytes' && : > nothing && chmod 700 dir && chmod 640 dir/file && chmod 755 nothing &&
 ln -s dir/file link && ln -s /no/where dangling && ln -s ../.. dir/up && ln dir/file hard &&
@@ -67,7 +67,7 @@ func (c *trial) members(r io.Reader) map[string]member {
 	}
 }
 
-// stream makes a tar stream.
+// stream returns a tar stream.
 func (c *trial) stream(members ...member) *bytes.Buffer {
 	c.Helper()
 	var buf bytes.Buffer
@@ -197,7 +197,7 @@ func treeOutside(c *trial) {
 func notTar(c *trial) {
 	whole := c.stream(file("a", strings.Repeat("x", 10_000))).String()
 	for name, stream := range map[string]string{
-		"text":           strings.Repeat("this is no tar stream. ", 100),
+		"text":           strings.Repeat("this is not a tar stream. ", 100),
 		"noise":          string(noise(4096)),
 		"a broken end":   whole[:5000],
 		"a broken start": whole[100:],
@@ -217,7 +217,7 @@ func treeErrors(c *trial) {
 	err = c.guest().WriteTree(c.ctx(), "", dir+"/file", c.stream(file("a", "x")))
 	c.wantCode(err, "write a tree where a file is", sandpit.Invalid)
 	_, err = c.guest().ReadTree(c.ctx(), "nobody-knows", dir)
-	c.wantCode(err, "a user that nobody knows", sandpit.Invalid)
+	c.wantCode(err, "an unknown user", sandpit.Invalid)
 	failing := io.MultiReader(strings.NewReader(c.stream(file("a", "x")).String()[:700]), failingReader{})
 	if err := c.guest().WriteTree(c.ctx(), "", dir, failing); !errors.Is(err, errFailing) {
 		c.Errorf("write what cannot be read: %v, want the reader's error", err)

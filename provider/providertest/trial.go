@@ -17,7 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
-// trial is one check on its way.
+// trial is one running check.
 type trial struct {
 	*testing.T
 	*suite
@@ -30,7 +30,7 @@ func (c *trial) ctx() context.Context {
 	return ctx
 }
 
-// guest is that of the shared sandbox.
+// guest returns the guest of the shared sandbox.
 func (c *trial) guest() sandpit.Guest { return c.box.Guest() }
 
 // must ends the check if err is not nil.
@@ -41,7 +41,7 @@ func (c *trial) must(err error, doing string) {
 	}
 }
 
-// wantCode complains unless err has one of these codes.
+// wantCode fails the check unless err has one of these codes.
 func (c *trial) wantCode(err error, doing string, want ...sandpit.Code) {
 	c.Helper()
 	if got := sandpit.CodeOf(err); !slices.Contains(want, got) {
@@ -49,7 +49,7 @@ func (c *trial) wantCode(err error, doing string, want ...sandpit.Code) {
 	}
 }
 
-// equal complains unless both are the same.
+// equal fails the check unless both are equal.
 func equal[T comparable](c *trial, what string, got, want T) {
 	c.Helper()
 	if got != want {
@@ -57,13 +57,13 @@ func equal[T comparable](c *trial, what string, got, want T) {
 	}
 }
 
-// clip keeps long texts out of messages.
+// clip shortens long texts for messages.
 func clip(text string) string {
 	const maxLength = 500
 	return textlen.Shorten(text, maxLength)
 }
 
-// short is a value as a message shows it.
+// short formats a value for a message.
 func short(v any) string {
 	if text, ok := v.(string); ok {
 		return strconv.Quote(clip(text))
@@ -71,7 +71,7 @@ func short(v any) string {
 	return fmt.Sprint(v)
 }
 
-// eventually waits until is holds, and complains if it never does.
+// eventually waits until is returns true, and fails the check if it never does.
 func (c *trial) eventually(what string, is func() bool) {
 	c.Helper()
 	ctx := c.ctx()
@@ -84,8 +84,7 @@ func (c *trial) eventually(what string, is func() bool) {
 	}
 }
 
-// promptly complains when do takes longer than a step may, but does not wait for
-// it any longer.
+// promptly fails the check if do takes longer than a step may, without waiting for its end.
 func (c *trial) promptly(what string, do func()) {
 	c.Helper()
 	done := make(chan struct{})
@@ -100,7 +99,7 @@ func (c *trial) promptly(what string, do func()) {
 	}
 }
 
-// newBox makes a sandbox that is destroyed when the check ends.
+// newBox creates a sandbox, and destroys it when the check ends.
 func (c *trial) newBox() sandpit.Instance {
 	c.Helper()
 	return c.createWith(c.provider, c.Spec)
@@ -114,14 +113,14 @@ func (c *trial) createWith(p sandpit.Provider, spec sandpit.Spec) sandpit.Instan
 	return box
 }
 
-// cleaning returns a context for what is done when a check has ended.
-func (c *trial) cleaning() (context.Context, context.CancelFunc) {
+// cleanupContext returns a context for the cleanup of a check.
+func (c *trial) cleanupContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.Context()), c.Patience)
 }
 
 func (c *trial) destroyAtEnd(box sandpit.Instance) {
 	c.Cleanup(func() {
-		ctx, cancel := c.cleaning()
+		ctx, cancel := c.cleanupContext()
 		defer cancel()
 		if err := box.Destroy(ctx); err != nil {
 			c.Errorf("destroy %s at the end: %v", box.ID(), err)
@@ -167,7 +166,7 @@ func (c *trial) killAtEnd(p sandpit.Process) {
 	c.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), c.Patience)
 		defer cancel()
-		if err := p.Signal(ctx, sandpit.SIGKILL); err == nil { // else it has ended, as it should
+		if err := p.Signal(ctx, sandpit.SIGKILL); err == nil { // otherwise it has ended, as it should
 			_, _ = p.Wait(ctx)
 		}
 	})
@@ -196,18 +195,18 @@ func (c *trial) shellIn(box sandpit.Instance, script string, args ...string) str
 	return r.stdout
 }
 
-// shellCommand is a command that runs a shell script; args are $1 and so on.
+// shellCommand returns a command that runs a shell script; args are $1 and so on.
 func shellCommand(script string, args ...string) sandpit.Command {
 	return sandpit.Command{Args: append([]string{"sh", "-c", script, "sh"}, args...)}
 }
 
-// workDirOf returns where a sandbox's commands start.
+// workDirOf returns the working directory of a sandbox's commands.
 func (c *trial) workDirOf(box sandpit.Instance) string {
 	c.Helper()
 	return strings.TrimSuffix(c.shellIn(box, "pwd"), "\n")
 }
 
-// dir makes a directory for this check in the shared sandbox.
+// dir creates a directory for this check in the shared sandbox.
 func (c *trial) dir() string {
 	c.Helper()
 	return c.dirIn(c.box, c.workDir)
@@ -242,20 +241,20 @@ func (c *trial) readAll(r io.ReadCloser, err error) string {
 	return string(data)
 }
 
-// has reports whether the shared sandbox has a program.
-func (c *trial) has(program string) bool {
+// hasProgram reports whether the shared sandbox has a program.
+func (c *trial) hasProgram(program string) bool {
 	c.Helper()
 	return c.exec(shellCommand(`command -v "$1"`, program)).status.Code == 0
 }
 
-// lives reports whether a process of the shared sandbox runs.
-func (c *trial) lives(pid string) bool {
+// isAlive reports whether a process of the shared sandbox runs.
+func (c *trial) isAlive(pid string) bool {
 	c.Helper()
 	const script = `test -d "/proc/$1" && ! grep -q '^State:.[ZX]' "/proc/$1/status"`
 	return c.exec(shellCommand(script, pid)).status.Code == 0
 }
 
-// placement returns how a provider lists a sandbox.
+// placement returns the entry of a sandbox in a provider's list.
 func (c *trial) placement(p sandpit.Provider, id sandpit.ID) (found sandpit.Placement, ok bool) {
 	c.Helper()
 	list, err := p.List(c.ctx())

@@ -23,7 +23,7 @@ func volumeChecks() []check {
 	}
 }
 
-// keeper returns the provider as one that keeps volumes, or skips the check.
+// keeper returns the provider as a VolumeKeeper, or skips the check.
 func (c *trial) keeper() sandpit.VolumeKeeper {
 	c.Helper()
 	keeper, ok := sandpit.As[sandpit.VolumeKeeper](c.provider)
@@ -36,13 +36,13 @@ func (c *trial) keeper() sandpit.VolumeKeeper {
 	return keeper
 }
 
-// volume makes a volume that is removed when the check and its sandboxes have ended.
+// volume creates a volume, and removes it when the check and its sandboxes have ended.
 func (c *trial) volume(keeper sandpit.VolumeKeeper) string {
 	c.Helper()
 	name := "Test_" + string(sandpit.NewID()) + ".1-x"
 	c.must(keeper.CreateVolume(c.ctx(), name), "create a volume")
 	c.Cleanup(func() {
-		ctx, cancel := c.cleaning()
+		ctx, cancel := c.cleanupContext()
 		defer cancel()
 		if err := keeper.RemoveVolume(ctx, name); err != nil {
 			c.Errorf("remove the volume at the end: %v", err)
@@ -58,7 +58,7 @@ func (c *trial) having(name string, readOnly bool) sandpit.Spec {
 	return spec
 }
 
-// volumeShared has two sandboxes see at once what the other does.
+// volumeShared checks that two sandboxes see each other's changes at once.
 func volumeShared(c *trial) {
 	name := c.volume(c.keeper())
 	a, b := c.createWith(c.provider, c.having(name, false)), c.createWith(c.provider, c.having(name, false))
@@ -67,7 +67,7 @@ func volumeShared(c *trial) {
 	equal(c, "seen by the other", c.shellIn(b, "cd /shared; cat link/sub/f replaced; stat -c %a dir/sub/f; ls"), "one\nold\n640\ndir\ngone\nlink\nreplaced\n")
 	c.shellIn(b, "cd /shared; echo two >> dir/sub/f; echo newer > n; mv n replaced; rm gone; mkdir later; mv dir moved")
 	equal(c, "seen by the first", c.shellIn(a, "cd /shared; cat moved/sub/f replaced; ls"), "one\ntwo\nnewer\nlater\nlink\nmoved\nreplaced\n")
-	// A file that is open in one and grows in the other.
+	// A file that is open in one sandbox and grows in the other.
 	c.shellIn(b, ": > /shared/log")
 	for i := range 20 {
 		n := strconv.Itoa(i)
@@ -86,8 +86,8 @@ func volumeOnce(c *trial) {
 	equal(c, "file", c.shellIn(box, "cat /shared/f"), "kept\n")
 }
 
-// volumeExclusive has sandboxes do at the same time what only one can: that is how
-// programs in several sandboxes agree.
+// volumeExclusive has sandboxes do concurrently what only one can do: programs in several sandboxes
+// coordinate that way.
 func volumeExclusive(c *trial) {
 	name := c.volume(c.keeper())
 	const boxes, places = 3, 50
@@ -123,7 +123,7 @@ func volumeReadOnly(c *trial) {
 	equal(c, "file", c.shellIn(reader, "cat /shared/f; ls /shared"), "second\nf\n")
 }
 
-// volumeStays destroys the sandbox, and closes the provider.
+// volumeStays checks that a volume outlives its sandbox and its provider.
 func volumeStays(c *trial) {
 	name := c.volume(c.keeper())
 	box := c.createWith(c.provider, c.having(name, false))
@@ -161,15 +161,15 @@ func volumeMissing(c *trial) {
 	name := "none-" + string(sandpit.NewID())
 	id := sandpit.NewID()
 	_, err = c.provider.Create(c.ctx(), id, c.having(name, false))
-	c.wantCode(err, "create with a volume that is not there", sandpit.NotFound)
+	c.wantCode(err, "create with a missing volume", sandpit.NotFound)
 	if _, ok := c.placement(c.provider, id); ok {
 		c.Errorf("a sandbox that could not be made is listed; before: %d", len(before))
 	}
 	_, err = keeper.VolumeSize(c.ctx(), name)
-	c.wantCode(err, "size of a volume that is not there", sandpit.NotFound)
-	c.must(keeper.RemoveVolume(c.ctx(), name), "remove what is not there")
-	_, err = c.provider.Create(c.ctx(), sandpit.NewID(), c.having(name, false)) // none was made along the way
-	c.wantCode(err, "create again with a volume that is not there", sandpit.NotFound)
+	c.wantCode(err, "size of a missing volume", sandpit.NotFound)
+	c.must(keeper.RemoveVolume(c.ctx(), name), "remove a missing volume")
+	_, err = c.provider.Create(c.ctx(), sandpit.NewID(), c.having(name, false)) // none was created on the way
+	c.wantCode(err, "create again with a missing volume", sandpit.NotFound)
 }
 
 func volumeNames(c *trial) {

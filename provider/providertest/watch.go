@@ -22,7 +22,7 @@ func watchChecks() []check {
 	}
 }
 
-// watching is a watcher and what it has told.
+// watching is a watcher and its events.
 type watching struct {
 	c       *trial
 	watcher sandpit.Watcher
@@ -89,7 +89,7 @@ func watchOne(c *trial) {
 	c.shell(`echo deep > "$1/sub/file"; echo end > "$1/end"`, dir)
 	w.expect("create end")
 	if slices.Contains(w.seen, "create sub/file") {
-		c.Errorf("it tells of directories below: %q", w.seen)
+		c.Errorf("it reports directories below: %q", w.seen)
 	}
 }
 
@@ -106,7 +106,7 @@ func watchRecursive(c *trial) {
 	c.shell(`rm -r "$1/moved"; echo end > "$1/end"`, dir)
 	w.expect("create end")
 	if !slices.Contains(w.seen, "remove moved") {
-		c.Errorf("nothing told of a tree that was removed: %q", w.seen)
+		c.Errorf("no event for a tree that was removed: %q", w.seen)
 	}
 }
 
@@ -125,7 +125,7 @@ func watchDescribe(c *trial) {
 	plain := c.watch(dir, sandpit.WatchOptions{})
 	c.shell(`: > "$1/more"`, dir)
 	plain.expect("create more")
-	equal(c, "files that nobody asked for", len(plain.files), 0)
+	equal(c, "files that were not requested", len(plain.files), 0)
 }
 
 func watchMany(c *trial) {
@@ -184,5 +184,5 @@ func watchErrors(c *trial) {
 	_, err = c.guest().Watch(c.ctx(), "", dir+"/file", sandpit.WatchOptions{})
 	c.wantCode(err, "watch a file", sandpit.Invalid)
 	_, err = c.guest().Watch(c.ctx(), "nobody-knows", dir, sandpit.WatchOptions{})
-	c.wantCode(err, "a user that nobody knows", sandpit.Invalid)
+	c.wantCode(err, "an unknown user", sandpit.Invalid)
 }

@@ -243,9 +243,9 @@ func TestDockerRecovers(t *testing.T) {
 	remove := func(id sandpit.ID) { testdocker.Remove(t, "sandpit-"+string(id)) }
 	t.Run("nothing is done unasked", func(t *testing.T) {
 		for what, end := range map[string]func(sandpit.ID){
-			"killed by somebody else":                    func(id sandpit.ID) { kill(id, "KILL") },
-			"stopped by somebody else":                   func(id sandpit.ID) { kill(id, "TERM") },
-			"its container was removed by somebody else": remove,
+			"killed by another program":                    func(id sandpit.ID) { kill(id, "KILL") },
+			"stopped by another program":                   func(id sandpit.ID) { kill(id, "TERM") },
+			"its container was removed by another program": remove,
 		} {
 			s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{})
 			if err != nil {
@@ -254,7 +254,7 @@ func TestDockerRecovers(t *testing.T) {
 			end(s.ID)
 			gone := until(t, c, s.ID, func(s sandpit.Sandbox) bool { return s.State == sandpit.StateDeleted })
 			// An engine that removes a container kills it first, and may be asked in between.
-			if got := gone.Reason; !strings.Contains(got, what) && !strings.Contains(got, "killed by somebody else") {
+			if got := gone.Reason; !strings.Contains(got, what) && !strings.Contains(got, "killed by another program") {
 				t.Errorf("reason %q, want %q", gone.Reason, what)
 			}
 			if _, err := s.Run(t.Context(), "true"); !errors.Is(err, sandpit.Gone) {
