@@ -2,10 +2,10 @@ package commandscreen
 
 import "strings"
 
-// checkUnparsed weighs a text that does not parse, word by word. It knows quotes and
-// what ends a command, nothing more.
+// checkUnparsed checks a text that does not parse, word by word. It knows only quotes and
+// the characters that end a command.
 func (s *state) checkUnparsed(text string) {
-	s.noteUnclear("it was not understood as shell text and was only looked at word by word")
+	s.noteUnclear("it is not valid shell text and was only checked word by word")
 	s.squeezedBomb(text)
 	var words []string
 	flush := func() {
@@ -41,8 +41,8 @@ func isKeyword(word string) bool {
 	return false
 }
 
-// lenientWord takes a word off the beginning of a text. A quote that does not end
-// is a character like any other.
+// lenientWord splits the first word off a text. A quote that does not end is an ordinary
+// character.
 func lenientWord(text string) (word, rest string) {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
@@ -70,8 +70,8 @@ func lenientWord(text string) (word, rest string) {
 	return b.String(), ""
 }
 
-// squeezedBomb finds a fork bomb that is written without the spaces that bash
-// wants, as it is usually quoted: :(){:|:&};:
+// squeezedBomb finds a fork bomb without the spaces that bash requires, as it is usually
+// quoted: :(){:|:&};:
 func (s *state) squeezedBomb(text string) {
 	squeezed := strings.Join(strings.Fields(text), "")
 	for at := 0; ; {
@@ -91,5 +91,5 @@ func (s *state) squeezedBomb(text string) {
 }
 
 func forkBombFinding() finding {
-	return finding{Deny, "fork-bomb", "a function that starts itself without end"}
+	return finding{Deny, "fork-bomb", "a function that starts itself endlessly"}
 }

@@ -2,13 +2,13 @@ package commandscreen
 
 // The modes in which verdicts can be used, as configurations name them.
 const (
-	modeOff  = "off"  // nothing is done
+	modeOff  = "off"  // every command runs
 	modeWarn = "warn" // a warning is shown, and the command runs
 	modeAsk  = "ask"  // a person decides; without one it is like deny
 )
 
-// Under returns what is done about the verdict in a mode: off, warn, ask or, as any other
-// text, deny, which refuses what is dangerous or hidden and warns of the rest.
+// Under returns the action for the verdict in a mode: off, warn, ask or deny. Any other
+// text counts as deny, which refuses dangerous and hidden commands and warns of the rest.
 func (v Verdict) Under(mode string) Action {
 	switch {
 	case mode == modeOff || v.Action == Allow:

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// outputOf returns what a program writes: known text, or a mark of where it is
-// from.
+// outputOf returns the output of a program: known text, or a mark of its origin.
 func (s *state) outputOf(name string, args []string, stdin string) string {
 	rest := args[1:]
 	p := parseOptions(rest, "")
@@ -72,7 +71,7 @@ func isInterpreter(name string) bool {
 	return slices.Contains([]string{"python", "perl", "ruby", "node", "nodejs", "php", "lua", "deno", "bun"}, name)
 }
 
-// checkInterpreter weighs a program for an interpreter, as far as where it is from.
+// checkInterpreter checks the origin of a program for an interpreter.
 func (s *state) checkInterpreter(args []string, stdin string) {
 	switch worstTaint(stdin) {
 	case string(hidden):

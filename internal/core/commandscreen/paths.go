@@ -6,19 +6,21 @@ import (
 	"strings"
 )
 
-// place says what a path names, as far as destroying it goes.
+// currentDir is the absolute directory in which a command starts, "" if it is not known.
+type currentDir string
+
+// place is what a path names, ordered by the harm of destroying it.
 type place int
 
 const (
 	elsewhere place = iota
-	// above is ".." and the like, from an unknown directory.
+	// above is a path like "..", from an unknown directory.
 	above
 	// home is a home directory.
 	home
-	// perhapsSystem would be a part of the system if something not known were
-	// empty.
+	// perhapsSystem is a part of the system if an unknown value is empty.
 	perhapsSystem
-	// system is the root, or a directory that a system cannot do without.
+	// system is the root, or a directory that the system needs to work.
 	system
 )
 
@@ -30,7 +32,7 @@ func systemRoots() []string {
 	}
 }
 
-// systemDirs are directories below those that it cannot do without either.
+// systemDirs returns directories below those of systemRoots that the system needs too.
 func systemDirs() []string {
 	return []string{
 		"/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libexec", "/usr/sbin",
@@ -38,8 +40,32 @@ func systemDirs() []string {
 	}
 }
 
-// resolvePlace returns what an argument names for the current directory.
-func (s *state) resolvePlace(arg string) place {
+// change returns the directory after cd with these operands.
+func (d currentDir) change(operands []string) currentDir {
+	switch {
+	case len(operands) == 0:
+		return ""
+	case strings.ContainsFunc(operands[0], isMark) || operands[0] == "" || operands[0] == "-" || operands[0][0] == '~':
+		return ""
+	case operands[0][0] == '/':
+		return currentDir(path.Clean(operands[0]))
+	case d != "":
+		return currentDir(path.Join(string(d), operands[0]))
+	}
+	return d
+}
+
+// worstPlace returns the worst place among arguments.
+func (d currentDir) worstPlace(args []string) place {
+	worst := elsewhere
+	for _, a := range args {
+		worst = max(worst, d.resolvePlace(a))
+	}
+	return worst
+}
+
+// resolvePlace returns what an argument names when a command starts in d.
+func (d currentDir) resolvePlace(arg string) place {
 	if strings.HasPrefix(arg, "~") {
 		_, rest, _ := strings.Cut(arg, "/")
 		if rest = path.Clean("/" + rest); rest == "/" || allWild(rest[1:]) {
@@ -48,7 +74,7 @@ func (s *state) resolvePlace(arg string) place {
 		return elsewhere
 	}
 	known := withoutMarks(strings.ReplaceAll(arg, string(isSet), "x"))
-	p := s.placeKnown(known)
+	p := d.placeKnown(known)
 	if len(known) == len(arg) || strings.ContainsRune(arg, isSet) {
 		return p
 	}
@@ -58,18 +84,19 @@ func (s *state) resolvePlace(arg string) place {
 	return elsewhere
 }
 
-func (s *state) placeKnown(arg string) place {
+// placeKnown is resolvePlace for an argument without marks.
+func (d currentDir) placeKnown(arg string) place {
 	switch {
 	case arg == "":
 		return elsewhere
 	case arg[0] == '/':
-	case s.dir != "":
-		arg = s.dir + "/" + arg
+	case d != "":
+		arg = string(d) + "/" + arg
 	default:
 		return placeRelative(arg)
 	}
 	parts := strings.Split(strings.TrimPrefix(path.Clean(arg), "/"), "/")
-	// Everything in a directory is as good as the directory.
+	// Everything in a directory counts as the directory.
 	for len(parts) > 0 && (parts[len(parts)-1] == "" || allWild(parts[len(parts)-1])) {
 		parts = parts[:len(parts)-1]
 	}
@@ -88,7 +115,7 @@ func (s *state) placeKnown(arg string) place {
 	return elsewhere
 }
 
-// placeRelative is for a path from a directory that is not known.
+// placeRelative returns what a path names from an unknown directory.
 func placeRelative(arg string) place {
 	ups := 0
 	for part := range strings.SplitSeq(path.Clean(arg), "/") {
@@ -105,8 +132,8 @@ func placeRelative(arg string) place {
 	return elsewhere
 }
 
-// allWild reports whether a part of a path is a glob that leaves nothing out to
-// speak of: *, .*, ?*, .[!.]*.
+// allWild reports whether a part of a path is a glob for almost every name: *, .*, ?*,
+// .[!.]*.
 func allWild(part string) bool {
 	if !strings.ContainsAny(part, "*?") {
 		return false
@@ -118,7 +145,7 @@ func allWild(part string) bool {
 
 func hasWild(arg string) bool { return strings.ContainsAny(arg, "*?[") }
 
-// matchPart matches a part of a path, which may be a glob, with a name.
+// matchPart reports whether a part of a path, which may be a glob, matches a name.
 func matchPart(part, name string) bool {
 	if !hasWild(part) {
 		return part == name
@@ -127,11 +154,11 @@ func matchPart(part, name string) bool {
 	return ok && err == nil
 }
 
-// isDevice reports whether a path names a device or the like, writing to which
+// isDevice reports whether a path names a device, or the kernel's memory, where writing
 // destroys a disk or the running kernel.
-func (s *state) isDevice(arg string) bool {
-	if s.dir != "" && !strings.HasPrefix(arg, "/") {
-		arg = s.dir + "/" + arg
+func (d currentDir) isDevice(arg string) bool {
+	if d != "" && !strings.HasPrefix(arg, "/") {
+		arg = string(d) + "/" + arg
 	}
 	name, ok := strings.CutPrefix(path.Clean(arg), "/dev/")
 	if !ok {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// applyRules weighs one command by the built-in rules.
+// applyRules checks one command against the built-in rules.
 func (s *state) applyRules(name string, args []string) {
 	rest := args[1:]
 	if name == "mkfs" || strings.HasPrefix(name, "mkfs.") || name == "mke2fs" {
@@ -20,7 +20,7 @@ func (s *state) applyRules(name string, args []string) {
 	case "dd":
 		s.checkDD(args)
 	case "mv":
-		if p := parseOptions(rest, "tS"); s.worstPlace(p.operands[:max(0, len(p.operands)-1)]) == system {
+		if p := parseOptions(rest, "tS"); s.dir.worstPlace(p.operands[:max(0, len(p.operands)-1)]) == system {
 			s.addFinding(finding{Deny, "move-system", "it moves the system away"}, args)
 		}
 	case "find":
@@ -28,7 +28,7 @@ func (s *state) applyRules(name string, args []string) {
 	case "rsync":
 		p := parseOptions(rest, "e")
 		if n := len(p.operands); n > 0 && p.hasOption("", "delete", "delete-before", "delete-after", "delete-excluded") &&
-			s.worstPlace(p.operands[n-1:]) == system {
+			s.dir.worstPlace(p.operands[n-1:]) == system {
 			s.addFinding(finding{Deny, "rm-root", "it deletes the system"}, args)
 		}
 	case "tee", "cp", "truncate", "shred", "wipefs", "blkdiscard", "install", "mkswap":
@@ -36,7 +36,7 @@ func (s *state) applyRules(name string, args []string) {
 			s.checkWrites(o, args)
 		}
 	case "fdisk", "sfdisk", "gdisk", "sgdisk", "parted", "cfdisk":
-		if slices.ContainsFunc(rest, s.isDevice) && !parseOptions(rest, "").hasOption("l", "list", "print") {
+		if slices.ContainsFunc(rest, s.dir.isDevice) && !parseOptions(rest, "").hasOption("l", "list", "print") {
 			s.addFinding(finding{Warn, "partition", "it changes how a disk is divided"}, args)
 		}
 	case "kill":
@@ -46,16 +46,7 @@ func (s *state) applyRules(name string, args []string) {
 	}
 }
 
-// worstPlace returns the worst place among arguments.
-func (s *state) worstPlace(args []string) place {
-	worst := elsewhere
-	for _, a := range args {
-		worst = max(worst, s.resolvePlace(a))
-	}
-	return worst
-}
-
-// addPlaceFinding adds a finding for what is done to a place: denied for the system, else a
+// addPlaceFinding adds a finding for an operation on a place: denied for the system, else a
 // warning.
 func (s *state) addPlaceFinding(p place, rule, verb string, args []string) {
 	switch p {
@@ -76,7 +67,7 @@ func (s *state) checkRemove(args []string) {
 	recursive := p.hasOption("rR", "recursive")
 	for _, o := range p.operands {
 		if recursive || hasWild(o) {
-			s.addPlaceFinding(s.resolvePlace(o), "rm-root", "it deletes", args)
+			s.addPlaceFinding(s.dir.resolvePlace(o), "rm-root", "it deletes", args)
 		}
 	}
 }
@@ -84,12 +75,12 @@ func (s *state) checkRemove(args []string) {
 func (s *state) checkChange(name string, args []string) {
 	p := parseOptions(args[1:], "")
 	operands := p.operands
-	// The first is the mode or the owner, unless that began with a dash.
+	// The first operand is the mode or the owner, unless the mode began with a dash.
 	dashed := name == "chmod" && strings.ContainsAny(p.short, "rwxXstugo")
 	if len(operands) > 0 && !dashed && !p.hasOption("", "reference") {
 		operands = operands[1:]
 	}
-	place := s.worstPlace(operands)
+	place := s.dir.worstPlace(operands)
 	switch {
 	case p.hasOption("R", "recursive"):
 		s.addPlaceFinding(place, name+"-root", "it changes the rights of everything in", args)
@@ -107,12 +98,12 @@ func (s *state) makeFileSystem(args []string) {
 	if n := len(p.operands); n > 0 && !slices.ContainsFunc(p.operands, func(o string) bool {
 		return strings.HasPrefix(o, "/dev/") || strings.ContainsFunc(o, isMark)
 	}) {
-		f = finding{Warn, "mkfs", "it makes a new file system over a file"}
+		f = finding{Warn, "mkfs", "it creates a new file system over a file"}
 	}
 	s.addFinding(f, args)
 }
 
-// checkDD is denied onto devices, and from an endless source without a count.
+// checkDD denies dd to devices, and from an endless source without a count.
 func (s *state) checkDD(args []string) {
 	var in, out string
 	counted := false
@@ -127,7 +118,7 @@ func (s *state) checkDD(args []string) {
 			counted = true
 		}
 	}
-	if s.isDevice(out) {
+	if s.dir.isDevice(out) {
 		s.addFinding(finding{Deny, "device", "it overwrites a device"}, args)
 		return
 	}
@@ -157,7 +148,7 @@ func (s *state) checkKill(args []string) {
 	}
 }
 
-// checkHalt warns of what stops a machine.
+// checkHalt warns of commands that stop the machine.
 func (s *state) checkHalt(name string, args []string) {
 	stops := false
 	switch name {
@@ -178,7 +169,7 @@ func (s *state) checkHalt(name string, args []string) {
 // search is a call of find.
 type search struct {
 	starts   []string
-	filtered bool // by more than the kind of the files
+	filtered bool // by more than the type of the files
 	deletes  bool
 	execs    [][]string
 }
@@ -234,7 +225,7 @@ func isFilter(a string) bool {
 
 func (s *state) checkFind(args []string) {
 	f := parseFind(args[1:])
-	place := s.worstPlace(f.starts)
+	place := s.dir.worstPlace(f.starts)
 	destroys := f.deletes
 	for _, inner := range f.execs {
 		if len(inner) == 0 {
@@ -252,7 +243,7 @@ func (s *state) checkFind(args []string) {
 	}
 }
 
-// foundArgs is what find finds, for the commands it runs.
+// foundArgs returns what find finds, for the commands that it runs.
 func (f search) foundArgs() string {
 	if f.filtered {
 		return string(isSet)

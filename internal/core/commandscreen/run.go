@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// checkCommand weighs a program with its arguments, and returns what it writes as far
-// as it is known. It looks through programs that run others.
+// checkCommand checks a program with its arguments, and returns its output as far as it is
+// known. For programs that run others, it checks the inner command.
 func (s *state) checkCommand(args []string, stdin string) string {
 	s.depth++
 	defer func() { s.depth-- }()
@@ -41,7 +41,7 @@ func (s *state) checkCommand(args []string, stdin string) string {
 	return s.outputOf(name, args, stdin)
 }
 
-// unknownProgram weighs a command whose program is not known.
+// unknownProgram checks a command whose program is not known.
 func (s *state) unknownProgram(args []string) {
 	switch worstTaint(args[0]) {
 	case string(hidden):
@@ -52,12 +52,12 @@ func (s *state) unknownProgram(args []string) {
 		return
 	}
 	p := parseOptions(args[1:], "")
-	if p.hasOption("rR", "recursive") && s.worstPlace(p.operands) == system && !s.policy.NoBuiltin {
-		s.addFinding(finding{Ask, "unknown-program", "a program that is not known is let loose on the system"}, args)
+	if p.hasOption("rR", "recursive") && s.dir.worstPlace(p.operands) == system && !s.policy.NoBuiltin {
+		s.addFinding(finding{Ask, "unknown-program", "an unknown program runs recursively on the system"}, args)
 	}
 }
 
-// checkFunction weighs the body of a function with the arguments of a call.
+// checkFunction checks the body of a function with the arguments of a call.
 func (s *state) checkFunction(args []string, body func() string) string {
 	if s.calls >= maxFunction {
 		return string(unknown)
@@ -68,12 +68,12 @@ func (s *state) checkFunction(args []string, body func() string) string {
 	return body()
 }
 
-// ownCommand weighs what a shell does itself.
+// ownCommand checks a command that is built into shells.
 func (s *state) ownCommand(name string, args []string, stdin string) (done bool) {
 	rest := args[1:]
 	switch name {
 	case "cd", "pushd", "chdir":
-		s.changeDir(parseOptions(rest, "").operands)
+		s.dir = s.dir.change(parseOptions(rest, "").operands)
 	case "popd":
 		s.dir = ""
 	case "eval":
@@ -107,20 +107,7 @@ func (s *state) ownCommand(name string, args []string, stdin string) (done bool)
 	return true
 }
 
-func (s *state) changeDir(operands []string) {
-	switch {
-	case len(operands) == 0:
-		s.dir = ""
-	case strings.ContainsFunc(operands[0], isMark) || operands[0] == "" || operands[0] == "-" || operands[0][0] == '~':
-		s.dir = ""
-	case operands[0][0] == '/':
-		s.dir = path.Clean(operands[0])
-	case s.dir != "":
-		s.dir = path.Join(s.dir, operands[0])
-	}
-}
-
-// baseName is the name of a program without its directory.
+// baseName returns the lower-case name of a program without its directory.
 func baseName(program string) string { return strings.ToLower(path.Base(program)) }
 
 func isShell(name string) bool {
@@ -129,7 +116,7 @@ func isShell(name string) bool {
 	}, name)
 }
 
-// checkShell weighs what a shell is given to run.
+// checkShell checks the text that a shell runs.
 func (s *state) checkShell(args []string, stdin string) string {
 	text, rest, ok := s.shellText(args[1:], stdin)
 	dir := s.dir
@@ -185,7 +172,7 @@ func (s *state) shellText(args []string, stdin string) (text string, rest []stri
 	return worstTaint(operands[0]), operands, false
 }
 
-// checkInner weighs the command that a program runs.
+// checkInner checks the command that a program runs.
 func (s *state) checkInner(name string, args, inner []string, stdin string) string {
 	switch name {
 	case "xargs", "parallel":
@@ -209,7 +196,7 @@ func (s *state) checkInner(name string, args, inner []string, stdin string) stri
 	return s.checkCommand(inner, stdin)
 }
 
-// withInput adds what xargs reads to a command.
+// withInput adds the input of xargs to a command.
 func withInput(inner []string, stdin string) []string {
 	fields := strings.Fields(stdin)
 	if len(fields) == 0 {

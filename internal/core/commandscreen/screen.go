@@ -1,17 +1,16 @@
-// Package commandscreen looks at a command before it runs and says whether it is one
-// that destroys a system: rm -rf /, mkfs, a fork bomb and their like.
+// Package commandscreen checks a command before it runs, and reports whether it would
+// destroy a system, such as rm -rf /, mkfs or a fork bomb.
 //
-// It is a guard rail and not the boundary. It sees what is written, as a careful
-// reader would: quotes, options in any order and form, braces, variables, functions
+// It is a guard rail and not the security boundary. It reads the text of a command: quotes, options in any order and form, braces, variables, functions
 // and pipes of the same text, and programs that run other programs. It cannot see
-// what a program does (python3 -c, make, a script in a file), what a variable
-// holds that is set elsewhere, or what a server answers. A program that tries
-// to evade it can. The sandbox is what prevents harm.
+// what a program does (python3 -c, make, a script in a file), the value of a variable
+// that is set elsewhere, or the response of a server. A program can evade it. The sandbox
+// is what prevents harm.
 //
 // A provider without isolation, whose commands run on the machine itself, should
 // be used with the screen set to deny.
 //
-// Everything here is bounded in time and memory, whatever it is given.
+// Each check is bounded in time and memory for any input.
 package commandscreen
 
 import (
@@ -25,13 +24,13 @@ type Action int
 
 // The actions.
 const (
-	// Allow means that nothing is known against it.
+	// Allow means that no rule matched.
 	Allow Action = iota
-	// Warn means that it does harm in some circumstances.
+	// Warn means that the command does harm in some circumstances.
 	Warn
-	// Ask means that what it runs is hidden, or that a person should decide.
+	// Ask means that the command hides what it runs, or that a person should decide.
 	Ask
-	// Deny means that it destroys a system.
+	// Deny means that the command destroys a system.
 	Deny
 )
 
@@ -49,8 +48,8 @@ func (a Action) String() string {
 	}
 }
 
-// Verdict is what is known about a command: the most severe of its findings, and
-// of several equally severe ones the first.
+// Verdict is the result of a check: the most severe finding, and the first of several
+// equally severe ones.
 type Verdict struct {
 	Action Action
 	// Rule is the short name of the rule that matched: "rm-root". A rule of the
@@ -78,22 +77,21 @@ func (v Verdict) Err() error {
 		return nil
 	}
 	err := sandpit.Errorf(sandpit.PermissionDenied, "%s%s (%s)", errorPrefix, v.Text, v.Reason)
-	return sandpit.WithHint(err, "name only what is meant, such as a directory below /workspace; "+
+	return sandpit.WithHint(err, "name only the intended paths, such as a directory below /workspace; "+
 		"or set command_screen to \"warn\" or \"off\": the sandbox protects the machine without it")
 }
 
-// Policy says what to look for. The zero Policy has no rules at all; Default is
-// where to begin. A Policy is not changed by its methods and may be used by many
-// goroutines.
+// Policy has the rules of a check. The zero Policy is Default: only the built-in rules. Its
+// methods do not change it and may be called concurrently.
 type Policy struct {
 	// Deny, Ask, Warn and Allow are the user's rules. They come before the
 	// built-in ones, in this order. Allow lifts the built-in rules for the
 	// command it matches, but not for what that command runs in turn.
 	Deny, Ask, Warn, Allow []Rule
-	// NoBuiltin leaves the built-in rules out.
+	// NoBuiltin disables the built-in rules.
 	NoBuiltin bool
-	// Dir is where the command starts, for relative paths. Default: not known,
-	// which lets most of them pass.
+	// Dir is the directory where the command starts, for relative paths. Default: unknown,
+	// which allows most relative paths.
 	Dir string
 }
 
@@ -106,17 +104,16 @@ type Rule struct {
 	// "mkfs.*".
 	Program string
 	// Args are globs, each of which must match at least one argument. * matches
-	// any text, slashes included, and ? one character. None match any arguments.
+	// any text, slashes included, and ? one character. An empty list matches any arguments.
 	Args []string
-	// Reason is said when the rule matches. Default: "refused by a rule" or the
-	// like.
+	// Reason is the verdict's reason when the rule matches. Default: a text for the action,
+	// such as "refused by a rule".
 	Reason string
 }
 
-// Check weighs a command as it is given to a process: the program and its
-// arguments. Programs that run others (sh -c, env, sudo, xargs and so on) are
-// looked through. A single element that is plainly a line for a shell is weighed
-// as one.
+// Check checks a command as a list of the program and its arguments. For programs that run
+// others (sh -c, env, sudo, xargs and so on) it checks the inner command. A single element
+// with shell syntax is checked as a line for a shell.
 func (p Policy) Check(args []string) Verdict {
 	s := newState(p)
 	switch {
@@ -129,14 +126,14 @@ func (p Policy) Check(args []string) Verdict {
 	return s.verdict
 }
 
-// CheckText weighs a line or a whole script for a POSIX shell or bash.
+// CheckText checks a line or a whole script for a POSIX shell or bash.
 func (p Policy) CheckText(text string) Verdict {
 	s := newState(p)
 	s.checkText(text)
 	return s.verdict
 }
 
-// addFinding keeps a finding if it is worse than what is known.
+// addFinding makes a finding the verdict if it is more severe than the current one.
 func (s *state) addFinding(f finding, args []string) {
 	if f.action <= s.verdict.Action {
 		return
@@ -145,7 +142,7 @@ func (s *state) addFinding(f finding, args []string) {
 	s.verdict.Text = renderText(strings.Join(args, " "))
 }
 
-// noteUnclear notes that a part was not understood.
+// noteUnclear records that a part could not be parsed.
 func (s *state) noteUnclear(why string) {
 	s.verdict.Unclear = true
 	if s.verdict.Reason == "" {
@@ -153,7 +150,7 @@ func (s *state) noteUnclear(why string) {
 	}
 }
 
-// finding is what a rule says.
+// finding is the result of one rule.
 type finding struct {
 	action Action
 	rule   string
@@ -162,8 +159,7 @@ type finding struct {
 
 const maxShown = 200
 
-// renderText renders a piece of a command for people: one line, what is not known as
-// three dots.
+// renderText renders a part of a command for people: one line, unknown parts as three dots.
 func renderText(text string) string {
 	var b strings.Builder
 	for _, r := range text {

@@ -7,14 +7,14 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// What a text is known to hold is kept in the text itself, as characters that
-// cannot be in an argument.
+// Marks record in a text what is known about its parts. They are characters that cannot be
+// in an argument.
 const (
-	unknown = '\x00' // something that is not known
-	fromNet = '\x01' // something that was fetched
-	hidden  = '\x02' // something that was decoded
+	unknown = '\x00' // an unknown text, which may be empty
+	fromNet = '\x01' // a fetched text
+	hidden  = '\x02' // a decoded text
 	split   = '\x03' // where the shell splits a word
-	isSet   = '\x04' // something not known, but not empty
+	isSet   = '\x04' // an unknown text that is not empty
 )
 
 func isMark(r rune) bool { return r <= isSet }
@@ -31,7 +31,7 @@ func withoutMarks(text string) string {
 	}, text)
 }
 
-// worstTaint returns the worst mark in a text that came from elsewhere, or "".
+// worstTaint returns the worst mark of origin in a text: hidden, fromNet or "".
 func worstTaint(text string) string {
 	switch {
 	case strings.ContainsRune(text, hidden):
@@ -42,26 +42,26 @@ func worstTaint(text string) string {
 	return ""
 }
 
-// Bounds. A command beyond them is not weighed further.
+// Bounds of one check. A command beyond them is not checked further.
 const (
 	maxParsed   = 128 << 10 // bytes; the most one argument of a process can have
-	maxText     = 1 << 20   // bytes that are looked at word by word
-	maxOpeners  = 4096      // parentheses and the like, which bounds recursion
+	maxText     = 1 << 20   // bytes that are checked word by word
+	maxOpeners  = 4096      // opening brackets and backquotes, which bounds recursion
 	maxSteps    = 20_000    // commands and words of one check
 	maxDepth    = 200       // of commands in commands
 	maxTexts    = 10        // of texts in texts
-	maxFields   = 256       // one word becomes
+	maxFields   = 256       // that one word expands to
 	maxLength   = 64 << 10  // bytes of one word
 	maxBytes    = 8 << 20   // bytes of all words of one check
 	maxFunction = 8         // of calls in calls
-	maxNodes    = 500_000   // of the syntax tree, looked at more than once
+	maxNodes    = 500_000   // of the syntax tree, counted at each visit
 )
 
 // state is one check.
 type state struct {
 	policy  Policy
 	verdict Verdict
-	dir     string // the current directory, "" if not known
+	dir     currentDir
 	vars    map[string][]string
 	funcs   map[string]*syntax.Stmt
 	files   map[string]string // written by the same text
@@ -76,14 +76,14 @@ type state struct {
 func newState(p Policy) *state {
 	s := &state{policy: p, vars: map[string][]string{}, funcs: map[string]*syntax.Stmt{}, files: map[string]string{}}
 	if strings.HasPrefix(p.Dir, "/") {
-		s.dir = path.Clean(p.Dir)
+		s.dir = currentDir(path.Clean(p.Dir))
 	}
 	s.vars["HOME"] = []string{"~"}
 	s.vars["IFS"] = []string{" "}
 	return s
 }
 
-// countStep counts work and reports whether there may be more of it.
+// countStep counts work and reports whether the bounds allow more.
 func (s *state) countStep() bool {
 	s.steps++
 	if s.steps <= maxSteps && s.bytes <= maxBytes && s.depth <= maxDepth {
@@ -95,10 +95,10 @@ func (s *state) countStep() bool {
 
 func (s *state) tooMuch() {
 	s.verdict.Unclear = true
-	s.addFinding(finding{Ask, "too-involved", "it is too long or too involved to be weighed"}, []string{"..."})
+	s.addFinding(finding{Ask, "too-involved", "it is too long or too involved to be checked"}, []string{"..."})
 }
 
-// checkText weighs a text for a shell.
+// checkText checks a text for a shell.
 func (s *state) checkText(text string) {
 	if s.texts >= maxTexts || len(text) > maxText {
 		s.tooMuch()
@@ -134,7 +134,7 @@ func parseShell(text string) (*syntax.File, bool) {
 	return file, err == nil
 }
 
-// checkScript weighs what a shell is given to run: by -c, by a pipe, by eval.
+// checkScript checks the text that a shell runs, from -c, a pipe or eval.
 func (s *state) checkScript(text string, piped bool, args []string) {
 	switch worstTaint(text) {
 	case string(hidden):
@@ -148,7 +148,7 @@ func (s *state) checkScript(text string, piped bool, args []string) {
 		}
 		return
 	}
-	// What is not known is like a variable that is not.
+	// An unknown text counts as an unknown variable.
 	s.checkText(strings.NewReplacer(string(unknown), "$_", string(fromNet), "$_", string(hidden), "$_", string(isSet), "x").Replace(text))
 }
 

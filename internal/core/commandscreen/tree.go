@@ -7,8 +7,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// checkStatements weighs statements that all read stdin, and returns what they write as
-// far as it is known.
+// checkStatements checks statements that all read stdin, and returns their output as far as
+// it is known.
 func (s *state) checkStatements(list []*syntax.Stmt, stdin string) string {
 	var out strings.Builder
 	for _, st := range list {
@@ -55,7 +55,7 @@ func (s *state) checkStatement(st *syntax.Stmt, stdin string) (out string) {
 	return out
 }
 
-// readRedirect returns what a redirection gives to read.
+// readRedirect returns the input that a redirection provides.
 func (s *state) readRedirect(r *syntax.Redirect) (text string, ok bool) {
 	switch r.Op {
 	case syntax.Hdoc, syntax.DashHdoc:
@@ -72,7 +72,7 @@ func (s *state) readRedirect(r *syntax.Redirect) (text string, ok bool) {
 	}
 }
 
-// checkOutput weighs a redirection that writes, and returns the files it writes to.
+// checkOutput checks a redirection that writes, and returns the files that it writes.
 func (s *state) checkOutput(r *syntax.Redirect) []string {
 	fields := s.expandWord(r.Word)
 	if r.Op == syntax.DplIn || r.Op == syntax.DplOut {
@@ -84,17 +84,17 @@ func (s *state) checkOutput(r *syntax.Redirect) []string {
 	return fields
 }
 
-// checkWrites weighs writing to a file.
+// checkWrites checks writing to a file.
 func (s *state) checkWrites(name string, args []string) {
 	switch {
-	case s.isDevice(name):
+	case s.dir.isDevice(name):
 		s.addFinding(finding{Deny, "device", "it overwrites a device"}, args)
 	case name == "/proc/sysrq-trigger":
 		s.addFinding(finding{Warn, "halt", "it stops the machine"}, args)
 	}
 }
 
-// readFile returns what a file is known to hold.
+// readFile returns the known content of a file.
 func (s *state) readFile(name string) string {
 	if text, ok := s.files[path.Clean(name)]; ok {
 		return text
@@ -165,7 +165,7 @@ func (s *state) checkLoop(loop syntax.Loop) {
 	s.vars[iter.Name.Value] = s.expandWords(iter.Items)
 }
 
-// checkInside weighs the commands in a node that is otherwise of no interest.
+// checkInside checks only the commands below a node.
 func (s *state) checkInside(node syntax.Node) {
 	syntax.Walk(node, func(n syntax.Node) bool {
 		s.nodes++
@@ -185,7 +185,7 @@ func (s *state) checkInside(node syntax.Node) {
 	})
 }
 
-// checkBinary weighs a chain of statements, which may be long.
+// checkBinary checks a chain of statements, which may be long.
 func (s *state) checkBinary(c *syntax.BinaryCmd, stdin string) string {
 	pipe := isPipe(c)
 	var out string
@@ -231,8 +231,8 @@ func (s *state) checkCall(c *syntax.CallExpr, stdin string) string {
 	return s.checkCommand(args, stdin)
 }
 
-// assignVariables sets variables. Those of one command only are set for good: that errs
-// on the careful side.
+// assignVariables sets variables. Variables of a single command stay set too, which is the
+// stricter choice.
 func (s *state) assignVariables(list []*syntax.Assign) {
 	for _, a := range list {
 		var values []string
@@ -262,8 +262,8 @@ func (s *state) assignVariables(list []*syntax.Assign) {
 	}
 }
 
-// declareFunction weighs a function where it is declared; it is weighed again with its
-// arguments where it is called.
+// declareFunction checks a function at its declaration. Each call checks it again with its
+// arguments.
 func (s *state) declareFunction(f *syntax.FuncDecl) {
 	name := f.Name.Value
 	s.funcs[name] = f.Body
@@ -323,8 +323,8 @@ func callsItself(c *syntax.CallExpr, name string) bool {
 	return len(c.Args) > 0 && c.Args[0].Lit() == name
 }
 
-// setPositional sets $1 and so on and returns what puts the old ones back. Nil
-// arguments are not known.
+// setPositional sets $1 and so on, and returns a function that restores the old values. Nil
+// arguments are unknown.
 func (s *state) setPositional(args []string) (restore func()) {
 	names := []string{"@", "*", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 	old := map[string][]string{}

@@ -2,8 +2,8 @@ package commandscreen
 
 import "strings"
 
-// userRules weighs a command by the user's rules. It reports whether one of them
-// settles the matter, so that the built-in rules are left out.
+// userRules checks a command against the user's rules. It reports whether one of them
+// matched, so that the built-in rules do not apply.
 func (s *state) userRules(program string, args []string) (settled bool) {
 	for _, group := range []struct {
 		rules  []Rule
@@ -11,7 +11,7 @@ func (s *state) userRules(program string, args []string) (settled bool) {
 		reason string
 	}{
 		{s.policy.Deny, Deny, "refused by a rule"},
-		{s.policy.Ask, Ask, "a rule asks for a person's word"},
+		{s.policy.Ask, Ask, "a rule asks for confirmation"},
 		{s.policy.Warn, Warn, "a rule warns of it"},
 		{s.policy.Allow, Allow, ""},
 	} {
@@ -46,8 +46,8 @@ func (r Rule) matchesCommand(program string, args []string) bool {
 	return true
 }
 
-// matchGlob matches * and ?, slashes being like any other character. It goes back to
-// the last star only, so it takes at most len(pattern)*len(name) steps.
+// matchGlob matches * and ?, which match slashes too. It backtracks to the last star only,
+// so it takes at most len(pattern)*len(name) steps.
 func matchGlob(pattern, name string) bool {
 	p, n, star, mark := 0, 0, -1, 0
 	for n < len(name) {

@@ -8,7 +8,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// expandWords returns the arguments that words become.
+// expandWords returns the arguments that words expand to.
 func (s *state) expandWords(list []*syntax.Word) (fields []string) {
 	for _, w := range list {
 		fields = append(fields, s.expandWord(w)...)
@@ -16,8 +16,8 @@ func (s *state) expandWords(list []*syntax.Word) (fields []string) {
 	return fields
 }
 
-// expandWord returns the arguments that a word becomes: none, one, or, with braces or
-// a variable that may have several values, many.
+// expandWord returns the arguments that a word expands to: none, one, or, with braces or a
+// variable that may have several values, many.
 func (s *state) expandWord(w *syntax.Word) (fields []string) {
 	if w == nil || !s.countStep() {
 		return nil
@@ -50,7 +50,7 @@ func isQuoted(parts []syntax.WordPart) bool {
 	return false
 }
 
-// expandBracePatterns expands {a,b}. A range like {1..9} stays as something not known.
+// expandBracePatterns expands {a,b}. A range like {1..9} becomes an unknown text.
 func (s *state) expandBracePatterns(w *syntax.Word) [][]syntax.WordPart {
 	copied := &syntax.Word{Parts: w.Parts}
 	if !syntax.SplitBraces(copied) {
@@ -98,7 +98,7 @@ func (s *state) expandBraces(parts []syntax.WordPart) [][]syntax.WordPart {
 	return list
 }
 
-// expandParts returns what parts of a word may be together.
+// expandParts returns the possible texts of parts of a word together.
 func (s *state) expandParts(parts []syntax.WordPart, quoted bool) []string {
 	s.depth++
 	defer func() { s.depth-- }()
@@ -112,7 +112,7 @@ func (s *state) expandParts(parts []syntax.WordPart, quoted bool) []string {
 	return values
 }
 
-// joinProduct joins each head with each tail, as many as are allowed.
+// joinProduct joins each head with each tail, within maxFields.
 func (s *state) joinProduct(heads, tails []string) []string {
 	if len(heads) == 1 && heads[0] == "" {
 		return tails
@@ -179,7 +179,7 @@ func splitAll(values []string, quoted bool) []string {
 	return list
 }
 
-// expandParam returns what a variable may hold.
+// expandParam returns the possible values of a variable.
 func (s *state) expandParam(p *syntax.ParamExp) []string {
 	if p.Length || p.Param == nil {
 		return []string{string(isSet)}
@@ -211,7 +211,7 @@ func (s *state) lookupVariable(name string) (values []string, known bool) {
 		return values, true
 	}
 	if name == "PWD" && s.dir != "" {
-		return []string{s.dir}, true
+		return []string{string(s.dir)}, true
 	}
 	return []string{string(unknown)}, false
 }
@@ -276,7 +276,7 @@ func (s *state) applyExpansion(p *syntax.ParamExp, values []string, known bool) 
 	}
 }
 
-// unescapeLiteral takes the backslashes out of a literal.
+// unescapeLiteral removes the backslashes from a literal.
 func unescapeLiteral(text string, quoted bool) string {
 	if !strings.Contains(text, `\`) {
 		return text
@@ -294,7 +294,7 @@ func unescapeLiteral(text string, quoted bool) string {
 	return b.String()
 }
 
-// decodeEscapes reads \n, \x2f, \057 and the like, as in $'...' and printf.
+// decodeEscapes decodes escapes such as \n, \x2f and \057, as in $'...' and printf.
 func decodeEscapes(text string) string {
 	if !strings.Contains(text, `\`) {
 		return text
@@ -331,7 +331,7 @@ func decodeEscapes(text string) string {
 			b.WriteByte(text[i])
 		case err != nil:
 		case n > isSet:
-			b.WriteRune(rune(n)) //nolint:gosec // at most 32 bits; what is no rune becomes the replacement
+			b.WriteRune(rune(n)) //nolint:gosec // at most 32 bits; an invalid rune becomes the replacement
 			i = end - 1
 		default:
 			i = end - 1

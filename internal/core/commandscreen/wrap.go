@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// wrapper says how a program that runs another is written.
+// wrapper describes the command line of a program that runs another.
 type wrapper struct {
 	values  string // its one-letter options that take a value
 	skip    int    // operands before the command
@@ -30,7 +30,7 @@ func wrapperPrograms() map[string]wrapper {
 	}
 }
 
-// longValues are the long options of wrappers whose value may stand apart.
+// longValues returns the long options of wrappers whose value may be a separate argument.
 func longValues() []string {
 	return []string{
 		"--user", "--group", "--chdir", "--unset", "--signal", "--kill-after", "--adjustment", "--host",
@@ -62,7 +62,7 @@ func unwrapCommand(name string, args []string) (inner []string, ok bool) {
 				i++
 			}
 			if name == "command" && strings.ContainsAny(a, "vV") {
-				return nil, true // only asks where it is
+				return nil, true // only prints the path of the command
 			}
 		case w.assigns && strings.Contains(a, "="):
 		case skip > 0:
@@ -74,15 +74,15 @@ func unwrapCommand(name string, args []string) (inner []string, ok bool) {
 	return nil, true
 }
 
-// parsed are the arguments of a program as getopt sees them.
+// parsed are the arguments of a program as getopt parses them.
 type parsed struct {
 	short    string
 	long     []string
 	operands []string
 }
 
-// parseOptions takes arguments apart. Options may stand behind operands; values are
-// the one-letter options that take a value.
+// parseOptions parses arguments. Options may follow operands; values are the one-letter
+// options that take a value.
 func parseOptions(args []string, values string) (p parsed) {
 	var short strings.Builder
 	for i := 0; i < len(args); i++ {
@@ -112,7 +112,7 @@ func parseOptions(args []string, values string) (p parsed) {
 }
 
 // hasOption reports whether one of the letters or of the long options was given. A
-// long one may be shortened.
+// long option may be abbreviated.
 func (p parsed) hasOption(letters string, long ...string) bool {
 	if letters != "" && strings.ContainsAny(p.short, letters) {
 		return true

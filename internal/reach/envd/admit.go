@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
 )
 
-// admitCommand has the observer decide about a command before the guest hears of it. One whose
-// request cannot be read is refused: else it would be a way around.
+// admitCommand asks the observer to admit a command before the guest receives it. It refuses
+// an unreadable request, which would otherwise bypass the observer.
 func (o *observed) admitCommand(r *http.Request) error {
 	to := o.observer.Load()
 	if to == nil || to.Admit == nil || r.URL.Path != processconnect.ProcessStartProcedure {
@@ -36,14 +36,14 @@ func (o *observed) admitCommand(r *http.Request) error {
 	return nil
 }
 
-// peekStart reads the message of a request to start a command, and leaves it to be sent.
+// peekStart parses the message of a request to start a command, and restores the body.
 func peekStart(r *http.Request) (*process.StartRequest, error) {
 	account := memory.AccountOf(r.Context())
 	var text []byte
 	if r.Body != nil {
 		var err error
 		text, err = io.ReadAll(io.LimitReader(memory.Metered(r.Body, account, 1), maxObserved+1))
-		_ = r.Body.Close() // it was only read
+		_ = r.Body.Close() // was only read
 		if err != nil {
 			return nil, fmt.Errorf("read the request: %w", err)
 		}
@@ -51,7 +51,7 @@ func peekStart(r *http.Request) (*process.StartRequest, error) {
 	var m process.StartRequest
 	read := tap{account: account, header: r.Header, kept: text}
 	if len(text) > maxObserved || !read.parseMessage(&m) {
-		return nil, sandpit.Errorf(sandpit.Invalid, "the command cannot be read, and commands are looked at here before they run")
+		return nil, sandpit.Errorf(sandpit.Invalid, "the request to start a command is unreadable, so the command screen cannot check it")
 	}
 	r.Body = io.NopCloser(bytes.NewReader(text))
 	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(text)), nil }

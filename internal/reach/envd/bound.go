@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// maxMessage bounds one message of the Connect services, in bytes; what a
-	// list may have is more.
+	// maxMessage bounds one message of the Connect services, in bytes; lists have a larger
+	// bound.
 	maxMessage = 1 << 20
 	maxList    = 16 << 20
-	// maxObjects bounds the parts of a message: two bytes are enough for one that
-	// takes a hundred times as many in memory.
+	// maxObjects bounds the parts of a message: a part of two bytes can take a hundred times
+	// as many bytes of memory.
 	maxObjects     = 4 << 10
 	maxListObjects = 256 << 10
-	// maxErrorBody bounds what is read of a failed call, in bytes.
+	// maxErrorBody bounds the body of a failed response, in bytes.
 	maxErrorBody = 64 << 10
-	// maxErrorText bounds what is told of it, in bytes.
+	// maxErrorText bounds the guest's text in an error, in bytes.
 	maxErrorText = 1 << 10
 )
 
-// clientBounds are options for a client whose messages have up to so many bytes and
-// parts.
+// clientBounds returns the options of a client whose messages have up to size bytes and
+// objects parts.
 func clientBounds(size, objects int) []connect.ClientOption {
 	return []connect.ClientOption{
 		connect.WithReadMaxBytes(size),
@@ -61,8 +61,8 @@ func (codec) MarshalAppend(b []byte, m any) ([]byte, error) {
 		return nil, errNotMessage
 	}
 	b, err := proto.MarshalOptions{}.MarshalAppend(b, msg)
-	if err != nil { // there is one reason why
-		err = sandpit.Errorf(sandpit.Invalid, "what is not UTF-8 cannot be named in this call: %w", err)
+	if err != nil { // the only possible reason
+		err = sandpit.Errorf(sandpit.Invalid, "a text of this call is not UTF-8: %w", err)
 	}
 	return b, err
 }
@@ -80,8 +80,8 @@ func (c codec) Unmarshal(data []byte, m any) error {
 	return proto.Unmarshal(data, msg)
 }
 
-// countParts takes the parts of a message off left: messages in it and members of
-// lists.
+// countParts subtracts the parts of a message from left: the messages in it and the members
+// of lists.
 func countParts(data []byte, kind protoreflect.MessageDescriptor, left *int) error {
 	for len(data) > 0 {
 		number, wire, n := protowire.ConsumeTag(data)
@@ -95,7 +95,7 @@ func countParts(data []byte, kind protoreflect.MessageDescriptor, left *int) err
 		field := kind.Fields().ByNumber(number)
 		if wire == protowire.BytesType && field != nil && (field.IsList() || field.Message() != nil) {
 			if *left--; *left < 0 {
-				return sandpit.Errorf(sandpit.Exhausted, "the guest answers with more than can be taken")
+				return sandpit.Errorf(sandpit.Exhausted, "the response of the guest has too many parts")
 			}
 			if inner, m := protowire.ConsumeBytes(data); m > 0 && field.Message() != nil {
 				if err := countParts(inner, field.Message(), left); err != nil {
@@ -108,12 +108,11 @@ func countParts(data []byte, kind protoreflect.MessageDescriptor, left *int) err
 	return nil
 }
 
-// checkAnswer bounds an answer that tells of a failure, and refuses one that
-// turns the connection into something else: nothing would end that when the
-// caller's context ends.
+// checkAnswer bounds the body of a failed response. It refuses a response that upgrades the
+// connection, because the end of the caller's context would not end that.
 func checkAnswer(res *http.Response) (*http.Response, error) {
 	if res.StatusCode == http.StatusSwitchingProtocols {
-		return nil, errors.Join(sandpit.Errorf(sandpit.Internal, "the guest wants to speak another protocol"), res.Body.Close())
+		return nil, errors.Join(sandpit.Errorf(sandpit.Internal, "the guest upgrades the connection to another protocol"), res.Body.Close())
 	}
 	if res.StatusCode/100 != 2 {
 		res.Body = readCloser{io.LimitReader(res.Body, maxErrorBody), res.Body}
@@ -121,8 +120,8 @@ func checkAnswer(res *http.Response) (*http.Response, error) {
 	return res, nil
 }
 
-// plainText makes the guest's words fit for an error: one short line that moves no
-// terminal's cursor.
+// plainText converts a text of the guest for an error: one short line without control
+// characters.
 func plainText(text string) string {
 	cut := ""
 	if len(text) > maxErrorText {

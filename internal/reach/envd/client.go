@@ -1,9 +1,9 @@
-// Package envd talks to the guest of a sandbox: given a way to reach its port,
-// it is the Go interface sandpit.Guest. It speaks E2B's envd protocol, so the
-// guest may be ours or E2B's.
+// Package envd is the client of the guest in a sandbox. It implements sandpit.Guest over a
+// round tripper that reaches the guest's port. It speaks E2B's envd protocol, so the guest
+// may be sandpit's or E2B's.
 //
-// What a guest answers is untrusted: sizes are bounded, numbers are checked, and
-// nothing in an answer is taken for a path on this machine.
+// The responses of a guest are untrusted: sizes are bounded, numbers are checked, and no text
+// in a response is used as a path on this machine.
 package envd
 
 import (
@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	// base is never looked up: the round tripper knows where the guest is.
+	// base is never resolved: the round tripper knows the address of the guest.
 	base = "http://guest"
 
 	tokenHeader   = "X-Access-Token"
@@ -41,15 +41,15 @@ const (
 
 // Client is a sandpit.Guest. All methods may be called concurrently.
 type Client struct {
-	files // everywhere
+	files // not confined to directories
 
 	auth      *authorized
 	http      *http.Client
 	processes processconnect.ProcessClient
-	lists     processconnect.ProcessClient // with larger answers
+	lists     processconnect.ProcessClient // for larger responses
 
 	commands     commandsconnect.CommandsClient
-	commandLists commandsconnect.CommandsClient // with larger answers
+	commandLists commandsconnect.CommandsClient // for larger responses
 }
 
 var (
@@ -62,13 +62,13 @@ var (
 	_ sandpit.ObservedGuest = (*Client)(nil)
 )
 
-// New returns a client that reaches the guest's port by rt and shows it token.
+// New returns a client that reaches the guest's port through rt and authenticates with token.
 func New(rt http.RoundTripper, token string) *Client {
 	c := &Client{auth: &authorized{rt: rt}}
 	c.auth.token.Store(&token)
 	c.http = &http.Client{
 		Transport: c.auth,
-		// A guest sends nobody anywhere: a redirect is an answer like any other.
+		// Redirects are not followed: the guest must not choose the target of a request.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	usual, large := clientBounds(maxMessage, maxObjects), clientBounds(maxList, maxListObjects)
@@ -84,8 +84,8 @@ func New(rt http.RoundTripper, token string) *Client {
 	return c
 }
 
-// UseToken has the client show another key from now on, which the guest was given by someone
-// else.
+// UseToken sets the key that the client sends from now on, after another client changed the
+// guest's key.
 func (c *Client) UseToken(token string) { c.auth.token.Store(&token) }
 
 // authorized adds the guest's key to every request.
@@ -98,10 +98,10 @@ type authorized struct {
 
 type limitKey struct{}
 
-// shownKey is of the context of a request that shows a key of its own.
+// shownKey is the context key of a request with a key of its own.
 type shownKey struct{}
 
-// keyFor returns the key that a request shows now.
+// keyFor returns the key that a request sends now.
 func (a *authorized) keyFor(ctx context.Context) string {
 	if shown, ok := ctx.Value(shownKey{}).(string); ok {
 		return shown
@@ -117,7 +117,8 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	header.Set(tokenHeader, a.keyFor(ctx))
 	r = r.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		// Whoever connects may learn that the guest has another key by now.
+		// The dial may have changed the guest's key, so the key is set when there is a
+		// connection.
 		GotConn: func(httptrace.GotConnInfo) { header.Set(tokenHeader, a.keyFor(ctx)) },
 	}))
 	r.Header = header
@@ -139,11 +140,10 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 const (
-	// wholeMessage is the type of an answer that is read as a whole. Others are streams.
+	// wholeMessage is the content type of a response that is one message. Others are streams.
 	wholeMessage = "application/proto"
-	// messageCost is how many bytes of memory each byte of such an answer takes: as it is, in
-	// the buffer that it is read into, as a message, as what is made of that, and as what a
-	// client gets.
+	// messageCost is the bytes of memory for each byte of such a response: the body, the read
+	// buffer, the message, its converted form and the response to the client.
 	messageCost = 10
 )
 
@@ -154,29 +154,29 @@ func asUser(header http.Header, user string) {
 	}
 }
 
-// InitRequest is what a guest is told at its start.
+// InitRequest has the settings that a guest gets at its start.
 type InitRequest struct {
-	// Env is given to every process.
+	// Env is the environment of every process.
 	Env map[string]string
-	// User runs processes that name no other. Default: root.
+	// User runs processes that do not name a user. Default: root.
 	User string
-	// WorkDir is where processes start; it is made if missing. Default, and
-	// sandpit.HomeDir: their user's home.
+	// WorkDir is where processes start; the guest creates it if missing. Default, and for
+	// sandpit.HomeDir: the home of their user.
 	WorkDir string
-	// Token is a new key, which the client uses from then on. Default: the one it has.
+	// Token is the new key, which the client uses from then on. Default: the client's current
+	// key.
 	Token string
-	// Shown is the key that the guest has. Default: the one that the client uses.
+	// Shown is the current key of the guest. Default: the client's current key.
 	Shown string
-	// Forget makes the guest forget all commands: whoever comes now must not see those
-	// of whoever was there before.
+	// Forget makes the guest forget all commands, so that a new user of the sandbox does not
+	// see those of an earlier one.
 	Forget bool
 }
 
-// Init gives a guest its key and its defaults. A guest that has a key must be
-// shown it.
+// Init sets the guest's key and defaults. A guest that has a key requires it.
 //
-// Unavailable: it does not listen yet. Unauthenticated: it has another key.
-// Invalid: no such user, or not a directory.
+// Unavailable: the guest does not listen yet. Unauthenticated: it has another key. Invalid:
+// the user does not exist, or WorkDir is not a directory.
 func (c *Client) Init(ctx context.Context, req InitRequest) error {
 	shown := cmp.Or(req.Shown, *c.auth.token.Load())
 	token := cmp.Or(req.Token, shown)
@@ -204,7 +204,7 @@ func (c *Client) Init(ctx context.Context, req InitRequest) error {
 	return res.Body.Close()
 }
 
-// Env returns the environment that every process is given.
+// Env returns the environment of every process.
 func (c *Client) Env(ctx context.Context) (map[string]string, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/envs", http.NoBody)
 	if err != nil {
@@ -222,8 +222,8 @@ func (c *Client) Env(ctx context.Context) (map[string]string, error) {
 	return env, nil
 }
 
-// AddEnv adds to the environment that every process is given from now on. What is
-// there under the same name is replaced.
+// AddEnv adds variables to the environment of every later process, and replaces variables of
+// the same name.
 func (c *Client) AddEnv(ctx context.Context, env map[string]string) error {
 	if err := c.changeSettings(ctx, map[string]any{"envVars": env}); err != nil {
 		return fmt.Errorf("set the environment: %w", err)
@@ -234,10 +234,10 @@ func (c *Client) AddEnv(ctx context.Context, env map[string]string) error {
 // SetSecrets implements sandpit.Secreter.
 func (c *Client) SetSecrets(ctx context.Context, secrets map[string]string) error {
 	if secrets == nil {
-		secrets = map[string]string{} // which is none, and not those that there are
+		secrets = map[string]string{} // deletes all secrets; null would keep them
 	}
 	if err := c.changeSettings(ctx, map[string]any{"secrets": secrets}); err != nil {
-		return fmt.Errorf("give the secrets: %w", err)
+		return fmt.Errorf("set the secrets: %w", err)
 	}
 	return nil
 }
@@ -260,10 +260,10 @@ func (c *Client) changeSettings(ctx context.Context, settings map[string]any) er
 	return res.Body.Close()
 }
 
-// doRequest makes a plain HTTP call and turns every answer but 2xx and those expected
-// into an error.
+// doRequest sends a plain HTTP request. It returns an error for every status but 2xx and the
+// expected ones.
 func doRequest(client *http.Client, r *http.Request, expected ...int) (*http.Response, error) {
-	res, err := client.Do(r) //nolint:gosec // the round tripper knows where the guest is, whatever the address says
+	res, err := client.Do(r) //nolint:gosec // the round tripper reaches the guest, independent of the address
 	if err != nil {
 		return nil, transportError(r.Context(), err)
 	}
@@ -282,19 +282,19 @@ func doRequest(client *http.Client, r *http.Request, expected ...int) (*http.Res
 		answer.Message = http.StatusText(res.StatusCode)
 	}
 	if answer.Message == "" {
-		answer.Message = "the guest answers with status " + strconv.Itoa(res.StatusCode)
+		answer.Message = "unexpected response of the guest: HTTP " + strconv.Itoa(res.StatusCode)
 	}
 	return nil, sandpit.Errorf(byCause(statusCode(res.StatusCode), res.Header), "%s", plainText(answer.Message))
 }
 
-// What the guest adds where its protocol has one code for two things.
+// Headers of the guest that distinguish two causes of one code of its protocol.
 const (
 	causeHeader = "Sandpit-Cause"
 	causeUser   = "user"
 )
 
-// byCause tells a user nobody knows from a key that is wrong: the protocol has one code
-// for both.
+// byCause distinguishes an unknown user from a wrong key, for which the protocol has one
+// code.
 func byCause(code sandpit.Code, told http.Header) sandpit.Code {
 	if code == sandpit.Unauthenticated && told.Get(causeHeader) == causeUser {
 		return sandpit.Invalid
@@ -324,8 +324,8 @@ func statusCode(status int) sandpit.Code {
 	return sandpit.Internal
 }
 
-// transportError is for a call that got no answer. The round tripper knows best
-// why; a connection that breaks by itself means that the sandbox has ended.
+// transportError returns the error of a call without a response. It keeps an error of the
+// round tripper; any other broken connection means that the sandbox has ended.
 func transportError(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[*sandpit.Error](err); ok {
 		return e
@@ -336,8 +336,8 @@ func transportError(ctx context.Context, err error) error {
 	return sandpit.Errorf(sandpit.Gone, "the sandbox ended: %s", plainText(err.Error()))
 }
 
-// callError is for an error of a Connect call. One that the guest did not send
-// itself is either made of a plain HTTP answer, such as 401, or no answer at all.
+// callError converts the error of a Connect call. An error that the guest did not send comes
+// from a plain HTTP response, such as 401, or from a missing response.
 func callError(ctx context.Context, err error) error {
 	ce, ok := errors.AsType[*connect.Error](err)
 	if !ok {
@@ -349,7 +349,7 @@ func callError(ctx context.Context, err error) error {
 		if !connect.IsWireError(err) {
 			return transportError(ctx, err)
 		}
-	default: // the status of an HTTP answer says as much
+	default: // the code follows from the HTTP status
 	}
 	return sandpit.Errorf(byCause(wireCode(ce.Code()), ce.Meta()), "%s", plainText(ce.Message()))
 }

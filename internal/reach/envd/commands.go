@@ -18,9 +18,9 @@ import (
 // idHeader carries the id of a command, both ways.
 const idHeader = "Sandpit-Command-Id"
 
-// errNoSense is for what a guest tells of a command and cannot be.
+// errNoSense returns the error for an invalid report of the guest about a command.
 func errNoSense(what string) error {
-	return sandpit.Errorf(sandpit.Internal, "the guest tells of a command with %s that cannot be", what)
+	return sandpit.Errorf(sandpit.Internal, "the guest reports a command with an invalid %s", what)
 }
 
 // ListCommands implements sandpit.Journal.
@@ -60,10 +60,10 @@ func (c *Client) getCommand(ctx context.Context, id string) (sandpit.CommandInfo
 	return commandOf(id, res.Msg.GetCommand())
 }
 
-// checkID refuses ids that no command has.
+// checkID refuses ids that no command can have.
 func checkID(id string) error {
 	if sandpit.ValidateCommandID(id) != nil {
-		return sandpit.Errorf(sandpit.NotFound, "there is no command of this id")
+		return sandpit.Errorf(sandpit.NotFound, "no such command")
 	}
 	return nil
 }
@@ -136,21 +136,21 @@ func (c *Client) replayOutput(ctx context.Context, r *replay) error {
 	return callError(ctx, err)
 }
 
-// replay is what a guest has told of a command, and to whom that goes.
+// replay is the state of following a command's log: what was received, and where it goes.
 type replay struct {
 	id   string
 	to   sandpit.FollowOptions
 	told sandpit.Followed
 }
 
-// handleEvent takes one event, and reports whether it is the last one.
+// handleEvent handles one event, and reports whether it is the last one.
 func (r *replay) handleEvent(event *commands.FollowResponse) (over bool, err error) {
 	if start := event.GetStart(); start != nil && r.told.Command.ID == "" {
 		r.told.Command, err = commandOf(r.id, start)
 		return false, err
 	}
 	if r.told.Command.ID == "" && event.GetKeepalive() == nil {
-		return false, sandpit.Errorf(sandpit.Internal, "the guest does not begin with the command")
+		return false, sandpit.Errorf(sandpit.Internal, "the first event of the guest does not describe the command")
 	}
 	switch e := event.GetEvent().(type) {
 	case *commands.FollowResponse_Output:
@@ -162,11 +162,11 @@ func (r *replay) handleEvent(event *commands.FollowResponse) (over bool, err err
 	case *commands.FollowResponse_Keepalive:
 		return false, nil
 	}
-	return false, sandpit.Errorf(sandpit.Internal, "the guest tells what nobody knows about a command")
+	return false, sandpit.Errorf(sandpit.Internal, "the guest sends an unknown event of a command")
 }
 
-// offsetOf returns the offset that a stream has come to, if a guest says so too and
-// what is about to come is possible.
+// offsetOf returns the current offset of a stream, or an error if the guest reports another
+// offset or an invalid number of bytes.
 func (r *replay) offsetOf(stream commands.Stream, offset, n int64) (*int64, error) {
 	next := &r.told.Next.Stdout
 	switch stream {
@@ -174,10 +174,10 @@ func (r *replay) offsetOf(stream commands.Stream, offset, n int64) (*int64, erro
 	case commands.Stream_STREAM_STDERR:
 		next = &r.told.Next.Stderr
 	default:
-		return nil, errNoSense("a stream")
+		return nil, errNoSense("stream")
 	}
 	if offset != *next || n <= 0 || n > math.MaxInt64-offset {
-		return nil, errNoSense("output at a place")
+		return nil, errNoSense("output offset")
 	}
 	return next, nil
 }
@@ -232,24 +232,24 @@ func (r *replay) handleEnd(end *commands.Command) error {
 	next := sandpit.Offsets{Stdout: info.Stdout.Size, Stderr: info.Stderr.Size}
 	switch {
 	case !info.Ended && !r.to.NoWait:
-		return sandpit.Errorf(sandpit.Internal, "the guest does not tell how the command ended")
+		return sandpit.Errorf(sandpit.Internal, "the guest does not report how the command ended")
 	case next != r.told.Next && !r.to.NoWait, next.Stdout < r.told.Next.Stdout, next.Stderr < r.told.Next.Stderr:
-		return sandpit.Errorf(sandpit.Internal, "the guest has told more or less output than there is")
+		return sandpit.Errorf(sandpit.Internal, "the guest sent more or less output than the command has")
 	}
 	r.told.Command = info
 	return nil
 }
 
-// commandOf is commandInfo for the command of an id.
+// commandOf is commandInfo for the command with an id.
 func commandOf(id string, told *commands.Command) (sandpit.CommandInfo, error) {
 	info, err := commandInfo(told)
 	if err == nil && info.ID != id {
-		return sandpit.CommandInfo{}, errNoSense("an id")
+		return sandpit.CommandInfo{}, errNoSense("id")
 	}
 	return info, err
 }
 
-// commandInfo checks what a guest tells of a command.
+// commandInfo checks and converts a guest's description of a command.
 func commandInfo(told *commands.Command) (sandpit.CommandInfo, error) {
 	info := sandpit.CommandInfo{
 		ID: told.GetId(), PID: int(told.GetPid()), Args: told.GetArgs(), ArgsCut: told.GetArgsCut(),
@@ -261,22 +261,22 @@ func commandInfo(told *commands.Command) (sandpit.CommandInfo, error) {
 	none := sandpit.CommandInfo{}
 	switch {
 	case sandpit.ValidateCommandID(info.ID) != nil:
-		return none, errNoSense("an id")
+		return none, errNoSense("id")
 	case !isPID(told.GetPid()):
-		return none, errNoSense("a process")
+		return none, errNoSense("process id")
 	case len(info.Args) == 0:
-		return none, errNoSense("no arguments")
+		return none, errNoSense("empty command line")
 	case !isPossible(info.Stdout) || !isPossible(info.Stderr):
-		return none, errNoSense("an amount of output")
+		return none, errNoSense("output size")
 	case !isMoment(told.GetStartedAt()):
-		return none, errNoSense("a start")
+		return none, errNoSense("start time")
 	}
 	ended := told.GetEnded()
 	if ended == nil {
 		return info, nil
 	}
 	if !isMoment(ended.GetEndedAt()) {
-		return none, errNoSense("an end")
+		return none, errNoSense("end")
 	}
 	reason := ended.GetError()
 	info.Ended, info.EndedAt, info.TimedOut = true, time.UnixMilli(ended.GetEndedAt()).UTC(), ended.GetTimedOut()
@@ -290,7 +290,7 @@ func isPossible(j sandpit.Journaled) bool {
 	return j.Size >= 0 && j.Dropped >= 0 && j.Dropped <= j.Size
 }
 
-// isMoment reports whether there is such a time, in milliseconds since 1970.
+// isMoment reports whether ms, in milliseconds since 1970, is a valid time.
 func isMoment(ms int64) bool {
 	year := time.UnixMilli(ms).UTC().Year()
 	return year >= 1 && year <= 9999

@@ -21,23 +21,23 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem/filesystemconnect"
 )
 
-// files is a sandpit.Files.
+// files implements sandpit.Files.
 type files struct {
 	http  *http.Client
 	calls filesystemconnect.FilesystemClient
-	lists filesystemconnect.FilesystemClient // with larger answers
-	// within are the directories that no call leaves; empty means all.
+	lists filesystemconnect.FilesystemClient // for larger responses
+	// within has the directories that no call leaves; empty means no bounds.
 	within []string
 }
 
 const (
 	withinHeader = "Sandpit-Within"
 	modeHeader   = "Sandpit-Mode"
-	// metadataHeader begins the names of headers that carry a file's marks.
+	// metadataHeader is the prefix of headers with a file's metadata.
 	metadataHeader = "X-Metadata-"
 )
 
-// What may stand in a header, and survives being put into lower case.
+// Metadata that is valid in a header, and does not change in lower case.
 var (
 	metadataKey   = regexp.MustCompile("^[a-z0-9!#$%&'*+.^_`|~-]+$")
 	metadataValue = regexp.MustCompile("^[ -~]*$")
@@ -56,7 +56,7 @@ func (f *files) Within(dirs ...string) (sandpit.Files, error) {
 	return &files{http: f.http, calls: f.calls, lists: f.lists, within: append([]string(nil), dirs...)}, nil
 }
 
-// setHeaders sets what every call carries.
+// setHeaders sets the headers of every call.
 func (f *files) setHeaders(header http.Header, user string) {
 	asUser(header, user)
 	for _, dir := range f.within {
@@ -64,26 +64,26 @@ func (f *files) setHeaders(header http.Header, user string) {
 	}
 }
 
-// The two things whose content travels over plain HTTP.
+// The kinds of content that are transferred over plain HTTP.
 const (
 	oneFile   = "/files"
 	wholeTree = "/tree"
 )
 
-// newDownload makes a request for the content of a file or tree.
+// newDownload returns a request for the content of a file or tree.
 func (f *files) newDownload(ctx context.Context, what, user, p string) (*http.Request, error) {
 	return f.newRequest(ctx, http.MethodGet, contentURL(what, user, p))
 }
 
-// newUpload makes a request that replaces the content of a file or tree, to be sent
-// by send.
+// newUpload returns a request that replaces the content of a file or tree. The caller sends
+// it with sendContent.
 func (f *files) newUpload(ctx context.Context, what, user, p string) (*http.Request, error) {
 	return f.newRequest(ctx, http.MethodPost, contentURL(what, user, p))
 }
 
-// sendContent sends a request with content, and reports whether all of it was sent. The
-// content is not touched any more then, but for a Read that outlasts the context
-// for long.
+// sendContent sends a request with content, and reports whether all of it was sent.
+// Afterwards it does not use the content any more, except for a Read that is still pending
+// long after the end of the context.
 func (f *files) sendContent(r *http.Request, content io.Reader) (all bool, err error) {
 	body := lendReader(r.Context(), content)
 	r.Body = body
@@ -93,7 +93,7 @@ func (f *files) sendContent(r *http.Request, content io.Reader) (all bool, err e
 	}
 	all, own := body.takeBack(r.Context())
 	if own != nil {
-		return all, own // whatever the guest made of it
+		return all, own // independent of the response
 	}
 	return all, err
 }
@@ -132,7 +132,7 @@ func (f *files) ReadFile(ctx context.Context, user, p string) (io.ReadCloser, er
 // ReadRange implements sandpit.Files.
 func (f *files) ReadRange(ctx context.Context, user, p string, offset, length int64) (io.ReadCloser, error) {
 	if offset < 0 || length < 0 || offset+length < 0 {
-		return nil, sandpit.Errorf(sandpit.Invalid, "read %s: no range of %d bytes from %d on", p, length, offset)
+		return nil, sandpit.Errorf(sandpit.Invalid, "read %s: invalid range of %d bytes from offset %d", p, length, offset)
 	}
 	if length == 0 {
 		return io.NopCloser(strings.NewReader("")), nil
@@ -150,10 +150,10 @@ func (f *files) ReadRange(ctx context.Context, user, p string, offset, length in
 	switch {
 	case res.StatusCode == http.StatusPartialContent:
 		return readCloser{io.LimitReader(whole, length), whole}, nil
-	case res.StatusCode == http.StatusRequestedRangeNotSatisfiable, res.ContentLength == 0: // nothing is there
+	case res.StatusCode == http.StatusRequestedRangeNotSatisfiable, res.ContentLength == 0: // the range is empty
 		return readCloser{strings.NewReader(""), whole}, nil
 	}
-	return nil, errors.Join(sandpit.Errorf(sandpit.Internal, "read %s: the guest does not know of ranges", p), whole.Close())
+	return nil, errors.Join(sandpit.Errorf(sandpit.Internal, "read %s: the guest does not support ranges", p), whole.Close())
 }
 
 type readCloser struct {
@@ -161,7 +161,7 @@ type readCloser struct {
 	io.Closer
 }
 
-// responseBody gives errors of reading an answer their code.
+// responseBody returns the body of a response. Its read errors have a code.
 func responseBody(ctx context.Context, res *http.Response) io.ReadCloser {
 	return &answer{ctx: ctx, ReadCloser: res.Body}
 }
@@ -169,7 +169,7 @@ func responseBody(ctx context.Context, res *http.Response) io.ReadCloser {
 type answer struct {
 	io.ReadCloser
 
-	ctx context.Context //nolint:containedctx // that of the call this is the answer to
+	ctx context.Context //nolint:containedctx // the context of the call
 }
 
 func (a *answer) Read(b []byte) (int, error) {
@@ -201,7 +201,7 @@ func (f *files) WriteFile(ctx context.Context, user, p string, content io.Reader
 		return fmt.Errorf("write %s: %w", p, err)
 	}
 	if !all {
-		return sandpit.Errorf(sandpit.Internal, "write %s: the guest answered before it had everything", p)
+		return sandpit.Errorf(sandpit.Internal, "write %s: the guest responded before it had read all content", p)
 	}
 	return nil
 }
@@ -245,7 +245,7 @@ func (f *files) MakeDir(ctx context.Context, user, p string) error {
 	req := connect.NewRequest(&filesystem.MakeDirRequest{Path: p})
 	f.setHeaders(req.Header(), user)
 	if _, err := f.calls.MakeDir(ctx, req); err != nil {
-		return fmt.Errorf("make %s: %w", p, callError(ctx, err))
+		return fmt.Errorf("create directory %s: %w", p, callError(ctx, err))
 	}
 	return nil
 }
@@ -270,11 +270,11 @@ func (f *files) Remove(ctx context.Context, user, p string) error {
 	return nil
 }
 
-// fileOf checks what a guest says about a file. A name that is more than a name
-// could lead a careless copy elsewhere.
+// fileOf checks and converts a guest's description of a file. A name with a slash could lead
+// a careless copy elsewhere.
 func fileOf(e *filesystem.EntryInfo) (sandpit.File, error) {
 	if !isPath(e.GetPath()) || e.GetSize() < 0 || !isName(e) || (e.SymlinkTarget != nil && !isTarget(e.GetSymlinkTarget())) {
-		return sandpit.File{}, sandpit.Errorf(sandpit.Internal, "the guest describes a file that cannot be")
+		return sandpit.File{}, sandpit.Errorf(sandpit.Internal, "the guest describes an invalid file")
 	}
 	mode := fs.FileMode(e.GetMode()) & fs.ModePerm
 	switch {
@@ -293,8 +293,8 @@ func fileOf(e *filesystem.EntryInfo) (sandpit.File, error) {
 	}, nil
 }
 
-// modifiedAt is the zero time if the file's is none that can be written down:
-// any program may give a file such a time.
+// modifiedAt returns the modification time, or the zero time if JSON cannot represent it:
+// any program may set such a time.
 func modifiedAt(e *filesystem.EntryInfo) time.Time {
 	if !e.GetModifiedTime().IsValid() {
 		return time.Time{}
@@ -302,7 +302,7 @@ func modifiedAt(e *filesystem.EntryInfo) time.Time {
 	return e.GetModifiedTime().AsTime()
 }
 
-// maxName is how long a name can be, in bytes.
+// maxName bounds a file's name, in bytes.
 const maxName = 255
 
 func isPath(p string) bool { return isTarget(p) && path.Clean(p) == p }

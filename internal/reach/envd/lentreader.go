@@ -9,34 +9,32 @@ import (
 )
 
 const (
-	// lentBuffer is how much is read of a lent reader at once, in bytes.
+	// lentBuffer is the size of one read of the caller's content, in bytes.
 	lentBuffer = 64 << 10
-	// patience is how long a Read may outlast the context of its call before the
-	// call returns without it.
+	// patience is how long a call waits for a pending Read after the end of its context.
 	patience = 100 * time.Millisecond
 )
 
 var errReturned = errors.New("the call has ended")
 
-// lent is a caller's reader while it is the body of a request. The transport
-// does not get at it itself: it would go on reading after a guest has answered
-// early, and would wait for a reader that has nothing, whatever the context
-// says.
+// lent is a caller's reader while it is the body of a request. It protects the reader from
+// the transport, which would keep reading after an early response of the guest, and would
+// wait for a blocked reader beyond the end of the context.
 type lent struct {
-	*io.PipeReader // what the transport reads and closes
+	*io.PipeReader // the transport reads and closes it
 
 	content io.Reader
 	unlink  func() bool
 	ended   chan struct{} // closed when the copying has ended
 
 	mu      sync.Mutex
-	over    bool // the content is the caller's again
+	over    bool // the content must not be read any more
 	reading bool
 	all     bool
-	err     error // the content's own
+	err     error // the error of the content
 }
 
-// lendReader begins to read content. The caller must take it back.
+// lendReader starts to read content. The caller must call takeBack.
 func lendReader(ctx context.Context, content io.Reader) *lent {
 	r, w := io.Pipe()
 	l := &lent{
@@ -52,7 +50,7 @@ func lendReader(ctx context.Context, content io.Reader) *lent {
 	return l
 }
 
-// copyTo copies until either side ends.
+// copyTo copies the content to w until either side ends.
 func (l *lent) copyTo(w io.Writer) error {
 	buf := make([]byte, lentBuffer)
 	for {
@@ -91,9 +89,9 @@ func (l *lent) readLent(buf []byte) (int, error) {
 	return n, err
 }
 
-// takeBack sees to it that the content is read no more. It reports whether all
-// of it was, and the content's own error. A Read that is going on is waited for
-// until ctx ends, and then a little longer.
+// takeBack ends the reading of the content. It reports whether all of it was read, and
+// returns the error of the content. It waits for a pending Read until ctx ends, and then for
+// patience.
 func (l *lent) takeBack(ctx context.Context) (all bool, err error) {
 	l.unlink()
 	_ = l.CloseWithError(errReturned) // never fails

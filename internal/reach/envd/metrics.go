@@ -12,8 +12,8 @@ import (
 
 const maxMetrics = 64 << 10 // bytes
 
-// DiskUsed returns how many bytes are written and kept in the sandbox's root
-// file system, as the guest says.
+// DiskUsed returns how many bytes the sandbox's root file system stores, as the guest
+// reports.
 func (c *Client) DiskUsed(ctx context.Context) (int64, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/metrics", http.NoBody)
 	if err != nil {
@@ -32,7 +32,7 @@ func (c *Client) DiskUsed(ctx context.Context) (int64, error) {
 		Used int64 `json:"disk_used"`
 	}
 	if err := json.Unmarshal(data, &metrics); err != nil || metrics.Used < 0 {
-		return 0, sandpit.Errorf(sandpit.Internal, "measure the disk: the guest's answer makes no sense")
+		return 0, sandpit.Errorf(sandpit.Internal, "measure the disk: invalid response of the guest")
 	}
 	return metrics.Used, nil
 }

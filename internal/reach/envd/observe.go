@@ -25,12 +25,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
 )
 
-// maxObserved is how much of a request is looked at, in bytes: as much as a guest takes as one
-// message. maxObservedAnswer is how much of an answer that names files.
+// maxObserved bounds the bytes of a request that the observer reads: as many as a guest takes
+// as one message. maxObservedAnswer is the bound for a response that names files.
 const (
 	maxObserved       = 4<<20 + prefixSize
 	maxObservedAnswer = 64 << 10
-	// maxObservedParts bounds the arguments of a command that is looked at.
+	// maxObservedParts bounds the arguments of an observed command.
 	maxObservedParts = 64 << 10
 )
 
@@ -53,11 +53,11 @@ func (c *Client) Observer() sandpit.GuestObserver {
 	return sandpit.GuestObserver{}.OrNobody()
 }
 
-// observation is one call that is observed. What is told of it is what goes over the wire, so
-// that it does not matter who made the request: every request to a guest needs the key, and so
-// passes authorized.
+// observation is one observed call. It observes the bytes of the request and the response, so
+// that it covers requests of every origin: each needs the guest's key, and so passes
+// authorized.
 type observation struct {
-	ctx   context.Context //nolint:containedctx // of the call that this is
+	ctx   context.Context //nolint:containedctx // the context of this call
 	to    sandpit.GuestObserver
 	begin time.Time
 	body  *tap // nil: the request has none
@@ -68,7 +68,7 @@ type observation struct {
 	told bool
 }
 
-// beginObservation begins to observe a call and returns nil if it is of no interest.
+// beginObservation starts to observe a call. It returns nil for a call that is not observed.
 func (o *observed) beginObservation(r *http.Request) *observation {
 	to := o.observer.Load()
 	if to == nil {
@@ -99,10 +99,11 @@ func (o *observed) beginObservation(r *http.Request) *observation {
 }
 
 // isContent reports whether the body of a request to a path is the content of files, and not
-// what is to be done.
+// a message.
 func isContent(path string) bool { return path == oneFile || path == wholeTree }
 
-// readerOf returns what reads a call from its request; nil: it is not observed.
+// readerOf returns the function that reads a call from its request, or nil if the call is
+// not observed.
 func readerOf(r *http.Request) (read func(*observation, *sandpit.GuestCall) bool, action sandpit.GuestAction) {
 	reads := r.Method == http.MethodGet
 	switch p := r.URL.Path; {
@@ -191,7 +192,8 @@ func readCompose(x *observation, c *sandpit.GuestCall) bool {
 	return err == nil
 }
 
-// observeResponse looks at the answer to the request. It takes what RoundTrip is to return.
+// observeResponse observes the response to the request. It takes the results of RoundTrip and
+// returns those that RoundTrip must return.
 func (x *observation) observeResponse(res *http.Response, err error) (*http.Response, error) {
 	if x == nil {
 		return res, err
@@ -219,10 +221,11 @@ func (x *observation) observeResponse(res *http.Response, err error) (*http.Resp
 }
 
 func statusError(status int) error {
-	return sandpit.Errorf(statusCode(status), "the guest answers with status %d", status)
+	return sandpit.Errorf(statusCode(status), "unexpected response of the guest (HTTP %d)", status)
 }
 
-// reportOnce tells of the call, once. sent is the content of the answer.
+// reportOnce reports the call to the observer, once. sent is the size of the response's
+// content.
 func (x *observation) reportOnce(sent int64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -242,8 +245,7 @@ func (x *observation) reportOnce(sent int64, err error) {
 	x.to.Called(x.ctx, c)
 }
 
-// unreadable stands for the program of a command whose request makes no sense, or has more than
-// is looked at.
+// unreadable is the program of a command whose request is invalid or too large to observe.
 const unreadable = "(unreadable)"
 
 func (x *observation) reportEnd(command bool, status sandpit.ExitStatus, err error) {
@@ -252,8 +254,8 @@ func (x *observation) reportEnd(command bool, status sandpit.ExitStatus, err err
 	}
 }
 
-// tap keeps and counts what is read of a request. All methods may be called concurrently, and
-// on nil, of a request without a body.
+// tap records and counts what the transport reads of a request. All methods may be called
+// concurrently, and on nil for a request without a body.
 type tap struct {
 	account *memory.Account
 	header  http.Header
@@ -261,10 +263,10 @@ type tap struct {
 	mu   sync.Mutex
 	kept []byte
 	n    int64
-	over bool // nothing is to be kept, or not any more
+	over bool // nothing is recorded any more
 }
 
-// keepBytes takes what was read.
+// keepBytes records what was read.
 func (t *tap) keepBytes(p []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -284,7 +286,8 @@ func (t *tap) keepBytes(p []byte) error {
 	return nil
 }
 
-// restartBody has the body sent once more, by another reader of it.
+// restartBody discards the recording and returns body, a new reader of the same content, with
+// the tap on it.
 func (t *tap) restartBody(body io.ReadCloser) io.ReadCloser {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -293,7 +296,7 @@ func (t *tap) restartBody(body io.ReadCloser) io.ReadCloser {
 	return &tapped{body, t}
 }
 
-// tapped is a body that a tap is put on.
+// tapped is a body whose bytes a tap records.
 type tapped struct {
 	io.ReadCloser
 
@@ -327,7 +330,7 @@ func (t *tap) byteCount() int64 {
 	return t.n
 }
 
-// dropKept gives back what was kept.
+// dropKept drops the recording and returns its memory to the account.
 func (t *tap) dropKept() {
 	if t == nil {
 		return
@@ -338,7 +341,7 @@ func (t *tap) dropKept() {
 	t.kept, t.over = nil, true
 }
 
-// parseMessage reads the first message of the body, in whichever of the forms that guests take.
+// parseMessage parses the first message of the body, in any form that guests accept.
 func (t *tap) parseMessage(m proto.Message) bool {
 	text := t.keptBytes()
 	if text == nil {
@@ -379,9 +382,9 @@ func firstFrame(text []byte) (flags byte, payload []byte, ok bool) {
 	return text[0], text[prefixSize : prefixSize+size], true
 }
 
-var errTooLarge = errors.New("more than is looked at")
+var errTooLarge = errors.New("the message is too large to observe")
 
-// decompress returns text as it was before it was compressed, if that is at most most bytes.
+// decompress returns the decompressed text if it has at most most bytes.
 func decompress(text []byte, encoding string, most int64) ([]byte, error) {
 	switch encoding {
 	case "", "identity":

@@ -17,20 +17,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
 )
 
-// Frames of a stream: a byte of flags, four of the size, and as many as these say.
+// Frames of a stream: a byte of flags, four bytes of size, and size bytes of payload.
 const (
 	prefixSize     = 5
 	flagCompressed = 1
 	flagEnd        = 2    // of Connect
 	flagTrailers   = 0x80 // of gRPC-Web
-	// maxEventFrame is how large a frame is that is looked at, in bytes: starts and ends are
-	// small, and what a command puts out is of no interest.
+	// maxEventFrame bounds the frames that are decoded, in bytes: start and end events are
+	// small, and output is not observed.
 	maxEventFrame = 8 << 10
 )
 
 func frameSize(prefix []byte) int64 { return int64(binary.BigEndian.Uint32(prefix[1:prefixSize])) }
 
-// answerTap is the body of an answer that is looked at while it is read.
+// answerTap is the body of a response that is observed while it is read.
 type answerTap struct {
 	io.ReadCloser
 
@@ -38,8 +38,8 @@ type answerTap struct {
 	sent int64
 }
 
-// errCut is why an answer ends that its reader has closed.
-var errCut = sandpit.Errorf(sandpit.Canceled, "the answer was not read to its end")
+// errCut is the error of a response that its reader closed early.
+var errCut = sandpit.Errorf(sandpit.Canceled, "the response was not read to its end")
 
 // contentAnswer counts the content of a file or tree.
 type contentAnswer struct {
@@ -66,8 +66,8 @@ func (a *contentAnswer) Close() error {
 	return a.ReadCloser.Close()
 }
 
-// namedAnswer is an answer that says which files were written, since the request has their
-// names among their contents.
+// namedAnswer is a response that names the written files. The request has the names too, but
+// between the contents.
 type namedAnswer struct {
 	answerTap
 
@@ -118,7 +118,7 @@ type processAnswer struct {
 	left    int64
 	frame   []byte
 	started bool
-	failure error // what the guest says at the end of the stream
+	failure error // the guest's error at the end of the stream
 	over    bool
 }
 
@@ -144,7 +144,7 @@ func (a *processAnswer) Close() error {
 	return a.ReadCloser.Close()
 }
 
-// feedStream takes what has come of the stream.
+// feedStream handles received bytes of the stream.
 func (a *processAnswer) feedStream(p []byte) {
 	for len(p) > 0 && !a.over {
 		if a.have < prefixSize {
@@ -169,7 +169,7 @@ func (a *processAnswer) feedStream(p []byte) {
 	}
 }
 
-// handleFrame looks at a frame.
+// handleFrame handles a whole frame.
 func (a *processAnswer) handleFrame() {
 	flags := a.prefix[0]
 	if frameSize(a.prefix[:]) > maxEventFrame {
@@ -193,14 +193,14 @@ func (a *processAnswer) handleFrame() {
 	}
 }
 
-// handleEvent looks at an event. Output is by far the most of them, and not decoded.
+// handleEvent handles an event. It does not decode output, which is most of the events.
 func (a *processAnswer) handleEvent(text []byte) {
 	kind, _, _ := mime.ParseMediaType(a.res.Header.Get("Content-Type"))
 	isJSON := strings.HasSuffix(kind, "json")
 	if isJSON && bytes.Contains(text, []byte(`"data"`)) || !isJSON && isOutput(text) {
 		return
 	}
-	var m process.StartResponse // which looks like a ConnectResponse
+	var m process.StartResponse // has the same encoding as ConnectResponse
 	if decodeMessage(text, isJSON, &m) != nil {
 		return
 	}
@@ -215,8 +215,8 @@ func (a *processAnswer) handleEvent(text []byte) {
 	}
 }
 
-// isOutput reports whether a message begins with an event that is output, the first field of
-// the message being the event, and the second of that the output.
+// isOutput reports whether a message has an output event: its first field is the event, and
+// the event's second field is output.
 func isOutput(text []byte) bool {
 	if len(text) < 3 || text[0] != 1<<3|2 {
 		return false
@@ -225,7 +225,7 @@ func isOutput(text []byte) bool {
 	return n > 0 && len(text) > 1+n && text[1+n] == 2<<3|2
 }
 
-// endStream tells how the stream has ended, if the process has not before.
+// endStream reports the end of the stream, unless the process has ended before.
 func (a *processAnswer) endStream(err error) {
 	if a.over {
 		return
@@ -238,7 +238,7 @@ func (a *processAnswer) endStream(err error) {
 	a.x.reportEnd(a.command, sandpit.ExitStatus{}, err)
 }
 
-// connectError is what the last frame of Connect says; nil: all went well.
+// connectError returns the error in the last frame of Connect, or nil.
 func connectError(text []byte) error {
 	var last struct {
 		Error *struct {
@@ -247,7 +247,7 @@ func connectError(text []byte) error {
 		} `json:"error"`
 	}
 	if json.Unmarshal(text, &last) != nil || last.Error == nil {
-		return nil //nolint:nilerr // what makes no sense says nothing
+		return nil //nolint:nilerr // an invalid frame has no error
 	}
 	var code connect.Code
 	if code.UnmarshalText([]byte(last.Error.Code)) != nil {
@@ -256,16 +256,16 @@ func connectError(text []byte) error {
 	return sandpit.Errorf(wireCode(code), "%s", plainText(last.Error.Message))
 }
 
-// grpcError is what headers or trailers of gRPC say; nil: all went well, or they are none.
+// grpcError returns the error in headers or trailers of gRPC, or nil.
 func grpcError(h http.Header) error {
 	n, err := strconv.ParseUint(h.Get("Grpc-Status"), 10, 8)
 	if err != nil || n == 0 {
-		return nil //nolint:nilerr // what is no number is no status
+		return nil //nolint:nilerr // an invalid status counts as none
 	}
 	return sandpit.Errorf(wireCode(connect.Code(n)), "%s", plainText(h.Get("Grpc-Message")))
 }
 
-// trailersOf reads the trailers in the last frame of gRPC-Web.
+// trailersOf parses the trailers in the last frame of gRPC-Web.
 func trailersOf(text []byte) http.Header {
 	h := make(http.Header)
 	for line := range strings.Lines(string(text)) {

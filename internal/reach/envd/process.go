@@ -17,14 +17,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
 )
 
-// inputChunk is how much input travels in one message.
+// inputChunk is the most input in one message, in bytes.
 const inputChunk = 64 << 10
 
 // running is a sandpit.Process.
 type running struct {
 	client *Client
 	pid    uint32
-	id     string // "" if the guest tells none
+	id     string // "" if the guest sends none
 	cancel context.CancelCauseFunc
 
 	inputSent atomic.Bool
@@ -67,24 +67,24 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	return p, nil
 }
 
-// giveUp ends a process that was to have an id. A guest that does not know of ids
-// has started it all the same.
+// giveUp kills a process that needs an id but has none: a guest without a command log starts
+// it all the same.
 func (p *running) giveUp(ctx context.Context) error {
 	p.cancel(nil)
 	killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
 	defer cancel()
-	err := sandpit.Errorf(sandpit.Unsupported, "this guest keeps no journal of its commands")
+	err := sandpit.Errorf(sandpit.Unsupported, "this guest has no command log")
 	if killErr := p.Signal(killCtx, sandpit.SIGKILL); killErr != nil && sandpit.CodeOf(killErr) != sandpit.Gone {
-		err = sandpit.Errorf(sandpit.Unsupported, "%w; the process may run on: %w", err, killErr)
+		err = sandpit.Errorf(sandpit.Unsupported, "%w; the process may keep running: %w", err, killErr)
 	}
 	return err
 }
 
-// Connect implements sandpit.Processes. The guest does not say whether the
-// process has a terminal: input goes there if the process takes no other.
+// Connect implements sandpit.Processes. The guest does not report whether the process has a
+// terminal: input goes to the terminal if the process accepts no other.
 func (c *Client) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandpit.Process, error) {
 	if pid < 1 || pid > math.MaxInt32 {
-		return nil, sandpit.Errorf(sandpit.NotFound, "connect: no process has the number %d", pid)
+		return nil, sandpit.Errorf(sandpit.NotFound, "connect: no process %d", pid)
 	}
 	p, err := c.followProcess(ctx, followed{
 		streams: s,
@@ -108,7 +108,7 @@ func (c *Client) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, erro
 	list := make([]sandpit.ProcessInfo, 0, len(res.Msg.GetProcesses()))
 	for _, p := range res.Msg.GetProcesses() {
 		if !isPID(p.GetPid()) {
-			return nil, sandpit.Errorf(sandpit.Internal, "list processes: the guest tells of a process that cannot be")
+			return nil, sandpit.Errorf(sandpit.Internal, "list processes: the guest reports an invalid process")
 		}
 		config := p.GetConfig()
 		list = append(list, sandpit.ProcessInfo{
@@ -119,26 +119,25 @@ func (c *Client) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, erro
 	return list, nil
 }
 
-// followed is a process to be followed.
+// followed has the options for following a process.
 type followed struct {
 	streams  sandpit.Streams
 	terminal bool
 	limit    time.Duration // the guest kills the process then; 0 means never
 	open     func(context.Context) (events, error)
-	// fromStart says that all of its output is told.
+	// fromStart is true if the stream has all of the process's output.
 	fromStart bool
-	// ended is told of the end of a process that was followed. May be nil.
+	// ended is called when the process has ended. May be nil.
 	ended func(sandpit.ExitStatus, error)
 }
 
-// followProcess opens the stream of a process and copies its input and output until it
-// has ended.
+// followProcess opens the stream of a process and copies its input and output until the
+// process has ended.
 func (c *Client) followProcess(ctx context.Context, f followed) (*running, error) {
-	if err := ctx.Err(); err != nil { // what follows hears of it too late, maybe
+	if err := ctx.Err(); err != nil { // the calls below may notice too late
 		return nil, callError(ctx, err)
 	}
-	// A deadline of the caller's would become the process's own, which only
-	// the command's is.
+	// The caller's deadline must not become the process's: only the command's timeout is.
 	streamCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	if f.limit > 0 {
 		streamCtx = context.WithValue(streamCtx, limitKey{}, f.limit)
@@ -150,7 +149,7 @@ func (c *Client) followProcess(ctx context.Context, f followed) (*running, error
 	var pid uint32
 	if err == nil {
 		if pid, err = receiveStart(stream); err != nil {
-			_ = stream.Close() // the error is told already
+			_ = stream.Close() // err is returned already
 		}
 	}
 	if err != nil {
@@ -167,7 +166,7 @@ func (c *Client) followProcess(ctx context.Context, f followed) (*running, error
 	}
 	inputCtx, stopInput := context.WithCancel(streamCtx)
 	if f.streams.Stdin != nil {
-		go p.sendInput(inputCtx, f) // ends with the process, but for one Read of the caller's
+		go p.sendInput(inputCtx, f) // ends with the process, except for a pending Read of the caller's input
 	}
 	go func() {
 		defer close(p.ended)
@@ -182,7 +181,7 @@ func (c *Client) followProcess(ctx context.Context, f followed) (*running, error
 	return p, nil
 }
 
-// events are what a guest tells about a process, from Start or from Connect.
+// events is the stream of a process's events, from Start or from Connect.
 type events interface {
 	Receive() bool
 	Event() *process.ProcessEvent
@@ -230,7 +229,7 @@ func terminalSize(size sandpit.TerminalSize) *process.PTY {
 	return &process.PTY{Size: &process.PTY_Size{Cols: uint32(size.Cols), Rows: uint32(size.Rows)}}
 }
 
-// receiveStart reads the first event, which must tell the process's number.
+// receiveStart reads the first event, which must have the process's number.
 func receiveStart(stream events) (uint32, error) {
 	if !stream.Receive() {
 		if err := stream.Err(); err != nil {
@@ -240,28 +239,28 @@ func receiveStart(stream events) (uint32, error) {
 	}
 	start := stream.Event().GetStart()
 	if !isPID(start.GetPid()) {
-		return 0, sandpit.Errorf(sandpit.Internal, "the guest did not say that the process started")
+		return 0, sandpit.Errorf(sandpit.Internal, "the guest did not report the start of the process")
 	}
 	return start.GetPid(), nil
 }
 
-// startLimit is how long a guest may take until a stream says that what was asked for has
-// begun. Signs of life before that do not count.
+// startLimit is how long a guest may take for the start event of a stream. Keepalives before
+// that do not count.
 const startLimit = 2 * time.Minute
 
-var errNoStart = sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the guest did not begin within %v", startLimit),
-	"if it stays so, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
+var errNoStart = sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the guest sent no start event within %v", startLimit),
+	"if this persists, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
 
 func isPID(n uint32) bool { return n >= 1 && n <= math.MaxInt32 }
 
 // endPatience is how long a stream may take to end after its last event.
 const endPatience = time.Second
 
-// mostResumes is how often a stream may break before its process is given up: a guest
-// that breaks every one must not keep us busy.
+// mostResumes is how often a stream may break before the client gives up the process: a
+// hostile guest could break every stream.
 const mostResumes = 1000
 
-// killPatience is how long the attempt to kill a process may take that nobody wants.
+// killPatience bounds the attempt to kill an unwanted process.
 const killPatience = 5 * time.Second
 
 // receiveOutput copies output until the process has ended.
@@ -271,8 +270,8 @@ func (p *running) receiveOutput(ctx context.Context, stream events, f followed) 
 	for stream.Receive() {
 		event := stream.Event()
 		if end := event.GetEnd(); end != nil {
-			// With the end of the stream the connection can be used again. Who sends
-			// none is not waited for.
+			// After the end of the stream the connection can be reused. The wait for a
+			// guest that does not end it is bounded.
 			impatient := time.AfterFunc(endPatience, func() { _ = stream.Close() })
 			defer impatient.Stop()
 			stream.Receive()
@@ -298,9 +297,9 @@ func (p *running) receiveOutput(ctx context.Context, stream events, f followed) 
 	return p.resumeOutput(ctx, told, f.streams, err)
 }
 
-// resumeOutput follows a process on whose stream has broken, as happens when its sandbox is
-// saved: what was not told yet is in the journal. broken is what is said if it cannot be
-// followed any more.
+// resumeOutput continues to follow a process whose stream broke, for instance because the
+// sandbox was saved: the command log has the output that was not received. broken is the
+// error if the process cannot be followed any more.
 func (p *running) resumeOutput(ctx context.Context, told sandpit.Offsets, to sandpit.Streams, broken error) (sandpit.ExitStatus, error) {
 	for range mostResumes {
 		r := replay{
@@ -318,11 +317,11 @@ func (p *running) resumeOutput(ctx context.Context, told sandpit.Offsets, to san
 			return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Timeout, "the process was killed at its deadline")
 		case err == nil:
 			return r.told.Command.Status, nil
-		case sandpit.CodeOf(err) == sandpit.Conflict: // it is paused, or stopped
+		case sandpit.CodeOf(err) == sandpit.Conflict: // the sandbox is paused, or stopped
 			return sandpit.ExitStatus{}, err
 		case sandpit.CodeOf(err) != sandpit.Gone && sandpit.CodeOf(err) != sandpit.NotFound:
 			return sandpit.ExitStatus{}, err
-		case r.told.Command.ID == "": // not even found
+		case r.told.Command.ID == "": // the command was not found
 			return sandpit.ExitStatus{}, broken
 		}
 	}
@@ -344,12 +343,12 @@ func copyOutput(data *process.ProcessEvent_DataEvent, streams sandpit.Streams) e
 	return err
 }
 
-// outOfMemory is what our guest says of a process that it killed since memory had
-// run out.
+// outOfMemory is the error text of sandpit's guest for a process that it killed because
+// memory had run out.
 const outOfMemory = "out of memory: killed"
 
-// exitStatus turns the guest's words into what a shell would say. The name of a
-// signal stands in the status.
+// exitStatus converts the guest's end event to a shell's exit code. The status text has the
+// name of a signal.
 func exitStatus(end *process.ProcessEvent_EndEvent) sandpit.ExitStatus {
 	if end.GetExited() || end.GetExitCode() >= 0 {
 		return sandpit.ExitStatus{Code: int(end.GetExitCode()) & 0xff}
@@ -363,8 +362,8 @@ func exitStatus(end *process.ProcessEvent_EndEvent) sandpit.ExitStatus {
 	return status
 }
 
-// sendInput copies the command's input until it ends, and then closes it. What
-// goes wrong here goes wrong for the process, which says so itself.
+// sendInput copies the command's input until it ends, and then closes it. It reports no
+// errors, because the process's own stream reports the same failures.
 func (p *running) sendInput(ctx context.Context, f followed) {
 	stream, err := p.openInput(ctx)
 	buf := make([]byte, inputChunk)
@@ -373,9 +372,9 @@ func (p *running) sendInput(ctx context.Context, f followed) {
 		n, err = f.streams.Stdin.Read(buf)
 		if n > 0 && ctx.Err() == nil {
 			sendErr := stream.Send(inputEvent(buf[:n], f.terminal))
-			// What is typed again does no harm; of a file, nobody knows how much came.
+			// Typed input may be sent again; for a file it is unknown how much arrived.
 			if sendErr != nil && f.terminal && ctx.Err() == nil {
-				_, _ = stream.CloseAndReceive() // it has broken
+				_, _ = stream.CloseAndReceive() // is broken
 				if stream, sendErr = p.openInput(ctx); sendErr == nil {
 					sendErr = stream.Send(inputEvent(buf[:n], true))
 				}
@@ -409,8 +408,7 @@ func (p *running) openInput(ctx context.Context) (*connect.ClientStreamForClient
 	}})
 }
 
-// InputSent reports whether the process is known to have got all of its input, and its
-// end.
+// InputSent reports whether the guest has confirmed all of the process's input, and its end.
 func (p *running) InputSent() bool { return p.inputSent.Load() }
 
 func inputEvent(b []byte, terminal bool) *process.StreamInputRequest {

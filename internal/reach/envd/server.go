@@ -17,13 +17,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
-// keyHeaders are what a guest takes for a key, or for proof of one.
+// keyHeaders are the headers in which a guest accepts a key, or proof of one.
 var keyHeaders = []string{tokenHeader, "X-Api-Key", "Cookie"}
 
 // HTTP implements sandpit.GuestServer.
 func (c *Client) HTTP() http.RoundTripper { return server{c.auth} }
 
-// server passes requests on to the guest.
+// server forwards requests to the guest.
 type server struct{ guest *authorized }
 
 // RoundTrip implements http.RoundTripper.
@@ -33,7 +33,7 @@ func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
 			_ = r.Body.Close() // as every round tripper does
 		}
-		return nil, sandpit.Errorf(sandpit.PermissionDenied, "%s: the guest's key is not the caller's to set", clean)
+		return nil, sandpit.Errorf(sandpit.PermissionDenied, "%s: the caller must not set the guest's key", clean)
 	}
 	r = r.Clone(r.Context())
 	r.URL = &url.URL{Scheme: "http", Host: strings.TrimPrefix(base, "http://"), Path: clean, RawQuery: r.URL.RawQuery}
@@ -51,15 +51,15 @@ func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// spoken is a stream of Connect's protocol that ends with its reason, in the protocol's own
-// words, when the guest stops in the middle of it. Else whoever reads it would learn no more
-// than that a connection broke.
+// spoken is a stream of Connect's protocol. If the guest stops in the middle of it, the
+// stream ends with the protocol's own error message, so that the client learns more than
+// that a connection broke.
 type spoken struct {
 	io.ReadCloser
 
 	ctx    context.Context //nolint:containedctx // the request's
 	frames liveness.Frames
-	last   []byte // what is still to be read of the reason
+	last   []byte // the unread rest of the error message
 	over   bool
 }
 
@@ -83,7 +83,7 @@ func (s *spoken) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// endOfStream is the last message of a stream that failed.
+// endOfStream returns the last message of a stream that failed.
 func endOfStream(err *sandpit.Error) []byte {
 	const flagEnd = 2
 	text := err.Error()
@@ -99,13 +99,13 @@ func endOfStream(err *sandpit.Error) []byte {
 	end.Error.Code, end.Error.Message = connect.CodeUnavailable.String(), text
 	data, jsonErr := json.Marshal(end)
 	if jsonErr != nil {
-		data = []byte("{}") // strings can always be written
+		data = []byte("{}") // strings can always be encoded
 	}
 	return append(binary.BigEndian.AppendUint32([]byte{flagEnd}, uint32(len(data))), data...) //nolint:gosec // some hundred bytes
 }
 
-// isInit reports whether a guest, however loosely it reads a path, could take it for
-// the call that sets its key.
+// isInit reports whether a guest that parses paths loosely could take a path for the call
+// that sets its key.
 func isInit(clean string) bool {
 	first, _, _ := strings.Cut(strings.TrimPrefix(clean, "/"), "/")
 	return strings.EqualFold(strings.TrimSpace(first), "init")

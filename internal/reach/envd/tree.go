@@ -12,12 +12,12 @@ import (
 
 const (
 	treeType = "application/x-tar"
-	// errorTrailer follows a stream that ended before its time.
+	// errorTrailer is the trailer of a stream that ended early.
 	errorTrailer = "Sandpit-Error"
 )
 
-// ReadTree implements sandpit.Files. The tar stream is the guest's own words:
-// whoever unpacks it must not trust a name in it.
+// ReadTree implements sandpit.Files. The tar stream comes from the guest: the
+// caller must not trust a name in it.
 func (f *files) ReadTree(ctx context.Context, user, p string) (io.ReadCloser, error) {
 	r, err := f.newDownload(ctx, wholeTree, user, p)
 	if err != nil {
@@ -30,7 +30,7 @@ func (f *files) ReadTree(ctx context.Context, user, p string) (io.ReadCloser, er
 	return &tree{ReadCloser: responseBody(ctx, res), res: res, path: p}, nil
 }
 
-// tree is the stream of a tree. Its end may tell that it is not all.
+// tree is the stream of a tree. A trailer at its end reports an error.
 type tree struct {
 	io.ReadCloser
 
@@ -55,7 +55,7 @@ func (f *files) WriteTree(ctx context.Context, user, p string, tar io.Reader) er
 		return err
 	}
 	r.Header.Set("Content-Type", treeType)
-	if _, err := f.sendContent(r, tar); err != nil { // the end of the tar may come before the end of the stream
+	if _, err := f.sendContent(r, tar); err != nil { // the tar may end before the stream
 		return fmt.Errorf("write %s: %w", p, err)
 	}
 	return nil

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxEvents is how many events wait for a slow caller. The guest holds back
-	// the ones after them.
+	// maxEvents bounds the events that wait for a slow caller. The guest holds back later
+	// ones.
 	maxEvents = 32
 	// maxEventName is how long the path of an event's file can be, in bytes.
 	maxEventName = 4096
@@ -43,8 +43,8 @@ type watcher struct {
 
 // Watch implements sandpit.Files.
 func (f *files) Watch(ctx context.Context, user, p string, o sandpit.WatchOptions) (sandpit.Watcher, error) {
-	// The deadline of ctx must not travel along: the guest would end the stream
-	// by it, and the caller could not tell why.
+	// The deadline of ctx must not be sent: the guest would end the stream at it, and the
+	// caller would get the wrong error.
 	streamCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	cancel := func() { end(nil) }
 	unlink := context.AfterFunc(ctx, cancel)
@@ -55,7 +55,7 @@ func (f *files) Watch(ctx context.Context, user, p string, o sandpit.WatchOption
 	stream, err := f.calls.WatchDir(streamCtx, req)
 	if err == nil {
 		if err = receiveWatchStart(stream); err != nil {
-			_ = stream.Close() // the error is told already
+			_ = stream.Close() // err is returned already
 		}
 	}
 	if err != nil {
@@ -84,12 +84,12 @@ func receiveWatchStart(stream *connect.ServerStreamForClient[filesystem.WatchDir
 		return io.ErrUnexpectedEOF
 	}
 	if stream.Msg().GetStart() == nil {
-		return sandpit.Errorf(sandpit.Internal, "the guest did not say that the watch started")
+		return sandpit.Errorf(sandpit.Internal, "the guest did not report the start of the watch")
 	}
 	return nil
 }
 
-// receiveEvents takes events until the stream ends, and says why it did.
+// receiveEvents receives events until the stream ends, and returns the reason.
 func (w *watcher) receiveEvents(ctx, callers context.Context, stream *connect.ServerStreamForClient[filesystem.WatchDirResponse]) error {
 	defer stream.Close()
 	for stream.Receive() {
@@ -112,17 +112,17 @@ func (w *watcher) receiveEvents(ctx, callers context.Context, stream *connect.Se
 	case ctx.Err() != nil:
 		return sandpit.Errorf(sandpit.Gone, "the watch is closed")
 	case err == nil:
-		return sandpit.Errorf(sandpit.Gone, "the watched directory is no more")
+		return sandpit.Errorf(sandpit.Gone, "the watched directory was removed")
 	default:
 		return callError(callers, err)
 	}
 }
 
-// eventOf checks what a guest says about an event.
+// eventOf checks and converts an event of the guest.
 func eventOf(e *filesystem.FilesystemEvent) (sandpit.FileEvent, error) {
 	event := sandpit.FileEvent{Name: e.GetName(), Type: eventTypes[e.GetType()]}
 	if event.Type == "" || !isBelow(event.Name) {
-		return event, sandpit.Errorf(sandpit.Internal, "the guest tells of an event that cannot be")
+		return event, sandpit.Errorf(sandpit.Internal, "the guest reports an invalid event")
 	}
 	if e.GetEntry() == nil {
 		return event, nil
@@ -132,7 +132,7 @@ func eventOf(e *filesystem.FilesystemEvent) (sandpit.FileEvent, error) {
 	return event, err
 }
 
-// isBelow reports whether name stays below where it starts.
+// isBelow reports whether a relative name stays below its directory.
 func isBelow(name string) bool {
 	return name != "" && len(name) <= maxEventName && !path.IsAbs(name) && path.Clean(name) == name &&
 		name != ".." && !strings.HasPrefix(name, "../") && !strings.Contains(name, "\x00")
@@ -140,7 +140,7 @@ func isBelow(name string) bool {
 
 // Next implements sandpit.Watcher.
 func (w *watcher) Next(ctx context.Context) (sandpit.FileEvent, error) {
-	select { // what was told before the end comes first
+	select { // events from before the end come first
 	case e := <-w.events:
 		return e, nil
 	default:

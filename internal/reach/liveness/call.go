@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// call is something that waits for the guest.
+// call is an operation that waits for the guest.
 type call struct {
 	monitor *Monitor
 	end     func(error)
 
 	mu      sync.Mutex
 	over    bool
-	turn    int // grows with each limit that is set or taken away
+	turn    int // grows each time a limit is set or removed
 	timer   *time.Timer
-	excused bool // time has passed that was not the guest's
+	excused bool // time passed for which the guest is not responsible
 }
 
-// endWatch ends the watch.
+// endWatch ends the watching of the call.
 func (c *call) endWatch() {
 	c.stopLimit()
 	c.monitor.removeCall(c)
 }
 
-// stopLimit takes the limit away for good.
+// stopLimit removes the limit permanently.
 func (c *call) stopLimit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,17 +40,17 @@ func (c *call) clearLocked() {
 	}
 }
 
-// removeLimit takes the limit away.
+// removeLimit removes the current limit.
 func (c *call) removeLimit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clearLocked()
 }
 
-// setLimit ends the call after some time, in place of any limit before.
+// setLimit sets the time after which the call ends. It replaces any earlier limit.
 func (c *call) setLimit(d time.Duration) { c.limitFor(d, d) }
 
-// limitFor is limit where less is left of the time that an error tells.
+// limitFor sets a limit of left, which is the rest of whole. The error names whole.
 func (c *call) limitFor(left, whole time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,8 +62,8 @@ func (c *call) limitFor(left, whole time.Duration) {
 	c.timer = time.AfterFunc(left, func() { c.expireCall(turn, whole) })
 }
 
-// expireCall ends the call unless the sandbox cannot answer, as while it is paused: then the
-// time begins again.
+// expireCall ends the call. If the sandbox cannot answer, for instance because it is paused,
+// it restarts the limit instead.
 func (c *call) expireCall(turn int, whole time.Duration) {
 	found := c.monitor.probeGuest(context.Background(), c.monitor.o.Recheck)
 	c.mu.Lock()
@@ -79,7 +79,7 @@ func (c *call) expireCall(turn int, whole time.Duration) {
 	}
 	c.mu.Unlock()
 	if !c.monitor.removeCall(c) {
-		return // it has ended for another reason
+		return // ended for another reason
 	}
 	c.stopLimit()
 	err := c.monitor.lateError(whole)
@@ -89,7 +89,7 @@ func (c *call) expireCall(turn int, whole time.Duration) {
 	c.end(err)
 }
 
-// isExcused reports whether time has passed, since it was asked last, that does not count.
+// isExcused reports whether time passed since its last call that does not count.
 func (c *call) isExcused() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,11 +1,11 @@
 // Package liveness bounds calls into a sandbox. The guest that answers them is a program
-// inside: root can stop it, a full processor can starve it, and a hostile one answers a byte
-// a minute, or never.
+// inside: root can stop it, other programs can starve it of processor time, and a hostile
+// guest can send a byte a minute, or nothing.
 //
-// A Monitor belongs to one sandbox. While calls wait for the guest and nothing comes from it,
-// the Monitor asks whether it is there. If it does not answer, all calls end with an error
-// that says so. Calls may take any time as long as the guest answers, unless they have a
-// limit of their own (see Options). What the provider knows to be paused is not cut off.
+// A Monitor belongs to one sandbox. While calls wait for the guest and it sends nothing, the
+// Monitor probes it. If the guest does not answer the probe, all calls end with ErrSilent's
+// error. Calls may take any time while the guest answers, unless they have a limit of their
+// own (see Options). Calls into a sandbox that the provider knows to be paused do not end.
 package liveness
 
 import (
@@ -22,29 +22,29 @@ import (
 
 // Options are the bounds. The zero value of a field means the default stated with it.
 type Options struct {
-	// Quiet is how long nothing may come from the guest, while calls wait for it, until it
-	// is asked whether it is there. Default: 5 s.
+	// Quiet is how long the guest may send nothing, while calls wait for it, before the first
+	// probe. Default: 5 s.
 	Quiet time.Duration
-	// Interval is the same once it has answered that, and the same calls wait. Default: 15 s.
+	// Interval is the same after an answered probe, while the same calls wait. Default: 15 s.
 	Interval time.Duration
-	// Patience is how long the guest has to answer that. A sandbox whose processors are
-	// busy answers late. Default: 25 s.
+	// Patience is how long the guest may take to answer a probe. A sandbox with busy
+	// processors answers late. Default: 25 s.
 	Patience time.Duration
-	// Recheck is Patience for a guest that did not answer the last time, so that further
-	// calls fail soon. Default: 5 s.
+	// Recheck replaces Patience for a guest that did not answer the last probe, so that
+	// further calls fail soon. Default: 5 s.
 	Recheck time.Duration
-	// Call is how long a guest that is there may take for the whole answer of an ordinary
-	// call, for the beginning of a stream, and to take a piece of an upload. Default: 2 min.
+	// Call is how long a live guest may take for the whole response of an ordinary call, for
+	// the beginning of a stream, and to read a piece of an upload. Default: 2 min.
 	Call time.Duration
 	// Change is the same for calls that change many files. Default: 10 min.
 	Change time.Duration
-	// Stream is how long a stream may bring no whole message, also no sign of life, which a
-	// guest is asked to send three times as often. Default: 90 s.
+	// Stream is how long a stream may bring no whole message. The guest is asked to send
+	// keepalive messages three times as often. Default: 90 s.
 	Stream time.Duration
 	// Pace is how long the guest may take for PaceBytes of a file. Defaults: 1 min, 64 KiB.
 	Pace      time.Duration
 	PaceBytes int64
-	// Reach is how long the provider may take until the guest is asked. Default: 5 min.
+	// Reach is how long the provider may take to deliver a probe to the guest. Default: 5 min.
 	Reach time.Duration
 }
 
@@ -62,16 +62,16 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Probe asks the guest whether it is there. It calls asked when everything that is not the
-// guest's own doing is done: from then on the guest's time counts, and ctx ends when it is
-// over. It returns nil if the guest has answered, ErrSilent if it certainly does not, and
-// another error if that cannot be known, as while the sandbox is paused.
+// Probe asks the guest for a sign of life. It calls asked when only the guest's answer is
+// missing: from then on the guest's time counts, and ctx ends when that has passed. It returns
+// nil if the guest has answered, ErrSilent if it certainly does not answer, and another error
+// if that is unknown, for instance while the sandbox is paused.
 type Probe func(ctx context.Context, asked func()) error
 
-// ErrSilent says that the guest does not answer.
+// ErrSilent is the error of a Probe that the guest does not answer.
 var ErrSilent = errors.New("the guest does not answer")
 
-// Monitor watches over the calls into one sandbox. All methods may be called concurrently.
+// Monitor watches the calls into one sandbox. All methods may be called concurrently.
 type Monitor struct {
 	id    sandpit.ID
 	probe Probe
@@ -79,29 +79,29 @@ type Monitor struct {
 
 	mu      sync.Mutex
 	calls   map[*call]struct{}
-	heard   time.Time // when something came last, or the first of calls began
-	silent  bool      // the guest did not answer the last time
-	asked   bool      // it has answered since the first of calls began
+	heard   time.Time // when the guest last sent something, or the first of calls began
+	silent  bool      // the guest did not answer the last probe
+	asked   bool      // it has answered a probe since the first of calls began
 	asking  bool
 	timer   *time.Timer
-	stopAsk context.CancelFunc // ends a probe that nobody waits for; nil if there is none
+	stopAsk context.CancelFunc // ends the running probe; nil without one
 }
 
-// New returns a Monitor of the sandbox.
+// New returns a Monitor of a sandbox.
 func New(id sandpit.ID, probe Probe, o Options) *Monitor {
 	return &Monitor{id: id, probe: probe, o: o.withDefaults(), calls: make(map[*call]struct{})}
 }
 
-// exempt marks a context whose calls have no bound but the context's own.
+// exempt is the context key of calls that the Monitor does not bound.
 type exempt struct{}
 
-// Exempt returns a context whose calls are not watched: those to a guest that is starting.
-// The caller bounds it.
+// Exempt returns a context whose calls are not watched, for calls to a starting guest. The
+// caller must bound the context.
 func Exempt(ctx context.Context) context.Context { return context.WithValue(ctx, exempt{}, true) }
 
 func isExempt(ctx context.Context) bool { return ctx.Value(exempt{}) != nil }
 
-// silentError is what calls end with.
+// silentError returns the error for calls to a guest that does not answer.
 func (m *Monitor) silentError() error {
 	return sandpit.WithHint(
 		sandpit.Errorf(sandpit.Unavailable, "sandbox %s does not answer: the first process inside is stopped, or gets no processor time", m.id),
@@ -109,16 +109,16 @@ func (m *Monitor) silentError() error {
 			" (or delete it: sandpit rm "+string(m.id)+")")
 }
 
-// lateError is what a call ends with that the guest, which is there, did not answer in time.
+// lateError returns the error for a call that a live guest did not answer in time.
 func (m *Monitor) lateError(limit time.Duration) error {
 	return sandpit.WithHint(
-		sandpit.Errorf(sandpit.Unavailable, "sandbox %s answers, but not this call: nothing, or too little, came within %v", m.id, limit),
-		"try again; if it stays so, end its processes and keep its files with: sandpit stop "+string(m.id)+" && sandpit start "+string(m.id))
+		sandpit.Errorf(sandpit.Unavailable, "sandbox %s is alive but did not complete the call within %v", m.id, limit),
+		"try again; if this persists, end its processes and keep its files with: sandpit stop "+string(m.id)+" && sandpit start "+string(m.id))
 }
 
-// Watch watches something that waits for the guest until done is called: end is called with
-// the reason, once at most, when the guest does not answer. If limit is not zero, end is also
-// called when that has passed.
+// Watch watches an operation that waits for the guest until the caller calls done. It calls
+// end with the reason, at most once, when the guest does not answer, and also when limit has
+// passed, unless that is zero.
 func (m *Monitor) Watch(ctx context.Context, limit time.Duration, end func(error)) (done func()) {
 	if isExempt(ctx) {
 		return func() {}
@@ -130,7 +130,7 @@ func (m *Monitor) Watch(ctx context.Context, limit time.Duration, end func(error
 	return c.endWatch
 }
 
-// addCall adds a call.
+// addCall adds a watched call.
 func (m *Monitor) addCall(end func(error)) *call {
 	c := &call{monitor: m, end: end}
 	m.mu.Lock()
@@ -143,7 +143,8 @@ func (m *Monitor) addCall(end func(error)) *call {
 	return c
 }
 
-// quietLocked is how long the guest may be silent. One that did not answer is asked at once.
+// quietLocked returns how long the guest may be silent before a probe: 0 after an unanswered
+// one.
 func (m *Monitor) quietLocked() time.Duration {
 	switch {
 	case m.silent:
@@ -162,7 +163,7 @@ func (m *Monitor) armLocked(after time.Duration) {
 	m.timer.Reset(after)
 }
 
-// removeCall takes a call away, and reports whether it was there.
+// removeCall removes a call, and reports whether it was watched.
 func (m *Monitor) removeCall(c *call) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -179,14 +180,14 @@ func (m *Monitor) removeCall(c *call) bool {
 	return true
 }
 
-// recordSign notes that something came from the guest.
+// recordSign records that the guest sent something.
 func (m *Monitor) recordSign() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.heard, m.silent = time.Now(), false
 }
 
-// probeIfQuiet asks the guest if nothing came from it for a while, and ends all calls if it does
+// probeIfQuiet probes the guest if it was silent for a while, and ends all calls if it does
 // not answer.
 func (m *Monitor) probeIfQuiet() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -201,8 +202,8 @@ func (m *Monitor) probeIfQuiet() {
 	}
 }
 
-// beginAsking reports whether the guest is to be asked now, how long it has, and when it was
-// heard last. stop is called when no call waits any more.
+// beginAsking reports whether a probe is due, how long the guest may take, and when it last
+// sent something. The Monitor calls stop when no call waits any more.
 func (m *Monitor) beginAsking(stop context.CancelFunc) (patience time.Duration, heard time.Time, due bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -220,7 +221,7 @@ func (m *Monitor) beginAsking(stop context.CancelFunc) (patience time.Duration, 
 	return m.o.Patience, m.heard, true
 }
 
-// recordFinding notes what was found out, and takes away and returns the calls that are over.
+// recordFinding records the result of a probe, and removes and returns the calls to end.
 func (m *Monitor) recordFinding(found finding, heard time.Time) (over []*call) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -228,7 +229,7 @@ func (m *Monitor) recordFinding(found finding, heard time.Time) (over []*call) {
 	switch {
 	case found != isSilent:
 		m.heard, m.silent, m.asked = time.Now(), false, true
-	case m.heard.Equal(heard): // and nothing else came meanwhile
+	case m.heard.Equal(heard): // the guest sent nothing else meanwhile
 		m.silent = true
 		over = slices.Collect(maps.Keys(m.calls))
 		clear(m.calls)
@@ -239,7 +240,7 @@ func (m *Monitor) recordFinding(found finding, heard time.Time) (over []*call) {
 	return over
 }
 
-// finding is what a probe found out.
+// finding is the result of a probe.
 type finding int
 
 const (
@@ -248,7 +249,7 @@ const (
 	isSilent
 )
 
-// probeGuest asks the guest, which has so much time.
+// probeGuest probes the guest, which has patience to answer.
 func (m *Monitor) probeGuest(ctx context.Context, patience time.Duration) finding {
 	ctx, cancel := context.WithTimeoutCause(ctx, m.o.Reach+patience, ErrSilent)
 	defer cancel()
@@ -270,11 +271,11 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// countdownParts is in how many parts the time of a countdown passes. A machine or program that
-// stood still for a while takes one of them and no more: the guest had no time meanwhile.
+// countdownParts is the number of parts of a countdown. A pause of the machine or of this
+// program counts as at most one part, because the guest had no time meanwhile.
 const countdownParts = 5
 
-// countdown calls a function when a time has passed in which this program ran.
+// countdown calls a function after a time during which this program ran.
 type countdown struct {
 	mu    sync.Mutex
 	timer *time.Timer
@@ -295,7 +296,7 @@ func (c *countdown) startTimer(d time.Duration, over func()) {
 			c.timer.Reset(d / countdownParts)
 		}
 		c.mu.Unlock()
-		if last { // left is the next one's by now
+		if last { // left may belong to the next countdown
 			over()
 		}
 	})

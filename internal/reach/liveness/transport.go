@@ -13,28 +13,29 @@ import (
 	"time"
 )
 
-// keepAliveHeader asks for a sign of life on a stream that is silent so many seconds.
+// keepAliveHeader requests a keepalive message after that many seconds without another
+// message on a stream.
 const keepAliveHeader = "Keepalive-Ping-Interval"
 
-// kind says how a call takes its time.
+// kind is the kind of a call, which decides its time limits.
 type kind int
 
 const (
-	ordinary kind = iota // answered as a whole
+	ordinary kind = iota // has one response
 	changing             // changes many files
-	stream               // goes on until something ends
+	stream               // runs until the guest or the client ends it
 	download
 	upload
-	free // as long as a program inside likes
+	free // no limit: depends on a program inside
 )
 
-// Guest returns a transport that watches over calls of the guest itself. The header of a
-// request must be the caller's own: it is changed here, and is sent as it is when there is a
-// connection, since by then the guest may have another key.
+// Guest returns a transport that watches calls to the guest itself. The caller must own the
+// header of a request: the transport changes it, and the caller may change it until there is
+// a connection, because the guest's key may change by then.
 func (m *Monitor) Guest(rt http.RoundTripper) http.RoundTripper { return transport{m, rt, kindOf} }
 
-// Port returns a transport that watches over requests to programs inside, which take as long
-// as they like while the guest, which passes their bytes on, is there.
+// Port returns a transport that watches requests to programs inside. They may take any time
+// while the guest, which forwards their bytes, answers.
 func (m *Monitor) Port(rt http.RoundTripper) http.RoundTripper {
 	return transport{m, rt, func(*http.Request) kind { return free }}
 }
@@ -45,12 +46,13 @@ type transport struct {
 	kindOf  func(*http.Request) kind
 }
 
-// CloseIdleConnections is for http.Client's method of that name.
+// CloseIdleConnections closes the idle connections of the inner transport. http.Client calls
+// it.
 func (t transport) CloseIdleConnections() {
 	(&http.Client{Transport: t.next}).CloseIdleConnections()
 }
 
-// kindOf tells what kind of call of the guest's protocol a request is.
+// kindOf returns the kind of a request of the guest's protocol.
 func kindOf(r *http.Request) kind {
 	content := r.URL.Path == "/files" || r.URL.Path == "/tree"
 	switch {
@@ -60,7 +62,7 @@ func kindOf(r *http.Request) kind {
 		return download
 	case strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc"),
 		strings.HasSuffix(r.URL.Path, "/StreamInput"), strings.HasSuffix(r.URL.Path, "/SendInput"):
-		return free // a process takes its input when it likes
+		return free // a process may read its input at any time
 	case strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+"):
 		return stream
 	case strings.HasSuffix(r.URL.Path, "/Move"), strings.HasSuffix(r.URL.Path, "/Remove"), strings.HasPrefix(r.URL.Path, "/files/"):
@@ -91,7 +93,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// watched is a call by HTTP.
+// watched is a watched HTTP call.
 type watched struct {
 	kind   kind
 	call   *call
@@ -104,7 +106,7 @@ func (w *watched) failCall(err error) {
 	w.cancel(err)
 }
 
-// endReason is why the call was ended, if so.
+// endReason returns why the call was ended, or nil.
 func (w *watched) endReason() error {
 	if err := w.why.Load(); err != nil {
 		return *err
@@ -112,7 +114,7 @@ func (w *watched) endReason() error {
 	return nil
 }
 
-// prepareRequest sets the limit for the answer to begin, and watches over the content.
+// prepareRequest sets the limit for the beginning of the response, and watches the content.
 func (w *watched) prepareRequest(r *http.Request) *http.Request {
 	o := w.call.monitor.o
 	switch w.kind {
@@ -137,7 +139,7 @@ func (w *watched) prepareRequest(r *http.Request) *http.Request {
 	return r
 }
 
-// watchResponse watches over the rest of the answer.
+// watchResponse watches the body of the response.
 func (w *watched) watchResponse(res *http.Response) {
 	o := w.call.monitor.o
 	b := &body{ReadCloser: res.Body, watched: w}
@@ -147,7 +149,7 @@ func (w *watched) watchResponse(res *http.Response) {
 	case download:
 		b.window, b.least = o.Pace, o.PaceBytes
 	case ordinary, changing, upload:
-		b.window, b.least = o.Call, math.MaxInt64 // the whole answer in that time
+		b.window, b.least = o.Call, math.MaxInt64 // the whole response in that time
 	case free:
 	}
 	w.call.removeLimit()
@@ -162,23 +164,23 @@ func (w *watched) watchResponse(res *http.Response) {
 	}
 }
 
-// body is an answer that is being read.
+// body is the body of a response while it is read.
 type body struct {
 	io.ReadCloser
 	*watched
 
-	// In a window of time that is spent waiting at least so many bytes come or, with frames,
-	// a whole message. No window: any.
+	// window is how long Reads may wait, in total, until at least least bytes or, with frames,
+	// a whole message arrived. 0: no limit.
 	window time.Duration
 	least  int64
 	frames *Frames
 
-	mu     sync.Mutex // Reads come one at a time, as a rule
+	mu     sync.Mutex // Reads are usually not concurrent
 	waited time.Duration
 	got    int64
 }
 
-// upgraded is the connection of an answer that changed the protocol.
+// upgraded is the connection of a response that changed the protocol.
 type upgraded struct {
 	*body
 	io.Writer
@@ -186,7 +188,7 @@ type upgraded struct {
 
 type closeWriter interface{ CloseWrite() error }
 
-// halfClosing is one of which one direction can be closed.
+// halfClosing is an upgraded connection of which one direction can be closed.
 type halfClosing struct {
 	upgraded
 	closeWriter
@@ -222,8 +224,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isEnough reports whether, with what was just read, the guest has done what it has to do in
-// a window.
+// isEnough reports whether the bytes just read complete what the guest must send in a window.
 func (b *body) isEnough(read []byte) bool {
 	if b.frames != nil {
 		return b.frames.Pass(read)
@@ -239,8 +240,8 @@ func (b *body) Close() error {
 	return err
 }
 
-// content is what a request sends. The guest takes each piece of it in time, and answers
-// in time when it has all.
+// content is the body of a request. The guest must read each piece of it in time, and respond
+// in time after the last one.
 type content struct {
 	io.ReadCloser
 	call *call
@@ -248,7 +249,7 @@ type content struct {
 
 // Read implements io.Reader.
 func (c *content) Read(p []byte) (int, error) {
-	c.call.removeLimit() // now it is the caller who is waited for
+	c.call.removeLimit() // the wait for the caller does not count
 	n, err := c.ReadCloser.Read(p)
 	if err != nil {
 		c.call.setLimit(c.call.monitor.o.Change)

@@ -16,13 +16,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/tree"
 )
 
-// CopyTo copies a file or a directory with all that is in it from this machine
-// into the sandbox. If target is a directory there, or ends in a slash, a copy
-// of source's name is put into it; else target is the copy's name. Directories
-// that are there are merged, files replaced. Links are copied as links.
+// CopyTo copies a file, or a directory with its content, from this machine into the sandbox.
+// If target is a directory there, or ends in a slash, the copy gets source's name in it; else
+// target is the copy's name. Existing directories are merged, files replaced. Links are
+// copied as links.
 //
-// NotFound: no such source. PermissionDenied: it cannot be read. Exhausted: no
-// space inside.
+// NotFound: no such source. PermissionDenied: it cannot be read. Exhausted: no space inside.
 func (w *Workspace) CopyTo(ctx context.Context, source, target string) error {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -45,7 +44,7 @@ func (w *Workspace) CopyTo(ctx context.Context, source, target string) error {
 	return w.files.WriteFile(ctx, w.o.User, target, f, sandpit.WriteOptions{Mode: info.Mode().Perm()})
 }
 
-// targetInside returns the path inside that a copy of source gets.
+// targetInside returns the path inside of a copy of source.
 func (w *Workspace) targetInside(ctx context.Context, source, target string) (string, error) {
 	into := target != "" && target[len(target)-1] == '/'
 	target = w.resolvePath(target)
@@ -66,7 +65,7 @@ func (w *Workspace) targetInside(ctx context.Context, source, target string) (st
 	return path.Join(target, filepath.Base(abs)), nil
 }
 
-// packTo streams a directory of this machine into one inside.
+// packTo streams a directory of this machine into a directory inside.
 func (w *Workspace) packTo(ctx context.Context, source, target string) error {
 	root, err := beneath.Open(source)
 	if err != nil {
@@ -77,7 +76,7 @@ func (w *Workspace) packTo(ctx context.Context, source, target string) error {
 	packed := make(chan error, 1)
 	go func() {
 		err := tree.Pack(ctx, pipe, root, ".")
-		pipe.CloseWithError(err) // nil is the end of the stream
+		pipe.CloseWithError(err) // nil ends the stream
 		packed <- err
 	}()
 	err = w.files.WriteTree(ctx, w.o.User, target, r)
@@ -91,15 +90,15 @@ func (w *Workspace) packTo(ctx context.Context, source, target string) error {
 
 var errStopped = errors.New("the sandbox stopped reading")
 
-// CopyFrom copies a file or a directory with all that is in it out of the
-// sandbox. If target is a directory, or ends in a slash, the copy gets source's
-// name in it; else target is the copy's name. Missing directories are made.
-// Nothing outside of the copy is written, whatever the sandbox says.
+// CopyFrom copies a file, or a directory with its content, out of the sandbox. If target is a
+// directory, or ends in a slash, the copy gets source's name in it; else target is the copy's
+// name. Missing directories are created. It writes nothing outside of the copy, also if the
+// sandbox is hostile.
 //
-// It returns the paths that were left out: symbolic links that lead out of the
-// copy, and what is neither a file, a directory nor a link. NotFound: no such
-// source. Exhausted: more than Options.MaxTree, or a million files; what came
-// until then stays. Conflict: a directory cannot replace a file, nor a file a directory.
+// It returns the skipped paths: symbolic links that lead out of the copy, and entries other
+// than files, directories and links. NotFound: no such source. Exhausted: more than
+// Options.MaxTree, or a million files; the partial copy stays. Conflict: a directory cannot
+// replace a file, nor a file a directory.
 func (w *Workspace) CopyFrom(ctx context.Context, source, target string) (skipped []string, err error) {
 	source = w.resolvePath(source)
 	f, err := w.files.Stat(ctx, w.o.User, source)
@@ -123,11 +122,11 @@ func (w *Workspace) CopyFrom(ctx context.Context, source, target string) (skippe
 // leadsToDir reports whether a link leads to a directory.
 func (w *Workspace) leadsToDir(ctx context.Context, p string) bool {
 	_, err := w.files.ListDir(ctx, w.o.User, p, 1)
-	return err == nil || sandpit.CodeOf(err) == sandpit.Exhausted // so many entries
+	return err == nil || sandpit.CodeOf(err) == sandpit.Exhausted // a directory with too many entries
 }
 
-// targetOutside returns the path on this machine that a copy of source gets, and
-// makes the directories above it.
+// targetOutside returns the path on this machine of a copy of source, and creates the
+// directories above it.
 func targetOutside(source, target string) (string, error) {
 	into := target != "" && os.IsPathSeparator(target[len(target)-1])
 	info, err := os.Stat(target)
@@ -144,7 +143,7 @@ func targetOutside(source, target string) (string, error) {
 	return target, os.MkdirAll(filepath.Dir(target), newDir)
 }
 
-// fileFrom copies one file, all of it or nothing.
+// fileFrom copies one file atomically.
 func (w *Workspace) fileFrom(ctx context.Context, source, target string, mode fs.FileMode) error {
 	if info, err := os.Lstat(target); err == nil && info.IsDir() {
 		return sandpit.Errorf(sandpit.Conflict, "copy %s: %s is a directory", source, target)
@@ -203,14 +202,14 @@ func (w *Workspace) unpackFrom(ctx context.Context, source, target string) ([]st
 	return report.Skipped, nil
 }
 
-// newDir is the mode of directories that are made on this machine, as mkdir has
-// it: the umask of the user decides.
+// newDir is the mode of new directories on this machine before the user's umask, like
+// mkdir's.
 const newDir = 0o777
 
 // maxEntries bounds the files of one copy out of a sandbox.
 const maxEntries = 1_000_000
 
-// copyError tells what is wrong with a path on this machine.
+// copyError converts an error about a path on this machine.
 func copyError(p string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return sandpit.Errorf(sandpit.NotFound, "file not found: %s: %w", p, err)

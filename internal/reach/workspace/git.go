@@ -15,20 +15,20 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Repository is what Clone fetches.
+// Repository is a repository for Clone.
 type Repository struct {
-	// URL is https://, http://, ssh://, git:// or a path inside. A password in it is used
-	// as Password, and not written down.
+	// URL is https://, http://, ssh://, git:// or a path inside. A password in it is used as
+	// Password, and not stored.
 	URL string
-	// Ref is a branch, a tag, or a commit by its whole name. Default: the remote's own.
+	// Ref is a branch, a tag, or a full commit hash. Default: the remote's default branch.
 	Ref string
-	// Dir is where to; a path relative to the workspace. Default: the repository's name.
+	// Dir is the target directory, relative to the workspace. Default: the repository's name.
 	Dir string
-	// Depth is how many commits of history. Default: all.
+	// Depth is how many commits of history are fetched. Default: all.
 	Depth int
-	// Username and Password are for a repository by http or https that asks for them.
-	// They are in git's environment for as long as it runs, and nowhere else. Default of
-	// Username: what tokens go with.
+	// Username and Password are for a repository over http or https that requires them. They
+	// are only in git's environment while it runs. Default of Username: the usual one for
+	// tokens.
 	Username, Password string
 	// Env is added to git's environment.
 	Env map[string]string
@@ -36,12 +36,12 @@ type Repository struct {
 
 var commitPattern = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// Clone fetches a repository with the sandbox's own git and network, and returns where
-// it is.
+// Clone fetches a repository with the sandbox's own git and network, and returns its
+// directory.
 //
 // Invalid: the repository can never be cloned. NotFound: the sandbox has no git.
-// Unauthenticated: the remote refuses the credentials. Conflict: git has failed in
-// another way, which the error tells. Errors as of Run.
+// Unauthenticated: the remote refuses the credentials. Conflict: git failed otherwise; the
+// error has its message. Also the errors of Run.
 func (w *Workspace) Clone(ctx context.Context, r Repository) (dir string, err error) {
 	r, err = r.withDefaults()
 	if err != nil {
@@ -71,7 +71,7 @@ func (w *Workspace) Clone(ctx context.Context, r Repository) (dir string, err er
 	return dir, w.gitDone(ctx, "checkout", dir, env, "checkout", "--quiet", "--detach", r.Ref)
 }
 
-// withDefaults is the repository with its defaults.
+// withDefaults returns the repository with its defaults.
 func (r Repository) withDefaults() (Repository, error) {
 	if r.URL == "" || strings.HasPrefix(r.URL, "-") || strings.HasPrefix(r.Ref, "-") {
 		return r, sandpit.Errorf(sandpit.Invalid, "git: the URL is missing, or it or the ref begins with a dash")
@@ -79,7 +79,7 @@ func (r Repository) withDefaults() (Repository, error) {
 	if u, err := url.Parse(r.URL); err == nil && u.User != nil && (u.Scheme == "http" || u.Scheme == "https") {
 		password, _ := u.User.Password()
 		r.Username, r.Password = cmp.Or(r.Username, u.User.Username()), cmp.Or(r.Password, password)
-		u.User = nil // git would write it down
+		u.User = nil // git would store it
 		r.URL = u.String()
 	}
 	if r.Dir == "" {
@@ -99,34 +99,34 @@ func (w *Workspace) gitDone(ctx context.Context, what, dir string, env map[strin
 	return nil
 }
 
-// Git runs the sandbox's git in a directory, with answers that programs can read and
-// without questions to anybody. An exit code other than 0 is no error.
+// Git runs the sandbox's git in a directory, with output for programs and without prompts. An
+// exit code other than 0 is not an error.
 //
-// NotFound: the sandbox has no git, or no such directory. Errors as of Run.
+// NotFound: the sandbox has no git, or no such directory. Also the errors of Run.
 func (w *Workspace) Git(ctx context.Context, dir string, env map[string]string, args ...string) (Result, error) {
 	all := map[string]string{"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "http:https:ssh:git:file"}
 	maps.Copy(all, env)
 	result, err := w.Run(ctx, sandpit.Command{Args: append([]string{"git"}, args...), Dir: dir, Env: all})
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		err = sandpit.WithHint(err, "the image has no git; install it, or use an image that has")
+		err = sandpit.WithHint(err, "the image has no git; install it, or use an image with git")
 	}
 	return result, err
 }
 
-// refusalTexts are what git says when credentials are missing or wrong.
+// refusalTexts returns parts of git's messages about missing or wrong credentials.
 func refusalTexts() []string {
 	return []string{
 		"Authentication failed", "could not read Username", "could not read Password", "Permission denied (publickey", "error: 401", "error: 403",
 	}
 }
 
-// GitError is why git has ended with another exit code than 0.
+// GitError returns the error for a git that ended with another exit code than 0.
 func GitError(what string, r Result) error {
 	said := strings.TrimSpace(r.Stderr + "\n" + r.Stdout)
 	said = strings.ToValidUTF8(said[:min(len(said), 2000)], "?")
 	for _, mark := range refusalTexts() {
 		if strings.Contains(said, mark) {
-			return sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "git %s: the remote refuses the credentials: %s", what, said), "give credentials that may do this")
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "git %s: the remote refuses the credentials: %s", what, said), "use credentials with the necessary permission")
 		}
 	}
 	if strings.Contains(said, "not a git repository") {
@@ -135,18 +135,17 @@ func GitError(what string, r Result) error {
 	return sandpit.Errorf(sandpit.Conflict, "git %s: exit status %d: %s", what, r.ExitCode, said)
 }
 
-// GitCredentials is an environment in which git has credentials for the host of a
-// remote. They stand neither in arguments nor in any file. It is empty without a
-// password.
+// GitCredentials returns an environment in which git has credentials for the host of a
+// remote. They are neither in arguments nor in a file. It is empty without a password.
 //
-// Invalid: the remote is not by http or https.
+// Invalid: the remote is not an http or https URL.
 func GitCredentials(remote, user, password string) (map[string]string, error) {
 	if password == "" {
 		return map[string]string{}, nil
 	}
 	u, err := url.Parse(remote)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, sandpit.Errorf(sandpit.Invalid, "git: credentials can be used for http and https alone")
+		return nil, sandpit.Errorf(sandpit.Invalid, "git: credentials need an http or https URL")
 	}
 	if user == "" {
 		user = "x-access-token"

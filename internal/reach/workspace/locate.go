@@ -13,28 +13,29 @@ import (
 )
 
 const (
-	// locateTime bounds one attempt to learn where commands start.
+	// locateTime bounds one attempt to find the directory where commands start.
 	locateTime = 20 * time.Second
-	// maxPlace bounds what the guest's own program answers, and maxDir a directory in it, in bytes.
+	// maxPlace bounds the response of the guest's program, and maxDir a directory in it, in
+	// bytes.
 	maxPlace = 64 << 10
 	maxDir   = 4096
 )
 
-// Place is where the programs of a user start, and what the user may change.
+// Place is where the programs of a user start, and where the user may create files.
 type Place struct {
 	// Dir is the working directory: the one of the sandbox's Spec, else the image's, else
 	// sandpit.DefaultWorkDir; the user's home if the user cannot work there, else "/".
 	Dir string
-	// State is a directory in which programs of the user can make files: Dir if possible, else the
-	// home, else /tmp.
+	// State is a directory in which programs of the user can create files: Dir if possible,
+	// else the home, else /tmp.
 	State string
 }
 
-// Locate asks the guest where programs of a user start. It is the only place that decides
-// on a working directory that no caller names: a Spec leaves it open when the image decides.
-// A directory that is asked for is made if it is missing; "" and sandpit.HomeDir ask for none.
+// Locate asks the guest where programs of a user start. All default working directories are
+// decided here, because a Spec may leave them to the image. Locate creates a requested
+// directory if it is missing; "" and sandpit.HomeDir request none.
 //
-// Invalid: the directory asked for is not absolute, or is a file. Otherwise errors as
+// Invalid: the requested directory is not absolute, or is a file. Otherwise errors as
 // sandpit.Processes.Start.
 func Locate(ctx context.Context, g sandpit.Guest, user, asked string) (Place, error) {
 	if asked == "" || asked == sandpit.HomeDir {
@@ -48,13 +49,13 @@ func Locate(ctx context.Context, g sandpit.Guest, user, asked string) (Place, er
 	}
 	p, err := locateIn(ctx, g, user, asked)
 	if err == nil {
-		p.Dir = path.Clean(asked) // and not where a link leads
+		p.Dir = path.Clean(asked) // not the target of a link
 	}
 	return p, err
 }
 
-// locateDefault tries the sandbox's working directory, the user's home and "/". A user may
-// lack the right to enter a directory that the image names.
+// locateDefault tries the sandbox's working directory, the user's home and "/", because the
+// user may lack the permission to enter the image's directory.
 func locateDefault(ctx context.Context, g sandpit.Guest, user string) (Place, error) {
 	var p Place
 	var err error
@@ -67,7 +68,7 @@ func locateDefault(ctx context.Context, g sandpit.Guest, user string) (Place, er
 	return p, err
 }
 
-// locateIn starts the guest's own program in a directory. "" is the sandbox's.
+// locateIn starts the guest's program in a directory. "" is the sandbox's working directory.
 func locateIn(ctx context.Context, g sandpit.Guest, user, dir string) (Place, error) {
 	out, said := NewWindowOf(ctx, maxPlace, resultCost), NewWindowOf(ctx, maxPlace, resultCost)
 	result, err := Execute(ctx, g, sandpit.Command{
@@ -86,7 +87,8 @@ func locateIn(ctx context.Context, g sandpit.Guest, user, dir string) (Place, er
 	return placeFrom(answer.Value)
 }
 
-// placeFrom checks what a sandbox says. A guest of an earlier version says nothing of directories.
+// placeFrom checks and converts a sandbox's report. A guest of an earlier version reports no
+// directories.
 func placeFrom(info applet.IdentityInfo) (Place, error) {
 	p := Place{Dir: info.Dir, State: info.State}
 	if p.Dir == "" {

@@ -10,37 +10,38 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// grace is how much longer than the guest this side waits for the end of a
-// command, and how long it tries to kill one.
+// grace is how much longer than the guest this program waits for the end of a command, and
+// how long it tries to kill one.
 const grace = 5 * time.Second
 
-// Result is what came of a command.
+// Result is the result of a command.
 type Result struct {
-	// Stdout and Stderr are as the command wrote them, which need not be UTF-8.
-	// Of what is longer than Options.MaxOutput the middle is left out, and a line
-	// in its place says so.
+	// Stdout and Stderr are the bytes that the command wrote; they need not be UTF-8. Of an
+	// output longer than Options.MaxOutput the middle is replaced by a line that reports the
+	// omission.
 	Stdout, Stderr string
-	// ExitCode is the command's; 128 plus the signal's number if one killed it.
+	// ExitCode is the command's exit code, or 128 plus the number of the signal that killed
+	// it.
 	ExitCode int
-	// Duration is by this machine's clock.
+	// Duration is measured with this machine's clock.
 	Duration time.Duration
-	// Truncated is true if some output was left out.
+	// Truncated is true if output was omitted.
 	Truncated bool
-	// TimedOut is true if the command was killed since it took too long.
+	// TimedOut is true if the command was killed because it took too long.
 	TimedOut bool
-	// OutOfMemory is true if it was killed because the sandbox's memory had run out.
+	// OutOfMemory is true if the command was killed because the sandbox's memory ran out.
 	OutOfMemory bool
 }
 
-// ExitError is a command that ended with another exit code than 0. Only Output
+// ExitError is the error of a command that ended with another exit code than 0. Only Output
 // returns it.
 type ExitError struct {
 	Result
 
-	Output string // both outputs, as they came
+	Output string // both outputs, in order of arrival
 }
 
-// Error names the exit code and the end of the output.
+// Error returns the exit code and the end of the output.
 func (e *ExitError) Error() string {
 	const most = 400
 	end := strings.TrimSpace(e.Output)
@@ -50,13 +51,12 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("exit status %d: %s", e.ExitCode, end)
 }
 
-// Run runs a command and waits for its end. A Result comes with every error that
-// happened after the start, as far as it goes. The writers of cmd get the whole
-// output too.
+// Run runs a command and waits for its end. An error after the start comes with
+// the partial Result. The writers of cmd get the whole output too.
 //
-// Timeout: it took longer than cmd.Timeout, else Options.Timeout, and was
-// killed. If ctx ends, the command is killed and Run returns the context's
-// error. The errors of sandpit.Processes.Start.
+// Timeout: the command took longer than cmd.Timeout, else Options.Timeout, and was killed. If
+// ctx ends, Run kills the command and returns the context's error. Also the errors of
+// sandpit.Processes.Start.
 func (w *Workspace) Run(ctx context.Context, cmd sandpit.Command) (Result, error) {
 	stdout, stderr := NewWindowOf(ctx, w.o.MaxOutput, resultCost), NewWindowOf(ctx, w.o.MaxOutput, resultCost)
 	cmd.Stdout, cmd.Stderr = teeWriter(stdout, cmd.Stdout), teeWriter(stderr, cmd.Stderr)
@@ -66,7 +66,7 @@ func (w *Workspace) Run(ctx context.Context, cmd sandpit.Command) (Result, error
 	return result, err
 }
 
-// Shell runs a script with /bin/sh, as Run does a command.
+// Shell runs a script with /bin/sh, like Run.
 func (w *Workspace) Shell(ctx context.Context, script string) (Result, error) {
 	return w.Run(ctx, shellCommand(script))
 }
@@ -75,8 +75,8 @@ func shellCommand(script string) sandpit.Command {
 	return sandpit.Command{Args: []string{"/bin/sh", "-c", script}}
 }
 
-// Output runs a script with /bin/sh and returns both of its outputs as they
-// came. An exit code other than 0 is an *ExitError; other errors as Run.
+// Output runs a script with /bin/sh and returns both of its outputs in order of arrival. An
+// exit code other than 0 is an *ExitError; other errors are those of Run.
 func (w *Workspace) Output(ctx context.Context, script string) (string, error) {
 	both := NewWindowOf(ctx, w.o.MaxOutput, resultCost)
 	cmd := shellCommand(script)
@@ -101,12 +101,12 @@ func (w *Workspace) runCommand(ctx context.Context, cmd sandpit.Command) (Result
 	return Execute(ctx, w.guest, cmd, nil)
 }
 
-// Execute runs a command as it stands and waits for its end; the output goes to its
-// writers, and the Result has none. If started is not nil, it is told the process
-// once it runs; output may come before.
+// Execute runs a command without defaults and waits for its end. The output goes to the
+// writers of cmd, and the Result has none. If started is not nil, Execute calls it with the
+// process after the start; output may arrive before.
 //
-// Timeout: it took longer than cmd.Timeout, if that is set, and was killed. If ctx
-// ends, the command is killed and Execute returns the context's error. The errors of
+// Timeout: the command took longer than cmd.Timeout, if that is set, and was killed. If ctx
+// ends, Execute kills the command and returns the context's error. Also the errors of
 // sandpit.Processes.Start.
 func Execute(ctx context.Context, g sandpit.Processes, cmd sandpit.Command, started func(sandpit.Process)) (Result, error) {
 	start := time.Now()
@@ -115,7 +115,7 @@ func Execute(ctx context.Context, g sandpit.Processes, cmd sandpit.Command, star
 	}
 	waiting, cancel := waitFor(ctx, cmd.Timeout)
 	defer cancel()
-	// A start that is given up half way might leave a process that nobody knows.
+	// A canceled start could leave a process that no caller knows.
 	starting, cancel := outliveContext(waiting, grace)
 	defer cancel()
 	process, err := g.Start(starting, cmd)
@@ -148,18 +148,18 @@ func Execute(ctx context.Context, g sandpit.Processes, cmd sandpit.Command, star
 	return result, err
 }
 
-// waitFor returns the context of waiting for a command of a timeout, 0 being none.
-// The guest keeps the time, but what it says about it is a claim.
+// waitFor returns the context for waiting for a command with a timeout, 0 for none. The guest
+// enforces the timeout, but it is untrusted.
 func waitFor(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout <= 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeoutCause(ctx, timeout+grace, sandpit.WithHint(
-		sandpit.Errorf(sandpit.Timeout, "the sandbox has not started the command in the %s that it may take", timeout),
-		"try again; if it never answers: sandpit stop, then sandpit start, which ends its processes and keeps its files"))
+		sandpit.Errorf(sandpit.Timeout, "the sandbox did not start the command within its timeout of %s", timeout),
+		"try again; if this persists, end its processes and keep its files with: sandpit stop ID && sandpit start ID"))
 }
 
-// outliveContext returns a context that ends a while after ctx.
+// outliveContext returns a context that ends a duration after ctx.
 func outliveContext(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
 	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(by, cancel) })
@@ -169,7 +169,7 @@ func outliveContext(ctx context.Context, by time.Duration) (context.Context, con
 	}
 }
 
-// killProcess ends a process that nobody waits for any more.
+// killProcess kills a process after its caller gave up waiting.
 func killProcess(ctx context.Context, p sandpit.Process) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()

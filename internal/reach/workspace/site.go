@@ -13,18 +13,19 @@ import (
 )
 
 const (
-	// siteLimit is how long a server of files may take to start.
+	// siteLimit bounds the start of a file server.
 	siteLimit = 30 * time.Second
-	// siteWords is how much is kept of what it says if it does not, in bytes.
+	// siteWords bounds the kept output of a file server that does not start, in bytes.
 	siteWords = 4 << 10
 )
 
-// ShowFiles has the files of a directory inside shown at a port, as a command of the
-// sandbox's default user that outlives ctx, and returns when that listens. If it runs
-// already nothing happens. A relative directory is below the working directory.
+// ShowFiles starts a file server for a directory inside at a port, as a command of the
+// sandbox's default user that outlives ctx, and returns when the server listens. If it runs
+// already, ShowFiles does nothing. A relative directory is below the working directory.
 //
-// Conflict: it cannot listen, or there is no such directory; the message is what it says.
-// Unsupported: the sandbox's guest cannot do it. The errors of sandpit.Processes.Start.
+// Conflict: the server cannot listen, or the directory does not exist; the error has the
+// server's message. Unsupported: the sandbox's guest has no file server. Also the errors of
+// sandpit.Processes.Start.
 func ShowFiles(ctx context.Context, g sandpit.Processes, dir string, port int) error {
 	ctx, cancel := context.WithTimeout(ctx, siteLimit)
 	defer cancel()
@@ -54,13 +55,13 @@ func ShowFiles(ctx context.Context, g sandpit.Processes, dir string, port int) e
 	case err == nil:
 		return sandpit.Errorf(sandpit.Conflict, "show the files of %s at port %d: %s", dir, port, strings.TrimSpace(words.String()))
 	case waiting.Err() != nil && ctx.Err() == nil:
-		return nil // it listens
+		return nil // the server listens
 	default:
 		return err
 	}
 }
 
-// word is a writer that waits for something to be said first. It is for one goroutine.
+// word is a writer that waits for the first output. One goroutine uses it.
 type word struct {
 	want string
 	said func()

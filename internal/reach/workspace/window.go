@@ -8,12 +8,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// resultCost is how many bytes each byte of a Result takes: in the window, as the
-// Result's text, and once more for whoever passes that on.
+// resultCost is the bytes of memory for each byte of a Result: the window, the Result's text,
+// and a copy of the caller.
 const resultCost = 3
 
-// Window keeps the beginning and the end of what is written to it, within a
-// bound. It may be read while it is written.
+// Window keeps the beginning and the end of what is written to it, within a bound. All methods
+// may be called concurrently.
 type Window struct {
 	mu     sync.Mutex
 	kept   *memory.Window
@@ -23,8 +23,8 @@ type Window struct {
 // NewWindow returns a window of up to limit bytes.
 func NewWindow(limit int) *Window { return newWindow(nil, limit, 1) }
 
-// NewWindowOf returns a window of up to limit bytes, which it takes from the account of
-// ctx, cost bytes for each. When the account is used up, more is left out.
+// NewWindowOf returns a window of up to limit bytes. It reserves cost bytes for each of them
+// from the account of ctx, and omits more when the account is used up.
 func NewWindowOf(ctx context.Context, limit int, cost int64) *Window {
 	return newWindow(memory.AccountOf(ctx), limit, cost)
 }
@@ -43,7 +43,7 @@ func (w *Window) Write(p []byte) (int, error) {
 	return w.kept.Write(p)
 }
 
-// Close returns what was kept. What is written from then on is dropped.
+// Close returns what was kept. Later writes are dropped.
 func (w *Window) Close() *memory.Window {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,21 +51,21 @@ func (w *Window) Close() *memory.Window {
 	return w.kept
 }
 
-// Truncated reports whether something was left out.
+// Truncated reports whether the window omits something.
 func (w *Window) Truncated() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.kept.Omitted() > 0
 }
 
-// String returns what was kept, with a line where something was left out.
+// String returns what was kept, with a line at an omission.
 func (w *Window) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return string(w.kept.Bytes())
 }
 
-// teeWriter returns a writer to both; to may be nil.
+// teeWriter returns a writer to w and to; to may be nil.
 func teeWriter(w *Window, to io.Writer) io.Writer {
 	if to == nil {
 		return w

@@ -1,10 +1,10 @@
-// Package workspace is what programs do with a sandbox: run commands and have
-// their results, read and write files within bounds, and copy files and
-// directories between this machine and the sandbox.
+// Package workspace offers common operations on a sandbox: run commands and collect their
+// results, read and write files within bounds, and copy files and directories between this
+// machine and the sandbox.
 //
-// It works on any sandpit.Guest. What a guest answers is untrusted: outputs and
-// files are bounded, times are kept on this side too, and copying out of a
-// sandbox never writes outside the target.
+// It works with any sandpit.Guest. The responses of a guest are untrusted: outputs and files
+// are bounded, timeouts are enforced on this machine too, and copying out of a sandbox never
+// writes outside the target.
 package workspace
 
 import (
@@ -23,25 +23,23 @@ import (
 // Options are the bounds of a Workspace. The zero value of a field means the
 // default stated with it.
 type Options struct {
-	// User runs the commands and owns the files. Default: the sandbox's.
+	// User runs the commands and owns the files. Default: the sandbox's default user.
 	User string
 	// Dir is where commands start and relative paths begin; it is absolute.
 	// Default: sandpit.DefaultWorkDir.
 	Dir string
-	// Within are directories that no file call may leave, links followed; what
-	// leads outside fails with sandpit.PermissionDenied. It does not bind
-	// commands. Default: no bounds inside the sandbox.
+	// Within has directories that no file call may leave, also through links; a path that
+	// leads outside fails with sandpit.PermissionDenied. It does not confine commands.
+	// Default: no bounds inside the sandbox.
 	Within []string
-	// Timeout is how long a command may take that says nothing itself. Default:
-	// 300 seconds.
+	// Timeout bounds commands without a timeout of their own. Default: 300 seconds.
 	Timeout time.Duration
-	// MaxOutput is how much is kept of each output of a command, in bytes: the
-	// beginning and the end. Default: 1 MiB.
+	// MaxOutput bounds the kept part of each output of a command, its beginning and its end,
+	// in bytes. Default: 1 MiB.
 	MaxOutput int
-	// MaxFile is how large a file ReadFile returns, in bytes. Default: 64 MiB.
+	// MaxFile bounds the files that ReadFile returns, in bytes. Default: 64 MiB.
 	MaxFile int64
-	// MaxTree is how much one CopyFrom may write to this machine, in bytes.
-	// Default: 10 GiB.
+	// MaxTree bounds what one CopyFrom writes to this machine, in bytes. Default: 10 GiB.
 	MaxTree int64
 }
 
@@ -51,21 +49,21 @@ const (
 	defaultMaxFile   = 64 << 20
 	defaultMaxTree   = 10 << 30
 
-	// fileCost is how many bytes each byte of a file takes that is read as a whole: as it
-	// is, as text, and once more for whoever passes it on.
+	// fileCost is the bytes of memory for each byte of a file that is read as a whole: the
+	// bytes, the text, and a copy of the caller.
 	fileCost = 3
 )
 
-// Workspace is a sandbox in use. All methods may be called concurrently.
+// Workspace runs operations on one sandbox. All methods may be called concurrently.
 type Workspace struct {
 	guest sandpit.Guest
 	files sandpit.Files
 	o     Options
 }
 
-// New returns a Workspace in the sandbox of g.
+// New returns a Workspace for the sandbox of g.
 //
-// Invalid: Dir or one of Within is not absolute. Unsupported: g cannot confine.
+// Invalid: Dir or one of Within is not absolute. Unsupported: g cannot confine file calls.
 func New(g sandpit.Guest, o Options) (*Workspace, error) {
 	if o.Dir == "" {
 		o.Dir = sandpit.DefaultWorkDir
@@ -101,7 +99,7 @@ func New(g sandpit.Guest, o Options) (*Workspace, error) {
 	return w, nil
 }
 
-// resolvePath returns p as the guest is to understand it.
+// resolvePath returns p as a path for the guest.
 func (w *Workspace) resolvePath(p string) string {
 	if path.IsAbs(p) || p == "~" || strings.HasPrefix(p, "~/") {
 		return p
@@ -109,7 +107,7 @@ func (w *Workspace) resolvePath(p string) string {
 	return path.Join(w.o.Dir, p)
 }
 
-// toFileError gives the error of a file call the words of a file.
+// toFileError adds the path of a missing file to the error of a file call.
 func toFileError(err error, p string) error {
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return sandpit.Errorf(sandpit.NotFound, "file not found: %s: %w", p, err)
@@ -117,10 +115,10 @@ func toFileError(err error, p string) error {
 	return err
 }
 
-// ReadFile returns what a file holds.
+// ReadFile returns the content of a file.
 //
-// NotFound: no such file. Invalid: not a regular file. Exhausted: larger than
-// Options.MaxFile; read a part of it.
+// NotFound: no such file. Invalid: not a regular file. Exhausted: larger than Options.MaxFile;
+// use ReadRange.
 func (w *Workspace) ReadFile(ctx context.Context, p string) ([]byte, error) {
 	r, err := w.files.ReadFile(ctx, w.o.User, w.resolvePath(p))
 	if err != nil {
@@ -129,7 +127,7 @@ func (w *Workspace) ReadFile(ctx context.Context, p string) ([]byte, error) {
 	return readAll(ctx, r, p, w.o.MaxFile)
 }
 
-// ReadRange returns up to length bytes of a file from offset on. Errors as
+// ReadRange returns up to length bytes of a file from offset on. The errors are those of
 // ReadFile.
 func (w *Workspace) ReadRange(ctx context.Context, p string, offset, length int64) ([]byte, error) {
 	if length > w.o.MaxFile {
@@ -142,7 +140,7 @@ func (w *Workspace) ReadRange(ctx context.Context, p string, offset, length int6
 	return readAll(ctx, r, p, length)
 }
 
-// readAll reads up to limit bytes, which it takes from the account of ctx.
+// readAll reads up to limit bytes. It reserves their memory from the account of ctx.
 func readAll(ctx context.Context, r io.ReadCloser, p string, limit int64) ([]byte, error) {
 	defer r.Close()
 	data, err := memory.ReadAll(ctx, r, limit+1, fileCost)
@@ -169,8 +167,7 @@ func (w *Workspace) ReadText(ctx context.Context, p string) (string, error) {
 	return string(data), nil
 }
 
-// WriteFile replaces a file, all of it or nothing, making missing directories.
-// Exhausted: no space.
+// WriteFile replaces a file atomically, and creates missing directories. Exhausted: no space.
 func (w *Workspace) WriteFile(ctx context.Context, p string, content io.Reader) error {
 	return w.Write(ctx, p, content, sandpit.WriteOptions{})
 }
@@ -195,7 +192,7 @@ func (w *Workspace) Exists(ctx context.Context, p string) (bool, error) {
 	return err == nil, err
 }
 
-// IsDir reports whether there is a directory. A link to one is none.
+// IsDir reports whether p is a directory. A link to one is not a directory.
 func (w *Workspace) IsDir(ctx context.Context, p string) (bool, error) {
 	f, err := w.Stat(ctx, p)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
@@ -211,7 +208,7 @@ func (w *Workspace) ListDir(ctx context.Context, p string, depth int) ([]sandpit
 	return files, toFileError(err, p)
 }
 
-// Remove deletes a file, or a directory with all that is in it; absent is fine.
+// Remove deletes a file, or a directory with its content. A missing path is not an error.
 func (w *Workspace) Remove(ctx context.Context, p string) error {
 	return w.files.Remove(ctx, w.o.User, w.resolvePath(p))
 }
