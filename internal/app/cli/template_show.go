@@ -62,5 +62,24 @@ func showRemoteTemplate(ctx context.Context, a *app, c *client.Client, name stri
 	if err != nil && !errors.Is(err, sandpit.PermissionDenied) {
 		return err
 	}
+	if err := addRecipes(ctx, c, builds); err != nil {
+		return err
+	}
 	return printJSON(a.Out, shownTemplate{t, builds})
+}
+
+// addRecipes adds the recipes of builds that have a tag, which a list omits because they may be
+// large.
+func addRecipes(ctx context.Context, c *client.Client, builds []sandpit.TemplateBuild) error {
+	for i := range builds {
+		if len(builds[i].Tags) == 0 {
+			continue
+		}
+		b, err := c.Builds.Get(ctx, builds[i].ID)
+		if err != nil {
+			return err
+		}
+		builds[i].Recipe = b.Recipe
+	}
+	return nil
 }
