@@ -160,7 +160,7 @@ func TestVolumes(t *testing.T) {
 		t.Errorf("volumes: %s", g.body)
 	}
 	const mounting = `{"templateID":"base","allow_internet_access":false,"volumeMounts":[{"name":"data","path":"/mnt/data"}]}`
-	r.do(t, r.bob, http.MethodPost, "/v2/sandboxes", mounting).want(t, http.StatusNotFound, "no volume data")
+	r.do(t, r.bob, http.MethodPost, "/v2/sandboxes", mounting).want(t, http.StatusNotFound, "volume data not found")
 	r.do(t, r.bob, http.MethodGet, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
 	r.do(t, r.bob, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
 	if g := r.do(t, r.bob, http.MethodGet, "/volumes", ""); g.body != "[]" {
@@ -199,7 +199,7 @@ func TestCreate(t *testing.T) {
 		`{"templateID":"base","network":{"httpsPorts":[0]}}`:                                                                  {400, "invalid port 0"},
 		`{"templateID":"base","network":{"httpsPorts":[443,65536]}}`:                                                          {400, "invalid port 65536"},
 		`{"templateID":"base","network":{"httpsPorts":[` + strings.Repeat("1,", 32) + `1]}}`:                                  {400, "there may be 32"},
-		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                                                     {404, "no volume v"},
+		`{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`:                                                     {404, "volume v not found"},
 		`{"templateID":"base","network":{"egressProxy":{"address":"x"}}}`:                                                     {501, "egressProxy"},
 		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":"secret"}}}]}}}`:                  {403, "network.rules"},
 		`{"templateID":"base","network":{"rules":{"a.example":[{"transform":{"headers":{"a":""}}}]}}}`:                        {400, "no value"},
