@@ -100,10 +100,10 @@ func TestBrowser(t *testing.T) {
 	testMouse(k)
 	testCompound(t, k)
 	testAddresses(k)
-	if r := k.want("browser_close", nil, "is closed"); r.Failed {
+	if r := k.want("browser_close", nil, "Closed the browser"); r.Failed {
 		t.Error(r.Text)
 	}
-	k.want("browser_close", nil, "does not run")
+	k.want("browser_close", nil, "is not running")
 	k.want("browser_open", fields{"url": shop + "second.html"}, "the second page")
 	if r := k.want("shell_exec", fields{"command": "cat /proc/net/tcp /proc/net/tcp6 | grep -c ' 0A '"}); !strings.Contains(r.Text, "1") {
 		t.Errorf("something but the server listens: %s", r.Text)
@@ -179,7 +179,7 @@ func testFields(k kit) {
 	k.want("browser_fill", fields{"selector": "[name=day]", "text": "2031-02-03"})
 	k.refused("browser_fill", fields{"selector": "[name=fixed]", "text": "x"}, sandpit.Conflict)
 	k.refused("browser_fill", fields{"selector": "h1", "text": "x"}, sandpit.Invalid, "not a field")
-	k.refused("browser_fill", fields{"text": "x"}, sandpit.Invalid, "which element")
+	k.refused("browser_fill", fields{"text": "x"}, sandpit.Invalid, "select the element")
 	k.refused("browser_fill", fields{"text": "x", "index": 1, "selector": "h1"}, sandpit.Invalid)
 	k.want("browser_fill", fields{"element_text": "Note", "text": "first"})
 	k.want("browser_fill", fields{"element_text": "Note", "text": "a note"})
@@ -470,7 +470,7 @@ func testVision(t *testing.T, k kit) {
 		t.Error("what was transparent is not white")
 	}
 	k.refused("sandbox_vision", fields{"file_path": "none.png"}, sandpit.NotFound)
-	k.refused("sandbox_vision", fields{"file_path": "notes.txt"}, sandpit.Invalid, "no JPEG, PNG, GIF or WebP")
+	k.refused("sandbox_vision", fields{"file_path": "notes.txt"}, sandpit.Invalid, "not a JPEG, PNG, GIF or WebP")
 	k.refused("sandbox_vision", fields{"file_path": "cut.png"}, sandpit.Invalid)
 	k.refused("sandbox_vision", fields{"file_path": "large"}, sandpit.Exhausted)
 	k.refused("sandbox_vision", fields{"file_path": "bomb.png"}, sandpit.Exhausted, "60000 x 60000")

@@ -31,7 +31,7 @@ func testEditor(t *testing.T, k kit) {
 	k.refused(name, edit("view", nil), sandpit.NotFound)
 	k.refused(name, edit("view", fields{"path": "a.txt"}), sandpit.Invalid, "not an absolute path", "did you mean "+file+"?")
 	k.refused(name, edit("create", nil), sandpit.Invalid, "file_text is required for create")
-	k.want(name, edit("create", fields{"file_text": "one\n\ttwo\nthree"}), file+" is created")
+	k.want(name, edit("create", fields{"file_text": "one\n\ttwo\nthree"}), "Created "+file)
 	k.refused(name, edit("create", fields{"file_text": ""}), sandpit.AlreadyExists)
 	k.want(name, edit("view", nil), "     1\tone\n     2\t\ttwo\n     3\tthree")
 	k.want(name, edit("view", fields{"view_range": []int{2, 2}}), "     2\t\ttwo\n")

@@ -1,6 +1,6 @@
 // Package template builds images in sandboxes: it parses a template file, runs each step in a
 // new sandbox, and caches the changes of every step, so that a build continues from the first
-// changed step. Template files and copied files come from the user who builds; the code that
+// changed step. Template files and copied files come from the user; the code that
 // runs in a step is hostile.
 package template
 

@@ -73,7 +73,7 @@ func plainCalls() []Call {
 		{Tool: "sandbox_health", Text: "healthy"},
 		{Tool: "sandbox_context", Text: "working directory " + Dir + "\n"},
 		{Tool: "sandbox_context", Needs: "python3", Text: "python: Python 3"},
-		{Tool: "sandbox_packages", Needs: "python3", Input: input{"language": "python"}, Text: "in all"},
+		{Tool: "sandbox_packages", Needs: "python3", Input: input{"language": "python"}, Text: " packages"},
 		{Tool: "python_exec", Needs: "python3", Input: input{"code": where}, Text: Dir},
 		{Tool: "jupyter_execute", Needs: "python3", Input: input{"code": where, "session_id": "first"}, Text: Dir},
 		{Tool: "pip_install", Needs: "python3", Input: input{"packages": []string{"none"}}, Codes: codes(sandpit.Unavailable, sandpit.Unsupported)},
