@@ -29,7 +29,7 @@ test('a volume is made, found and destroyed', async () => {
   assert.equal(await Volume.destroy(volume.volumeId), true)
   assert.equal(await Volume.destroy(volume.volumeId), false)
   await failure(Volume.getInfo(volume.volumeId), VolumeNotFoundError)
-  await failure(create({ volumeMounts: { '/mnt/data': name } }), SandboxError, /404.*no volume/)
+  await failure(create({ volumeMounts: { '/mnt/data': name } }), SandboxError, /404.*volume .* not found/)
 })
 
 test('its files outlive sandboxes, and several have them', async () => {
