@@ -43,7 +43,7 @@ func newDaemon(t *testing.T, options ...string) *daemon {
 		testengine.Skip(t, "a private docker engine needs root")
 	}
 	if _, err := exec.LookPath("dockerd"); err != nil {
-		testengine.Skip(t, "there is no dockerd; install docker.io")
+		testengine.Skip(t, "dockerd not found; install docker.io")
 	}
 	dir, err := os.MkdirTemp("", "sandpit-outage-") //nolint:usetesting // short, for a socket's name, and removed by others
 	if err != nil {
