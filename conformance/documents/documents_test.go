@@ -229,7 +229,7 @@ func blocksOf(page string) (blocks [][]string) {
 	return blocks
 }
 
-// reader is somebody with a server who tries what the pages say.
+// reader is a user with a server who follows the pages.
 type reader struct {
 	environ      []string
 	address, key string

@@ -138,7 +138,7 @@ func (d *daemon) signal(s syscall.Signal) {
 	}
 }
 
-// kill kills the daemon and returns when it is no more. What it has started goes on.
+// kill kills the daemon and returns when it has ended. Its children keep running.
 func (d *daemon) kill() {
 	d.t.Helper()
 	d.signal(syscall.SIGKILL)
