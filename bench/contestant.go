@@ -10,47 +10,46 @@ import (
 	"time"
 )
 
-// contestant is a way to run programs. The functions it lacks are nil.
+// contestant is a way to run programs. Missing functions are nil.
 type contestant struct {
 	name string
-	// life makes a box, has it print a word, and removes it.
+	// life creates a box, has it print a word, and removes it.
 	life func(ctx context.Context) (life, error)
-	// start makes a box that stays until it is destroyed.
+	// start creates a box that exists until it is destroyed.
 	start func(ctx context.Context) (box, error)
-	// runsOnly is true if its boxes can neither copy nor are what others use to
-	// compare boxes by.
+	// runsOnly is set if its boxes cannot copy and are not a basis of comparison.
 	runsOnly bool
 }
 
-// life is how long the parts of a short life took, each from its beginning.
+// life is how long the parts of a short life took, each from the start.
 type life struct {
-	first time.Duration // until the first output was seen
-	whole time.Duration // until nothing of the box was left
+	first time.Duration // until the first output
+	whole time.Duration // until the box was removed completely
 }
 
 // box is one place to run programs in.
 type box interface {
 	// Run runs a program to its end. Another exit code than 0 is an error.
 	Run(ctx context.Context, args ...string) error
-	// CopyIn copies a file or directory of the machine to a name that is free.
+	// CopyIn copies a file or directory of the machine to an unused name.
 	CopyIn(ctx context.Context, source, target string) error
 	// CopyOut does the opposite.
 	CopyOut(ctx context.Context, source, target string) error
 	Destroy(ctx context.Context) error
 }
 
-// asBox makes of a function for one kind of box one for any.
+// asBox converts a function that returns one kind of box.
 func asBox[B box](start func(context.Context) (B, error)) func(context.Context) (box, error) {
 	return func(ctx context.Context) (box, error) {
 		b, err := start(ctx)
 		if err != nil {
-			return nil, err // and not a box that is nil inside
+			return nil, err // not a box with a nil value
 		}
 		return b, nil
 	}
 }
 
-// word is what a new box prints.
+// word is the output of a new box.
 const word = "first"
 
 var errRunsOnly = errors.New("this contestant only runs programs")
@@ -75,8 +74,7 @@ func lastWords(s string) string {
 	return s
 }
 
-// lifeOf measures a program of the machine that makes a box, prints the word and
-// removes the box.
+// lifeOf measures a program of the machine that creates a box, prints the word and removes the box.
 func lifeOf(cmd *exec.Cmd) (life, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// crowd makes many boxes of one contestant.
+// crowd creates many boxes of one contestant.
 type crowd struct {
 	contestant
 
 	counts []int
-	// memory returns what the boxes' own processes take and what their common
-	// ones do, in bytes.
+	// memory returns the memory of the boxes' own processes and that of their common ones, in
+	// bytes.
 	memory func(ctx context.Context, boxes []box) (own, common int64, err error)
 }
 
-// crowds measures many boxes at once. Each contestant is alone then.
+// crowds measures many boxes at once, one contestant at a time.
 func (k *kit) crowds(ctx context.Context) error {
 	if !k.o.wants(nameMemory) && !k.o.wants(nameBurst) {
 		return nil
@@ -68,7 +68,7 @@ func (k *kit) crowd(ctx context.Context, c crowd) error {
 	return errors.Join(errs...)
 }
 
-// burst asks for many boxes at once.
+// burst creates many boxes at once.
 func (k *kit) burst(ctx context.Context, c crowd) error {
 	n := k.o.sizes().burst
 	k.note("%d boxes of %s at once", n, c.name)
@@ -100,8 +100,7 @@ func (k *kit) burst(ctx context.Context, c crowd) error {
 	return nil
 }
 
-// fill makes boxes one after another and measures the memory they take while
-// they idle.
+// fill creates boxes one after another and measures their memory while they are idle.
 func (k *kit) fill(ctx context.Context, c crowd) (err error) {
 	most := slices.Max(c.counts)
 	k.note("%d boxes of %s, one after another", most, c.name)
@@ -136,7 +135,7 @@ func (k *kit) fill(ctx context.Context, c crowd) (err error) {
 	return nil
 }
 
-// memory adds what the boxes take, each.
+// memory adds the memory of each box.
 func (k *kit) memory(ctx context.Context, c crowd, boxes []box, before int64) error {
 	time.Sleep(k.o.sizes().settle)
 	now, err := available()
@@ -176,8 +175,8 @@ func destroyAll(ctx context.Context, boxes []box) error {
 	return errors.Join(errs...)
 }
 
-// sandpitMemory looks at the processes below this one: the reaper and the engine
-// are common, the rest are boxes.
+// sandpitMemory measures the processes below this one: the reaper and the engine are common, the
+// others are boxes.
 func sandpitMemory(context.Context, []box) (own, common int64, err error) {
 	all, err := processes()
 	if err != nil {
@@ -197,8 +196,7 @@ func sandpitMemory(context.Context, []box) (own, common int64, err error) {
 	return sumBoth(ours, shared)
 }
 
-// dockerMemory looks at the containers' processes and the shim above each; the
-// daemons are common.
+// dockerMemory measures the containers' processes and the shim of each; the daemons are common.
 func dockerMemory(ctx context.Context, boxes []box) (own, common int64, err error) {
 	all, err := processes()
 	if err != nil {

@@ -5,11 +5,10 @@
 //	go run ./bench -quick -only exec,memory
 //	go run ./bench -json run.jsonl -md docs/benchmarks.md
 //
-// The contestants take turns, sample by sample, so that whatever else the
-// machine does hits all of them. What a machine lacks (Docker, Python, a C
-// compiler) is left out, and the report says so.
+// The contestants take turns, sample by sample, so that other load on the machine affects all of them.
+// Measurements for which the machine lacks a program (Docker, Python, a C compiler) are skipped, and
+// the report lists them.
 //
-// Sandpit is used as a program would: in process, by its provider and package
-// workspace; and, where it matters, by its command line. Docker is used by its
-// command line, as people do, and, where it matters, by its API.
+// Sandpit is used in process, through its provider and package workspace, and where it matters through
+// its command line. Docker is used through its command line and where it matters through its API.
 package main

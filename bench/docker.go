@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// docker is a Docker daemon, used by the command line.
+// docker is a Docker daemon, used through its command line.
 type docker struct {
 	label string // marks the containers of this run
 	image string
@@ -29,7 +29,7 @@ func openDocker(ctx context.Context, root string) (*docker, error) {
 	return d, nil
 }
 
-// Close removes what this run made.
+// Close removes what this run created.
 func (d *docker) Close(ctx context.Context) error {
 	ids, err := dockerOutput(ctx, "ps", "-aq", "--filter", "label="+d.label)
 	if list := strings.Fields(ids); len(list) > 0 {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// dockerAPI is the same daemon, without the command line between.
+// dockerAPI is the same daemon, without the command line.
 type dockerAPI struct {
 	daemon *docker
 	client *http.Client
@@ -37,7 +37,7 @@ func openDockerAPI(ctx context.Context, d *docker) (*dockerAPI, error) {
 	return &dockerAPI{daemon: d, client: &http.Client{Transport: transport}}, nil
 }
 
-// Close closes idle connections. The containers are the docker's to remove.
+// Close closes idle connections. docker removes the containers.
 func (d *dockerAPI) Close() { d.client.CloseIdleConnections() }
 
 func (d *dockerAPI) contestant() contestant {
@@ -55,7 +55,7 @@ func (d *dockerAPI) contestant() contestant {
 	}
 }
 
-// call does one call; what comes back goes to out, if not nil.
+// call makes one call and decodes the response into out, unless it is nil.
 func (d *dockerAPI) call(ctx context.Context, method, path string, in, out any) error {
 	body, err := d.stream(ctx, method, path, in)
 	if err != nil {
@@ -69,7 +69,7 @@ func (d *dockerAPI) call(ctx context.Context, method, path string, in, out any) 
 	return errors.Join(err, copyErr)
 }
 
-// stream does a call and returns the open answer.
+// stream makes a call and returns the open response.
 func (d *dockerAPI) stream(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
 	var body io.Reader
 	if in != nil {
@@ -131,7 +131,7 @@ func (d *dockerAPI) life(ctx context.Context) (l life, err error) {
 	return l, errors.Join(err, copyErr)
 }
 
-// apiBox is a container in which programs are run by the API.
+// apiBox is a container in which the API runs programs.
 type apiBox struct {
 	*dockerBox
 

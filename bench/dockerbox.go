@@ -9,9 +9,8 @@ import (
 	dockerprovider "github.com/sandpit-dev/sandpit/provider/docker"
 )
 
-// openDockerProvider returns the provider that makes sandboxes of the daemon's
-// containers, with its files in dir. The program inside is the engine where this one
-// brings no small guest along.
+// openDockerProvider returns the provider for the daemon's containers, with its files in dir. The
+// guest is the engine's executable if this program does not include the small guest.
 func openDockerProvider(ctx context.Context, dir, engine string) (*dockerprovider.Provider, error) {
 	host, err := dockerOutput(ctx, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}")
 	if err != nil {

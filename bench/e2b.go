@@ -20,14 +20,14 @@ import (
 //go:embed e2b.mjs
 var e2bScript []byte
 
-// e2bPackage has what npm installs E2B's SDK by.
+// e2bPackage has the files with which npm installs E2B's SDK.
 const e2bPackage = "conformance/e2b"
 
 // e2bLimit is how long installing the SDK may take.
 const e2bLimit = 3 * time.Minute
 
-// e2bs measures sandpit as programs of E2B's SDK see it: a server whose pool is full, and
-// one without, whose sandboxes have a network as the SDK asks for it.
+// e2bs measures sandpit through E2B's SDK: a server with a full pool, and one without a pool, whose
+// sandboxes have the network that the SDK requests.
 func (k *kit) e2bs(ctx context.Context) error {
 	if !k.o.wants(nameE2B) {
 		return nil
@@ -80,7 +80,7 @@ func (k *kit) installE2B(ctx context.Context) (string, error) {
 	return dir, nil
 }
 
-// withE2B measures with a server of its own, with settings of E2B's section.
+// withE2B measures with a new server, with settings of E2B's section.
 func (k *kit) withE2B(ctx context.Context, dir, name, settings string, do func(context.Context, *served, *node) error) (err error) {
 	s, url, key, err := k.openServer(ctx, "e2b-"+name, fmt.Sprintf("[manager]\nmax_sandboxes = 300\n[e2b]\ntemplates = { base = %q, code = \"host\" }\n%s", k.root.path, settings))
 	if err != nil {
@@ -95,11 +95,11 @@ func (k *kit) withE2B(ctx context.Context, dir, name, settings string, do func(c
 	return do(ctx, s, n)
 }
 
-// settled is how long a pool has been full when sandboxes are asked of it: what the last
-// one still does to start is over, and the one before it is gone.
+// settled is how long a pool must be full before it is measured: by then the last spare has started,
+// and the previous sandbox is deleted.
 const settled = 500 * time.Millisecond
 
-// warmE2B measures what a server does whose pool is full.
+// warmE2B measures a server with a full pool.
 func (k *kit) warmE2B(ctx context.Context, s *served, n *node) error {
 	life := series{kit: k, n: k.o.samples(30), metrics: []metric{{metricE2BWarm, unitMS}}}
 	life.add(byE2B, func() ([]float64, error) {
@@ -137,10 +137,10 @@ func (k *kit) warmE2B(ctx context.Context, s *served, n *node) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// speedOf is the speed in MB/s of 10 MB that took so many milliseconds.
+// speedOf returns the speed in MB/s for 10 MB in a number of milliseconds.
 func speedOf(ms float64) float64 { return 10_000 / ms }
 
-// coldE2B measures making sandboxes that nobody has made before.
+// coldE2B measures creating sandboxes without a pool.
 func (k *kit) coldE2B(ctx context.Context, _ *served, n *node) error {
 	life := series{kit: k, n: k.o.samples(20), metrics: []metric{{metricE2BCold, unitMS}}}
 	life.add(byE2B, func() ([]float64, error) { return n.do("life") })
@@ -151,8 +151,8 @@ func (k *kit) coldE2B(ctx context.Context, _ *served, n *node) error {
 	return errors.Join(life.run(ctx), hundred.run(ctx))
 }
 
-// codeE2B measures the first run of code in new sandboxes, whose kernels run already: they begin
-// as a snapshot.
+// codeE2B measures the first run of code in new sandboxes. They start from a snapshot in which the
+// interpreter already runs.
 func (k *kit) codeE2B(ctx context.Context, _ *served, n *node) error {
 	if _, err := n.do("kernels"); err != nil {
 		k.report.skip(metricE2BCode, err.Error())
@@ -164,7 +164,7 @@ func (k *kit) codeE2B(ctx context.Context, _ *served, n *node) error {
 	return code.run(ctx)
 }
 
-// node is the script, which does one thing at a time.
+// node is the script, which runs one operation at a time.
 type node struct {
 	process *exec.Cmd
 	in      io.WriteCloser
@@ -190,7 +190,7 @@ func openNode(ctx context.Context, dir, url, key string) (*node, error) {
 	return n, n.process.Start()
 }
 
-// do has the script do something, and returns how many milliseconds that took.
+// do has the script run an operation, and returns how many milliseconds it took.
 func (n *node) do(word string) ([]float64, error) {
 	if _, err := fmt.Fprintln(n.in, word); err != nil {
 		return nil, err

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is where and with what a run was made. Facts that cannot be found out
-// are "unknown".
+// machine describes the hardware and software of a run. Facts that cannot be determined are
+// "unknown".
 type machine struct {
 	Date       string  `json:"date"`
 	Commit     string  `json:"commit"`

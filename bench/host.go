@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newHost returns execution without any isolation. Root has the same files as
-// the others, in a directory that becomes the root directory of each program.
-// Others have the machine's own programs, and the report says so.
+// newHost returns execution without isolation. As root it uses the same files as the others, in a
+// directory that becomes the root directory of each program. Other users use the machine's own
+// programs, and the report says so.
 func newHost(ctx context.Context, dir, root string) (contestant, string, error) {
 	if os.Geteuid() == 0 {
 		if err := unpackRoot(ctx, dir, root); err == nil {
@@ -64,7 +64,7 @@ func hostIn(root string) contestant {
 	}
 }
 
-// hostBox is a root directory; the empty one is the machine's own.
+// hostBox is a root directory; an empty one is the machine's own.
 type hostBox struct{ root string }
 
 func (b hostBox) command(ctx context.Context, args ...string) *exec.Cmd {
@@ -82,8 +82,7 @@ func (b hostBox) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// lookup finds a program in the root directory: exec would look into the
-// machine's.
+// lookup finds a program in the root directory, because exec would search the machine's.
 func (b hostBox) lookup(name string) string {
 	for _, dir := range filepath.SplitList(boxPath) {
 		if _, err := os.Lstat(filepath.Join(b.root, dir, name)); err == nil {
@@ -93,7 +92,7 @@ func (b hostBox) lookup(name string) string {
 	return "/" + name
 }
 
-// boxPath is where programs are looked for inside.
+// boxPath is the search path inside.
 const boxPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func (b hostBox) Run(ctx context.Context, args ...string) error { return run(b.command(ctx, args...)) }
@@ -108,8 +107,8 @@ func (b hostBox) CopyOut(ctx context.Context, source, target string) error {
 
 func (b hostBox) Destroy(context.Context) error { return nil }
 
-// copyHost copies a file by cp, and a directory through a pipe by tar, which is
-// the least that anything that crosses a boundary does.
+// copyHost copies a file with cp, and a directory with tar through a pipe, which is the minimum for
+// crossing a boundary.
 func copyHost(ctx context.Context, source, target string) error {
 	info, err := os.Stat(source)
 	if err != nil {

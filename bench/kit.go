@@ -18,11 +18,11 @@ type kit struct {
 	dir    string // of this run, removed at its end
 	engine string
 	root   rootFS
-	docker *docker // nil if there is none
+	docker *docker // nil without a daemon
 	report report
 }
 
-// Names of workloads that -only knows beside those of boxWorkloads.
+// Names of workloads for -only, besides those of boxWorkloads.
 const (
 	nameFirst    = "first"
 	nameDestroy  = "destroy"
@@ -39,11 +39,10 @@ const (
 	nameTemplates  = "templates"
 )
 
-// cleanTimeout is how long removing what a run made may take.
+// cleanTimeout bounds the cleanup of a run.
 const cleanTimeout = 2 * time.Minute
 
-// measure does all that the options ask for. It returns what it found also with
-// an error.
+// measure runs the measurements of the options. It also returns its results with an error.
 func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err error) {
 	k := &kit{o: o, stderr: stderr}
 	if k.dir, err = os.MkdirTemp("", "sandpit-bench-"); err != nil {
@@ -69,7 +68,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 
 func (k *kit) note(format string, args ...any) { fmt.Fprintf(k.stderr, "bench: "+format+"\n", args...) }
 
-// prepare makes everything that is not measured.
+// prepare creates everything that is not measured.
 func (k *kit) prepare(ctx context.Context) error {
 	k.report.Machine = readMachine(ctx)
 	var err error
@@ -102,7 +101,7 @@ func (k *kit) prepare(ctx context.Context) error {
 	return nil
 }
 
-// inTurns measures what is done sample by sample.
+// inTurns runs the measurements in which contestants take turns.
 func (k *kit) inTurns(ctx context.Context) (err error) {
 	provider, err := openProvider(filepath.Join(k.dir, "sandpit"), k.images(), k.engine)
 	if err != nil {
@@ -155,7 +154,7 @@ func (k *kit) inTurns(ctx context.Context) (err error) {
 
 func (k *kit) images() string { return filepath.Join(k.dir, "images") }
 
-// lives measures boxes from their making to their first output and their end.
+// lives measures boxes from their creation to their first output and their end.
 func (k *kit) lives(ctx context.Context, list []contestant) error {
 	if !k.o.wants(nameFirst) {
 		return nil
@@ -173,7 +172,7 @@ func (k *kit) lives(ctx context.Context, list []contestant) error {
 	return series.run(ctx)
 }
 
-// destroys measures making a box that stays, and its end.
+// destroys measures creating a long-lived box, and its end.
 func (k *kit) destroys(ctx context.Context, list []contestant) error {
 	if !k.o.wants(nameDestroy) {
 		return nil
@@ -197,7 +196,7 @@ func (k *kit) destroys(ctx context.Context, list []contestant) error {
 	return series.run(ctx)
 }
 
-// inBoxes measures what is done in boxes that stay.
+// inBoxes runs the workloads in long-lived boxes.
 func (k *kit) inBoxes(ctx context.Context, list []contestant) (err error) {
 	work := slices.DeleteFunc(boxWorkloads(k.o.sizes(), k.dir), func(w workload) bool { return !k.o.wants(w.name) })
 	if len(work) == 0 {
@@ -227,7 +226,7 @@ func (k *kit) inBoxes(ctx context.Context, list []contestant) (err error) {
 	return errors.Join(errs...)
 }
 
-// work measures one workload in the boxes there are.
+// work measures one workload in all boxes.
 func (k *kit) work(ctx context.Context, w workload, list []contestant, boxes map[string]box) error {
 	series := series{kit: k, n: k.o.samples(w.n), metrics: w.metrics}
 	for _, c := range list {

@@ -18,8 +18,8 @@ import (
 // toolCall is a call of a tool that is measured.
 type toolCall struct{ metric, name, input string }
 
-// toolCalls are one that asks the sandbox once and takes about as long each time, and what
-// agents do most.
+// toolCalls are a call with one request to the sandbox and a steady duration, and the most frequent
+// call of agents.
 var toolCalls = []toolCall{
 	{metricTool, "file_list", `{"path":"/"}`},
 	{metricShellExec, "shell_exec", `{"command":"true"}`},
@@ -31,9 +31,9 @@ type caller struct {
 	call func(context.Context, toolCall) error
 }
 
-// mcps measures what the Model Context Protocol adds to a call of a tool: the same call is
-// made without it, by a program that is started for it, and by a server. A command of a
-// shell is measured beside a program that is started without one.
+// mcps measures what the Model Context Protocol adds to a tool call: the same call without it, through
+// a program that is started for it, and through a server. It also compares a command in a shell with
+// a program that is started without a shell.
 func (k *kit) mcps(ctx context.Context) (err error) {
 	if !k.o.wants(nameMCP) {
 		return nil
@@ -81,8 +81,8 @@ func (k *kit) mcps(ctx context.Context) (err error) {
 	return errors.Join(errs...)
 }
 
-// directTools returns calls of tools by this program itself, and of programs without a
-// tool, and what ends them.
+// directTools returns tool calls in this process, calls of programs without a tool, and a function
+// that ends them.
 func (k *kit) directTools(ctx context.Context) (callers []caller, end func() error, err error) {
 	provider, err := openProvider(filepath.Join(k.dir, "mcp-direct"), k.images(), k.engine)
 	if err != nil {
@@ -127,7 +127,7 @@ func overMCP(session *sdk.ClientSession) func(context.Context, toolCall) error {
 	}
 }
 
-// bearer shows a key with each request.
+// bearer sends a key with each request.
 type bearer string
 
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -20,7 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// What an owner does whose neighbour does its worst.
+// The operations of the victim.
 const (
 	metricNeighbourCreate = "create beside a neighbour"
 	metricNeighbourExec   = "exec true beside a neighbour"
@@ -28,21 +28,20 @@ const (
 	byQuiet               = "quiet"
 )
 
-// maxSlowdown is how many times its quiet p99 an operation may take beside a neighbour.
+// maxSlowdown is the allowed ratio of an operation's p99 during a storm to that without one.
 const maxSlowdown = 3
 
-// neighbourImage is the name that ordinary owners have for the bench's root file system.
+// neighbourImage is the name of the bench's root file system for ordinary owners.
 const neighbourImage = "bench.invalid/root:1"
 
-// storm is one way in which an owner does its worst: what each of its workers does again
-// and again.
+// storm is one way to overload the server: the operation that each worker repeats.
 type storm struct {
 	name    string
 	workers int
 	work    func(n *neighbour, ctx context.Context) error
 }
 
-// storms are ten ways to take what other owners need.
+// storms are ten ways to exhaust shared resources.
 func storms() []storm {
 	return []storm{
 		{"creates", 16, (*neighbour).stormCreates},
@@ -58,17 +57,17 @@ func storms() []storm {
 	}
 }
 
-// neighbour is the owner that does its worst.
+// neighbour is the owner that storms.
 type neighbour struct {
 	url, key string
 	client   *client.Client
-	registry string            // that sends layers slowly
+	registry string            // sends layers slowly
 	home     []*client.Sandbox // in which it storms
 	mu       sync.Mutex
 	count    int
 }
 
-// number returns another number each time.
+// number returns a new number at each call.
 func (n *neighbour) number() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -76,7 +75,7 @@ func (n *neighbour) number() int {
 	return n.count
 }
 
-// neighbours measures what one owner hears of another one's storms.
+// neighbours measures how much one owner's storms slow down another owner.
 func (k *kit) neighbours(ctx context.Context) (err error) {
 	if !k.o.wants(nameNeighbours) {
 		return nil
@@ -114,7 +113,7 @@ func (k *kit) neighbours(ctx context.Context) (err error) {
 	return nil
 }
 
-// importForAll gives the root file system a name that ordinary owners may use.
+// importForAll imports the root file system under a name that ordinary owners may use.
 func (k *kit) importForAll(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, k.engine, "image", "import", k.root.path, "--name", neighbourImage)
 	cmd.Env = append(cmd.Environ(), "SANDPIT_CACHE_DIR="+filepath.Join(k.dir, "neighbours", "cache"))
@@ -139,7 +138,7 @@ func (k *kit) newOwner(ctx context.Context, url, owner string) (*client.Client, 
 	return c, key.Secret, err
 }
 
-// measureStorm measures the victim while all workers of a storm are at it.
+// measureStorm measures the victim while all workers of a storm run.
 func (k *kit) measureStorm(ctx context.Context, victim victim, n *neighbour, st storm) error {
 	storming, calm := context.WithCancel(ctx)
 	if err := n.settle(ctx); err != nil {
@@ -150,7 +149,7 @@ func (k *kit) measureStorm(ctx context.Context, victim victim, n *neighbour, st 
 	for range st.workers {
 		workers.Go(func() {
 			for storming.Err() == nil {
-				// What is refused is tried again at once: that is what the storm is for.
+				// A refused operation is retried at once, as part of the storm.
 				if st.work(n, storming) != nil {
 					_ = pauseFor(storming, 5*time.Millisecond)
 				}
@@ -179,7 +178,7 @@ func (n *neighbour) settle(ctx context.Context) error {
 	return nil
 }
 
-// clear removes all that the neighbour has.
+// clear removes all resources of the neighbour.
 func (n *neighbour) clear(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
@@ -229,18 +228,18 @@ func (n *neighbour) stormUploads(ctx context.Context) error {
 		io.LimitReader(zeros{}, 64<<20))
 }
 
-// stormOutputs asks for a large answer and does not read it for a while.
+// stormOutputs requests a large response and does not read it for a while.
 func (n *neighbour) stormOutputs(ctx context.Context) error {
 	body := `{"command": "head -c 16000000 /dev/zero; head -c 16000000 /dev/zero >&2", "max_output": 16777216}`
 	res, err := n.send(ctx, http.MethodPost, fmt.Sprintf("/v1/sandboxes/%s/run", n.box().ID), strings.NewReader(body))
 	if err != nil {
 		return err
 	}
-	defer func() { _ = res.Body.Close() }() // it is not read on purpose
+	defer func() { _ = res.Body.Close() }() // it is deliberately not read
 	return pauseFor(ctx, 5*time.Second)
 }
 
-// stormConnections opens connections and sends the half of a request on each.
+// stormConnections opens connections and sends half a request on each.
 func (n *neighbour) stormConnections(ctx context.Context) error {
 	var list []net.Conn
 	defer func() {
@@ -302,7 +301,7 @@ func (n *neighbour) send(ctx context.Context, method, path string, body io.Reade
 	return http.DefaultClient.Do(req)
 }
 
-// zeros reads as many zeros as are wanted.
+// zeros is a reader of zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {
@@ -310,7 +309,7 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// slowRegistry has an image under every name, whose layer comes a byte at a time.
+// slowRegistry serves an image under every name, with its layer one byte at a time.
 func slowRegistry() *httptest.Server {
 	config := `{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":["sha256:` + strings.Repeat("0", 64) + `"]}}`
 	layer := "sha256:" + strings.Repeat("1", 64)

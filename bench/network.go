@@ -20,15 +20,15 @@ import (
 // netPackage is the program that uses the network from inside.
 const netPackage = "github.com/sandpit-dev/sandpit/provider/gvisor/testdata/netclient"
 
-// How much the network is used for one sample.
+// The network traffic of one sample.
 const (
 	netConnections = 200
 	netBytes       = 256 << 20
 	netInside      = "/tmp/netclient"
 )
 
-// network measures what passes between boxes and a server of this machine that they
-// reach as they would reach any other.
+// network measures traffic between boxes and a server of this machine, which they reach like any
+// other server.
 func (k *kit) network(ctx context.Context, p *gvisor.Provider) (err error) {
 	if !k.o.wants(nameNetwork) {
 		return nil
@@ -71,12 +71,12 @@ func (k *kit) network(ctx context.Context, p *gvisor.Provider) (err error) {
 // netUser runs the client somewhere and returns the figure that it prints.
 type netUser func(ctx context.Context, args ...string) (float64, error)
 
-// speaker is a box that tells what a program printed.
+// speaker is a box that returns the output of a program.
 type speaker interface {
 	Output(ctx context.Context, args ...string) (string, error)
 }
 
-// netUsers are those who use the network, and what removes them.
+// netUsers are the users of the network, and how to remove them.
 func (k *kit) netUsers(ctx context.Context, p *gvisor.Provider, server netip.AddrPort, client string) (map[string]netUser, func(context.Context) error, error) {
 	users := map[string]netUser{byHost: func(ctx context.Context, args ...string) (float64, error) {
 		out, err := exec.CommandContext(ctx, client, args...).Output()
@@ -141,8 +141,8 @@ func startOnline(ctx context.Context, p *gvisor.Provider, root string, server ne
 	return &sandpitBox{inst: inst, w: w}, nil
 }
 
-// serveNet has a server on an address of this machine that is not a loopback one. It does
-// what the first byte says: echo it, send size bytes, or take everything and answer then.
+// serveNet starts a server on an address of this machine other than loopback. The first byte selects
+// what it does: echo it, send size bytes, or read everything and then answer.
 func serveNet(ctx context.Context, size int64) (netip.AddrPort, func(), error) {
 	host, err := outerAddr()
 	if err != nil {
@@ -175,7 +175,7 @@ func serveNet(ctx context.Context, size int64) (netip.AddrPort, func(), error) {
 	return netip.MustParseAddrPort(ln.Addr().String()), stop, nil
 }
 
-// answerNet serves one connection. A client that goes away fails by itself.
+// answerNet serves one connection. The client reports its own failures.
 func answerNet(conn net.Conn, size int64) {
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(conn, first); err != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// options are what a user asks for.
+// options are the options of the command line.
 type options struct {
 	n        int
 	only     []string
@@ -37,8 +37,7 @@ in the user's cache directory; nothing else stays.
 
 `
 
-// parse reads the command line. It returns flag.ErrHelp if help was asked for
-// and given.
+// parse reads the command line. It returns flag.ErrHelp after it printed the requested help.
 func parse(args []string, stderr io.Writer) (options, error) {
 	var o options
 	var only string
@@ -87,7 +86,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return o, nil
 }
 
-// names returns what -only knows.
+// names returns the values that -only accepts.
 func names() []string {
 	list := []string{nameFirst, nameDestroy}
 	for _, w := range boxWorkloads(fullSizes, "") {
@@ -98,7 +97,7 @@ func names() []string {
 
 func (o options) wants(name string) bool { return len(o.only) == 0 || slices.Contains(o.only, name) }
 
-// samples returns how many samples to take where usual are usual.
+// samples returns how many samples to take, by default usual.
 func (o options) samples(usual int) int {
 	switch {
 	case o.n > 0:

@@ -22,7 +22,7 @@ type managed struct {
 	spec     sandpit.Spec
 }
 
-// poolSize is how many sandboxes wait.
+// poolSize is the size of the pool.
 const poolSize = 2
 
 func (k *kit) openManaged(ctx context.Context) (m *managed, err error) {
@@ -54,7 +54,7 @@ func (m *managed) contestant() contestant {
 	return contestant{name: bySandpitPool, life: m.life, runsOnly: true}
 }
 
-// life claims a sandbox from a pool that is full, and makes nothing meanwhile.
+// life claims a sandbox from a full pool that creates no other meanwhile.
 func (m *managed) life(ctx context.Context) (life, error) {
 	for {
 		if p := m.manager.Pools().List()[0]; p.Ready == poolSize && p.Making == 0 {

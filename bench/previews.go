@@ -19,26 +19,26 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// pagePackage is the program that is seen.
+// pagePackage is the program behind the previews.
 const pagePackage = "github.com/sandpit-dev/sandpit/bench/testdata/page"
 
 const (
 	pageInside   = "/tmp/page"
 	pagePort     = 8000
-	pageRequests = 20 // that one sample is the median of
+	pageRequests = 20 // one sample is their median
 	pageSockets  = 1000
 	pageIdle     = 4096
 	pageMessages = 5
 )
 
-// viewer sees the page in one way.
+// viewer requests the page in one way.
 type viewer struct {
 	client *http.Client
 	target string
 	header http.Header
 }
 
-// get asks for the page once, on a connection that is kept.
+// get requests the page once, on a kept connection.
 func (v viewer) get(ctx context.Context) (time.Duration, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.target, nil)
 	if err != nil {
@@ -59,7 +59,7 @@ func (v viewer) get(ctx context.Context) (time.Duration, error) {
 	})
 }
 
-// sample is the median of some requests.
+// sample returns the median of several requests.
 func (v viewer) sample(ctx context.Context) ([]float64, error) {
 	var took []float64
 	for range pageRequests {
@@ -72,7 +72,7 @@ func (v viewer) sample(ctx context.Context) ([]float64, error) {
 	return []float64{summarize(took).P50}, nil
 }
 
-// await returns when the page is there.
+// await waits until the page is served.
 func (v viewer) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -87,8 +87,8 @@ func (v viewer) await(ctx context.Context) error {
 	}
 }
 
-// previews measures what a preview adds to a request that goes straight into a sandbox,
-// and how a server bears many viewers, and many who only hold connections.
+// previews measures what a preview adds to a direct request into a sandbox, and a server with many
+// viewers and many idle connections.
 func (k *kit) previews(ctx context.Context, p *gvisor.Provider, s *served) (err error) {
 	if !k.o.wants(namePreviews) {
 		return nil
@@ -129,7 +129,7 @@ func (k *kit) previews(ctx context.Context, p *gvisor.Provider, s *served) (err 
 	return errors.Join(k.sockets(ctx, preview), k.idlers(ctx, s, preview))
 }
 
-// show has the page served in a box.
+// show starts the page in a box.
 func show(ctx context.Context, b box, program string, v viewer) error {
 	if err := b.CopyIn(ctx, program, pageInside); err != nil {
 		return err
@@ -155,7 +155,7 @@ func destroyed(ctx context.Context, b box) error {
 	return b.Destroy(ctx)
 }
 
-// viewer is somebody with a preview URL.
+// viewer returns a client with a preview URL.
 func (s *served) viewer(ctx context.Context, b *servedBox) (viewer, error) {
 	u, err := s.client.Ports.URL(ctx, b.box.ID, pagePort, 0)
 	if err != nil {
@@ -170,7 +170,7 @@ func (s *served) viewer(ctx context.Context, b *servedBox) (viewer, error) {
 	return viewer{
 		client: &http.Client{Transport: &http.Transport{
 			MaxIdleConnsPerHost: 1,
-			// Names below localhost are not everywhere known.
+			// Not every machine resolves names below localhost.
 			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, network, address)
 			},
@@ -179,8 +179,7 @@ func (s *served) viewer(ctx context.Context, b *servedBox) (viewer, error) {
 	}, nil
 }
 
-// sockets opens many WebSockets, and when all are there has each repeat messages, all at
-// the same time.
+// sockets opens many WebSockets, and then has each repeat messages, all at the same time.
 func (k *kit) sockets(ctx context.Context, v viewer) error {
 	number := pageSockets
 	if k.o.quick {
@@ -191,7 +190,7 @@ func (k *kit) sockets(ctx context.Context, v viewer) error {
 	defer func() {
 		for _, c := range conns {
 			if c != nil {
-				_ = c.CloseNow() // it has served its purpose
+				_ = c.CloseNow() // fails only if it is closed already
 			}
 		}
 	}()
@@ -205,7 +204,7 @@ func (k *kit) sockets(ctx context.Context, v viewer) error {
 	for range pageMessages {
 		times, failed := inParallel(number, number, func(i int) error {
 			if conns[i] == nil {
-				return nil // told already
+				return nil // reported already
 			}
 			return repeat(ctx, conns[i], fmt.Appendf(nil, "message of %d", i))
 		})
@@ -222,7 +221,7 @@ func (k *kit) sockets(ctx context.Context, v viewer) error {
 	return nil
 }
 
-// repeat has a WebSocket repeat a message.
+// repeat sends a message to a WebSocket, which repeats it.
 func repeat(ctx context.Context, c *websocket.Conn, text []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -235,8 +234,8 @@ func repeat(ctx context.Context, c *websocket.Conn, text []byte) error {
 	return nil
 }
 
-// inParallel does something number times, some at a time, and returns how many ms each
-// took that did not fail.
+// inParallel calls a function number times, several at a time, and returns how many ms each
+// successful call took.
 func inParallel(number, atATime int, do func(i int) error) (took []float64, errs []error) {
 	var (
 		mu    sync.Mutex
@@ -261,8 +260,8 @@ func inParallel(number, atATime int, do func(i int) error) (took []float64, errs
 	return took, errs
 }
 
-// idlers hold connections to the server on which half a request has come. Meanwhile the
-// page is seen as before.
+// idlers holds connections to the server with half a request on each. Meanwhile it measures requests
+// for the page.
 func (k *kit) idlers(ctx context.Context, s *served, v viewer) error {
 	number := pageIdle
 	if k.o.quick {

@@ -62,8 +62,8 @@ func readProcess(pid int) (process, error) {
 	return process{pid: pid, parent: parent, name: filepath.Base(name)}, nil
 }
 
-// parseParent returns the parent in a stat line. The name before it, in
-// brackets, is the process's own choice.
+// parseParent returns the parent in a stat line. The name in parentheses before it is chosen by the
+// process.
 func parseParent(stat []byte) (int, error) {
 	end := bytes.LastIndexByte(stat, ')')
 	fields := strings.Fields(string(stat[end+1:]))
@@ -90,8 +90,8 @@ func below(all []process, root int) []process {
 	return found
 }
 
-// sumPSS returns the proportional set size of processes: memory that several
-// share is divided among them. In bytes.
+// sumPSS returns the proportional set size of processes in bytes: shared memory is divided among its
+// users.
 func sumPSS(list []process) (int64, error) {
 	var sum int64
 	for _, p := range list {
@@ -107,7 +107,7 @@ func sumPSS(list []process) (int64, error) {
 	return sum, nil
 }
 
-// available returns how much memory programs could still have, in bytes.
+// available returns the available memory, in bytes.
 func available() (int64, error) { return kilobytes("/proc/meminfo", "MemAvailable") }
 
 // kilobytes returns a line "Key: number kB" of a file of /proc, in bytes.

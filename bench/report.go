@@ -12,7 +12,7 @@ import (
 	"text/tabwriter"
 )
 
-// publish writes a report wherever the options say.
+// publish writes a report to the destinations in the options.
 func publish(r *report, o options, stdout io.Writer) error {
 	errs := []error{writeText(stdout, r)}
 	if o.json != "" {
@@ -45,7 +45,7 @@ func writeText(to io.Writer, r *report) error {
 	return w.Flush()
 }
 
-// writeJSON writes one line for each thing found: {"machine":…}, {"result":…},
+// writeJSON writes one line for each finding: {"machine":…}, {"result":…},
 // {"ratio":…}, {"target":…}, {"skip":…}.
 func writeJSON(to io.Writer, r *report) error {
 	enc := json.NewEncoder(to)
@@ -106,7 +106,7 @@ func writeRow(b *strings.Builder, cells []string) {
 	b.WriteString("\n")
 }
 
-// commandLine returns the command that this run was made by.
+// commandLine returns the command line of this run.
 func commandLine(o options) string {
 	parts := []string{"go run ./bench"}
 	if o.n > 0 {

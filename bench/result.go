@@ -12,7 +12,7 @@ const (
 	byE2B           = "sandpit-e2b"
 	byMCP           = "sandpit-mcp"
 	byMCPHTTP       = "sandpit-mcp-http"
-	byExec          = "sandpit-exec" // a program that is started by itself
+	byExec          = "sandpit-exec" // a program without a shell
 	byDocker        = "docker"
 	byDockerAPI     = "docker-api"
 	byHost          = "host"
@@ -23,8 +23,7 @@ type result struct {
 	Metric     string `json:"metric"`
 	Contestant string `json:"contestant"`
 	Unit       string `json:"unit"`
-	// Shown is a figure measured once for a number of boxes, so that n and
-	// percentiles mean nothing.
+	// Shown is a figure measured once for a number of boxes, without n and percentiles.
 	Single bool `json:"single,omitempty"`
 	stats
 }
@@ -35,13 +34,13 @@ func single(metric, contestant, unit string, value float64) result {
 	return r
 }
 
-// skip is a measurement that was not made, and why.
+// skip is a skipped measurement and its reason.
 type skip struct {
 	What string `json:"skipped"`
 	Why  string `json:"why"`
 }
 
-// report is all that one run found.
+// report is the result of one run.
 type report struct {
 	Machine machine
 	Results []result
@@ -62,8 +61,8 @@ func (r *report) find(metric, contestant string) (result, bool) {
 	return r.Results[i], true
 }
 
-// comparison is sandpit's median beside another's. Below 1 is better for what
-// takes time or memory, above 1 for speeds.
+// comparison compares sandpit's median with another's. Below 1 is better for time and memory, above
+// 1 for speeds.
 type comparison struct {
 	Metric string  `json:"metric"`
 	Of     string  `json:"of"`
@@ -71,7 +70,7 @@ type comparison struct {
 	Ratio  float64 `json:"ratio"`
 }
 
-// rivals says whom each contestant of ours is compared with.
+// rivals are the contestants with which each of sandpit's is compared.
 var rivals = []struct{ of, to string }{
 	{bySandpit, byDocker},
 	{bySandpit, byDockerAPI},
@@ -97,7 +96,7 @@ func (r *report) comparisons(metric string) []comparison {
 	return list
 }
 
-// metrics returns the names of the metrics in the order of their coming.
+// metrics returns the names of the metrics in order of appearance.
 func (r *report) metrics() []string {
 	var names []string
 	for _, x := range r.Results {

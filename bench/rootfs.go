@@ -14,12 +14,11 @@ import (
 	"strings"
 )
 
-// staticDir is where the root file system has static programs, beside whatever
-// else it has: starting those says what a sandbox costs, and not what a dynamic
-// linker does.
+// staticDir is the directory of static programs in the root file system. Starting them measures the
+// sandbox and not a dynamic linker.
 const staticDir = "/opt/static"
 
-// applets are the names by which busybox is known in staticDir.
+// applets are the names of busybox in staticDir.
 var applets = []string{"cat", "dd", "echo", "rm", "sh", "sleep", "true"}
 
 // rootFS is the root file system all contestants use.
@@ -28,9 +27,9 @@ type rootFS struct {
 	what string // one line for the report
 }
 
-// recipe makes a Debian with Python and a C compiler. As in the template base, there is the
-// account user, bash needs no dynamic linker, and login shells start no program of their own
-// and find their locale in one file. It is also the key by which the result is kept.
+// recipe creates a Debian with Python and a C compiler. As in the template base, it has the account
+// user, bash needs no dynamic linker, and login shells start no programs and find their locale in one
+// file. It is also the key of the cached result.
 var recipe = []string{
 	"mmdebstrap", "--quiet", "--variant=minbase", "--include=python3,gcc,libc6-dev,bash-static",
 	`--customize-hook=rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/apt/*`,
@@ -42,11 +41,11 @@ var recipe = []string{
 	"bookworm",
 }
 
-// busyboxAlone is what a root file system is in which there is nothing else.
+// busyboxAlone describes a root file system with nothing else.
 const busyboxAlone = "busybox alone"
 
-// makeRootFS makes the tar file: a Debian where mmdebstrap can make one, else
-// busybox alone. Debian takes two minutes and is kept in the user's cache.
+// makeRootFS creates the tar file: a Debian if mmdebstrap is available, otherwise busybox alone.
+// Debian takes two minutes and is kept in the user's cache.
 func makeRootFS(ctx context.Context, dir string, quick bool, note func(string)) (rootFS, error) {
 	busybox, err := staticBusybox()
 	if err != nil {
@@ -67,7 +66,7 @@ func makeRootFS(ctx context.Context, dir string, quick bool, note func(string)) 
 	return rootFS{path, "Debian bookworm with Python and gcc, and busybox"}, nil
 }
 
-// staticBusybox finds a busybox that needs no other file.
+// staticBusybox finds a statically linked busybox.
 func staticBusybox() (string, error) {
 	path, err := exec.LookPath("busybox")
 	if err != nil {
@@ -94,15 +93,14 @@ func debianRoot(ctx context.Context, busybox string, note func(string)) (string,
 	}
 	note("making a root file system with " + recipe[0] + ", which takes some minutes the first time")
 	unfinished := fmt.Sprintf("%s.%d.tar", path, os.Getpid())
-	defer func() { _ = os.Remove(unfinished) }() // there only if something failed
+	defer func() { _ = os.Remove(unfinished) }() // it exists only after a failure
 	if err := run(exec.CommandContext(ctx, script[0], append(script[1:], unfinished)...)); err != nil {
 		return "", err
 	}
 	return path, os.Rename(unfinished, path)
 }
 
-// installHook is the shell command by which mmdebstrap puts the static programs
-// in.
+// installHook is the shell command with which mmdebstrap installs the static programs.
 func installHook(busybox string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `mkdir -p "$1%s" && cp %s "$1%s/busybox"`, staticDir, busybox, staticDir)
@@ -112,7 +110,7 @@ func installHook(busybox string) string {
 	return b.String()
 }
 
-// busyboxRoot makes a root file system of one program.
+// busyboxRoot creates a root file system with one program.
 func busyboxRoot(dir, busybox string) (rootFS, error) {
 	path := filepath.Join(dir, "rootfs.tar")
 	f, err := os.Create(path)

@@ -19,11 +19,11 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// enginePackage is the program that holds sandboxes.
+// enginePackage is the program with the engine.
 const enginePackage = "github.com/sandpit-dev/sandpit/cmd/sandpit"
 
-// buildEngine builds the engine as it is released. This program cannot be it:
-// it is whatever "go run" makes.
+// buildEngine builds the engine like a release. This program cannot be the engine, because "go run"
+// builds it with other settings.
 func buildEngine(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "engine")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", path, enginePackage)
@@ -34,11 +34,11 @@ func buildEngine(ctx context.Context, dir string) (string, error) {
 	return path, nil
 }
 
-// smallGuest reports whether this program brings the small guest along.
+// smallGuest reports whether this program includes the small guest.
 func smallGuest() bool { return guestbin.Has(runtime.GOARCH) }
 
-// openProvider returns a provider whose files are in dir, and the images in a
-// directory that others may share.
+// openProvider returns a provider with its files in dir, and its images in a directory that others
+// may share.
 func openProvider(dir, images, engine string) (*gvisor.Provider, error) {
 	for _, sub := range []string{"run", "scratch", "stopped"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
@@ -61,7 +61,7 @@ func openProvider(dir, images, engine string) (*gvisor.Provider, error) {
 	})
 }
 
-// newSandpit returns sandpit as programs use it.
+// newSandpit returns sandpit in process.
 func newSandpit(name string, p sandpit.Provider, root string) contestant {
 	start := func(ctx context.Context) (*sandpitBox, error) {
 		inst, err := p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: sandpit.Image(root)})
@@ -94,8 +94,8 @@ func newSandpit(name string, p sandpit.Provider, root string) contestant {
 	}
 }
 
-// newSandpitCLI returns sandpit as people use it. Each command is a new process
-// with an engine of its own, below the directories of env.
+// newSandpitCLI returns sandpit through its command line. Each command is a new process with its own
+// engine, below the directories of env.
 func newSandpitCLI(engine, dir, root string) contestant {
 	return contestant{
 		name:     bySandpitCLI,
@@ -143,7 +143,7 @@ func (b *sandpitBox) CopyOut(ctx context.Context, source, target string) error {
 
 func (b *sandpitBox) Destroy(ctx context.Context) error { return b.inst.Destroy(ctx) }
 
-// firstOutput takes an output and notes when it began.
+// firstOutput collects output and records when it began.
 type firstOutput struct {
 	mu  sync.Mutex
 	at  time.Time
@@ -165,7 +165,7 @@ func (f *firstOutput) text() string {
 	return f.buf.String()
 }
 
-// withHint puts the remedy into the text, for a person reads it.
+// withHint adds the hint to the text, for people.
 func withHint(err error) error {
 	if hint := sandpit.HintOf(err); hint != "" {
 		return fmt.Errorf("%w (%s)", err, hint)

@@ -26,9 +26,8 @@ func (s *series) add(name string, sample func() ([]float64, error)) {
 	s.runners = append(s.runners, runner{name: name, sample: sample})
 }
 
-// run takes the samples: one to warm up, which does not count, then n. A
-// contestant that fails drops out; its error is told, and returned at the end if
-// it is one of ours.
+// run takes the samples: one to warm up, which does not count, then n. A contestant that fails drops
+// out; its error is reported, and returned at the end if it is one of sandpit's.
 func (s *series) run(ctx context.Context) error {
 	if len(s.runners) == 0 {
 		return nil

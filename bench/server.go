@@ -20,7 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
-// served is sandpit as a server of its own process, asked over HTTP on loopback.
+// served is a sandpit server in its own process, used over HTTP on loopback.
 type served struct {
 	process *exec.Cmd
 	words   *lockedBuffer
@@ -28,14 +28,14 @@ type served struct {
 	spec    sandpit.Spec
 }
 
-// openServed starts a server with a pool and waits until it can make sandboxes.
+// openServed starts a server with a pool and waits until it can create sandboxes.
 func (k *kit) openServed(ctx context.Context) (*served, error) {
 	s, _, _, err := k.openServer(ctx, "server", fmt.Sprintf("[[pool]]\nimage = %q\nsize = %d\n", k.root.path, poolSize))
 	return s, err
 }
 
-// openServer starts a server with settings, and returns it with its URL and a key. It
-// waits for a pool among the settings.
+// openServer starts a server with settings, and returns it with its URL and a key. It waits for the
+// pool in the settings.
 func (k *kit) openServer(ctx context.Context, name, settings string) (s *served, url, key string, err error) {
 	dir := filepath.Join(k.dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -74,7 +74,7 @@ func (k *kit) openServer(ctx context.Context, name, settings string) (s *served,
 	return s, url, key, nil
 }
 
-// connect makes a key by the server's socket and returns it with a client that uses it.
+// connect creates a key through the server's socket and returns it with a client that uses it.
 func connect(ctx context.Context, socket, url string) (*client.Client, string, error) {
 	admin, err := client.New(client.Options{URL: "unix://" + socket})
 	if err != nil {
@@ -100,7 +100,7 @@ func connect(ctx context.Context, socket, url string) (*client.Client, string, e
 	return c, key.Secret, err
 }
 
-// full waits until the pool is full and nothing is being made.
+// full waits until the pool is full and no sandbox is being created.
 func (s *served) full(ctx context.Context) error {
 	for limit := time.Now().Add(2 * time.Minute); time.Now().Before(limit); {
 		pools, err := s.client.Pools(ctx)
@@ -141,7 +141,7 @@ func (s *served) contestant() contestant {
 	return contestant{name: bySandpitHTTP, life: s.life, start: asBox(s.start)}
 }
 
-// life claims a sandbox from a pool that is full, and makes nothing meanwhile.
+// life claims a sandbox from a full pool that creates no other meanwhile.
 func (s *served) life(ctx context.Context) (life, error) {
 	if err := s.full(ctx); err != nil {
 		return life{}, err
@@ -196,7 +196,7 @@ func (b *servedBox) CopyOut(ctx context.Context, source, target string) error {
 
 func (b *servedBox) Destroy(ctx context.Context) error { return b.box.Delete(ctx) }
 
-// freeAddress returns an address of loopback on which nobody listens.
+// freeAddress returns an unused address of loopback.
 func freeAddress(ctx context.Context) (string, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

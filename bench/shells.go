@@ -12,16 +12,16 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// How many people there are, in how many sandboxes, and what each does.
+// The number of typists and sandboxes, and what each typist does.
 const (
 	shellBoxes = 10
 	shellsEach = 10
 	shellLines = 10
-	shellPause = time.Second // between two lines, as people type them
+	shellPause = time.Second // between two lines
 )
 
-// shells measures interactive shells that are used at the same time: how long after a
-// line is typed its answer is seen.
+// shells measures interactive shells that are used at the same time: the time from typing a line to
+// its output.
 func (k *kit) shells(ctx context.Context, s *served) (err error) {
 	if !k.o.wants(nameShells) {
 		return nil
@@ -55,7 +55,7 @@ func (k *kit) shells(ctx context.Context, s *served) (err error) {
 		group sync.WaitGroup
 	)
 	number := boxes * each
-	var opening sync.WaitGroup // nobody types while others still open their shells
+	var opening sync.WaitGroup // typing starts when all shells are open
 	opening.Add(number)
 	for i := range number {
 		group.Go(func() {
@@ -76,14 +76,14 @@ func (k *kit) shells(ctx context.Context, s *served) (err error) {
 	return errors.Join(errs...)
 }
 
-// typist is somebody who types lines.
+// typist types lines into a shell.
 type typist struct {
 	lines int
 	first time.Duration // until the first line
-	start func()        // is called when the shell is there, and waits for those of others
+	start func()        // called when the shell is ready; waits for the others
 }
 
-// typeLines opens a shell on a terminal, types lines and waits for each answer.
+// typeLines opens a shell on a terminal, types lines and waits for the output of each.
 func (t typist) typeLines(ctx context.Context, g sandpit.Guest) ([]float64, error) {
 	input, keyboard := io.Pipe()
 	screen := &screen{changed: make(chan struct{}, 1)}
@@ -98,7 +98,7 @@ func (t typist) typeLines(ctx context.Context, g sandpit.Guest) ([]float64, erro
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 		defer cancel()
-		_ = p.Signal(clean, sandpit.SIGKILL) // or it has ended; its sandbox ends anyway
+		_ = p.Signal(clean, sandpit.SIGKILL) // fails if it has ended; its sandbox ends anyway
 		_ = keyboard.Close()
 		_, _ = p.Wait(clean)
 	}()
@@ -111,7 +111,7 @@ func (t typist) typeLines(ctx context.Context, g sandpit.Guest) ([]float64, erro
 	}
 	var times []float64
 	for i := range t.lines {
-		// The answer is not in what the terminal shows of the line itself.
+		// The output differs from the echo of the line itself.
 		line, answer := fmt.Sprintf("echo $((%d+%d))x\n", i, 7000), fmt.Appendf(nil, "%dx", i+7000)
 		begin := time.Now()
 		if _, err := io.WriteString(keyboard, line); err != nil {
@@ -128,7 +128,7 @@ func (t typist) typeLines(ctx context.Context, g sandpit.Guest) ([]float64, erro
 	return times, nil
 }
 
-// screen is what a terminal shows.
+// screen is the output of a terminal.
 type screen struct {
 	mu      sync.Mutex
 	text    []byte
@@ -147,7 +147,7 @@ func (s *screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// await waits until text is shown, and forgets what came before.
+// await waits until text is shown, and drops earlier output.
 func (s *screen) await(ctx context.Context, text []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

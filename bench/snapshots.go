@@ -16,10 +16,10 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// manyForks is how many copies are made at once.
+// manyForks is how many copies are created at once.
 const manyForks = 10
 
-// savedMetrics are what one sample of savedSample has, in its order.
+// savedMetrics are the metrics of one sample of savedSample, in its order.
 func savedMetrics() []metric {
 	return []metric{
 		{metricResume, unitMS},
@@ -35,7 +35,7 @@ func savedMetrics() []metric {
 	}
 }
 
-// saved measures what is done with the memory and the files of boxes.
+// saved measures saving the memory and the files of boxes.
 func (k *kit) saved(ctx context.Context, p *gvisor.Provider, dir string) (err error) {
 	if !k.o.wants(nameSaved) {
 		return nil
@@ -52,7 +52,7 @@ func (k *kit) saved(ctx context.Context, p *gvisor.Provider, dir string) (err er
 	if b.idle, err = b.start(ctx, k.root.path, ""); err != nil {
 		return err
 	}
-	// What is in /dev/shm is memory, and in no file.
+	// /dev/shm is memory and not in any file.
 	if b.dirty, err = b.start(ctx, k.root.path, fmt.Sprintf("dd if=/dev/urandom of=/dev/shm/dirty bs=1048576 count=%d", mega)); err != nil {
 		return err
 	}
@@ -64,11 +64,10 @@ func (k *kit) saved(ctx context.Context, p *gvisor.Provider, dir string) (err er
 	return s.run(ctx)
 }
 
-// savedBench has boxes that are saved: one that is idle, one with much in its memory and
-// one with many bytes in files.
+// savedBench has boxes to save: an idle one, one with much memory and one with large files.
 type savedBench struct {
 	p                 *gvisor.Provider
-	dir               string // where the provider has its directories
+	dir               string // the provider's
 	boxes             []*gvisor.Instance
 	idle, dirty, full *gvisor.Instance
 }
@@ -105,7 +104,7 @@ func runIn(ctx context.Context, inst sandpit.Instance, args ...string) error {
 	return (&sandpitBox{inst: inst, w: w}).Run(ctx, args...)
 }
 
-// sample does everything once.
+// sample measures everything once.
 func (b *savedBench) sample(ctx context.Context) ([]float64, error) {
 	var figures []float64
 	var errs []error
@@ -139,7 +138,7 @@ func (b *savedBench) sample(ctx context.Context) ([]float64, error) {
 	return append(figures, float64(memory)/mega, float64(disk)/mega), errors.Join(errs...)
 }
 
-// forks makes copies at once, and returns when each has run its first command.
+// forks creates copies at once, and returns when each has run its first command.
 func (b *savedBench) forks(ctx context.Context, id sandpit.SnapshotID, n int) error {
 	made, errs := make([]*gvisor.Instance, n), make([]error, n)
 	var group sync.WaitGroup
@@ -172,7 +171,7 @@ func (b *savedBench) end(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// memoryOf is how many bytes the processes of a box take up.
+// memoryOf returns the memory of a box's processes, in bytes.
 func memoryOf(id sandpit.ID) (int64, error) {
 	all, err := processes()
 	if err != nil {
@@ -191,8 +190,8 @@ func memoryOf(id sandpit.ID) (int64, error) {
 	return sumPSS(own)
 }
 
-// ownBytes is how much the files of a saved box take up, but for the image and the guest,
-// which others have, too.
+// ownBytes returns the size of the files of a saved box without the image and the guest, which boxes
+// share.
 func ownBytes(dir string) (sum int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() || strings.HasSuffix(e.Name(), ".erofs") {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// stats are what is told of samples, in the unit of the samples.
+// stats are the statistics of samples, in their unit.
 type stats struct {
 	N   int     `json:"n"`
 	Min float64 `json:"min"`
@@ -15,8 +15,7 @@ type stats struct {
 	Max float64 `json:"max"`
 }
 
-// The least numbers of samples for which a percentile says more than the
-// maximum does.
+// The minimum numbers of samples for which a percentile differs from the maximum.
 const (
 	leastForP90 = 10
 	leastForP99 = 100
@@ -33,8 +32,8 @@ func summarize(samples []float64) stats {
 	}
 }
 
-// percentile returns the p-th percentile of sorted samples, between two of them
-// by their distance. It is 0 for no samples.
+// percentile returns the p-th percentile of sorted samples, with linear interpolation. It returns 0
+// without samples.
 func percentile(sorted []float64, p float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -47,7 +46,7 @@ func percentile(sorted []float64, p float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
 }
 
-// ratio returns a/b, and false if that says nothing.
+// ratio returns a/b, and false if it has no meaning.
 func ratio(a, b float64) (float64, bool) {
 	if a <= 0 || b <= 0 {
 		return 0, false

@@ -12,7 +12,7 @@ type table struct {
 	rows  [][]string
 }
 
-// tables returns the parts of a report, the most telling first.
+// tables returns the parts of a report, the most informative first.
 func tables(r *report) []table {
 	return []table{targetTable(r), ratioTable(r), resultTable(r), machineTable(r), skipTable(r)}
 }
@@ -32,7 +32,7 @@ func targetTable(r *report) table {
 	return t
 }
 
-// ratioTable has sandpit's medians divided by the others'.
+// ratioTable returns sandpit's medians divided by the others'.
 func ratioTable(r *report) table {
 	t := table{title: "Ratios", head: []string{"sandpit's median divided by", "unit"}}
 	for _, pair := range rivals {
@@ -83,7 +83,7 @@ func resultTable(r *report) table {
 	return t
 }
 
-// figures returns n, min, p50, p90, p99 and max; what says nothing is "-".
+// figures returns n, min, p50, p90, p99 and max; a meaningless figure is "-".
 func figures(x result) []string {
 	if x.Single {
 		return []string{"1", "-", number(x.P50), "-", "-", "-"}
@@ -114,7 +114,7 @@ func skipTable(r *report) table {
 	return t
 }
 
-// number writes a figure with about three digits that mean something.
+// number formats a figure with about three significant digits.
 func number(v float64) string {
 	switch {
 	case v >= 100 || v <= -100:

@@ -2,8 +2,7 @@ package main
 
 import "fmt"
 
-// Metrics that targets are about; the others have their names where they are
-// measured.
+// The metrics with targets. Other metrics are named where they are measured.
 const (
 	metricFirst      = "new box to first output"
 	metricExec       = "exec true"
@@ -41,14 +40,14 @@ const (
 	metricFrozenDisk = "disk of a box that is paused on disk, idle"
 )
 
-// targetBoxes is how many boxes the target about memory is for.
+// targetBoxes is the number of boxes in the memory target.
 const targetBoxes = 100
 
-// target is what the project wants of a figure.
+// target is the goal for a figure.
 type target struct {
 	What string  `json:"target"`
 	Most float64 `json:"most"`
-	// Got is meaningful if Known: the figures it takes may not have been measured.
+	// Got is meaningful if Known: the figures may not have been measured.
 	Got   float64 `json:"got"`
 	Known bool    `json:"known"`
 	Pass  bool    `json:"pass"`
@@ -141,7 +140,7 @@ func check(what string, most, got float64, known bool) target {
 	return target{What: what, Most: most, Got: got, Known: known, Pass: known && got <= most}
 }
 
-// inverse turns MB/s into ms for each MB. What was not measured stays 0.
+// inverse converts MB/s to ms for each MB. Unmeasured figures stay 0.
 func inverse(speed float64) float64 {
 	if speed <= 0 {
 		return 0
@@ -149,7 +148,7 @@ func inverse(speed float64) float64 {
 	return 1000 / speed
 }
 
-// missed reports whether a target that was measured is missed.
+// missed reports whether a target was measured and missed.
 func missed(targets []target) bool {
 	for _, t := range targets {
 		if t.Known && !t.Pass {
@@ -159,5 +158,5 @@ func missed(targets []target) bool {
 	return false
 }
 
-// atBoxes names a metric that was measured with a number of boxes there.
+// atBoxes returns the name of a metric that was measured with a number of boxes.
 func atBoxes(metric string, boxes int) string { return fmt.Sprintf("%s (%d boxes)", metric, boxes) }

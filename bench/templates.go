@@ -13,8 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// modulesServer is an interpreter with many modules loaded, which serves what it knows of
-// them over HTTP.
+// modulesServer is an interpreter that has loaded many modules and lists them over HTTP.
 const modulesServer = `
 import asyncio, concurrent.futures, csv, ctypes, decimal, difflib, email.message, html.parser, http.server, json
 import logging.config, multiprocessing, pydoc, sqlite3, ssl, statistics, sys, unittest.mock, urllib.request
@@ -29,8 +28,8 @@ class Page(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", 8000), Page).serve_forever()
 `
 
-// templates measures a sandbox of a template whose program runs already: from asking for
-// one to the answer of its web server, as a preview shows it.
+// templates measures a sandbox of a template with a running program: from the request to create it
+// to the response of its web server through a preview.
 func (k *kit) templates(ctx context.Context) (err error) {
 	if !k.o.wants(nameTemplates) {
 		return nil
@@ -65,7 +64,7 @@ func (k *kit) templates(ctx context.Context) (err error) {
 	return list.run(ctx)
 }
 
-// answer makes a sandbox and asks its web server once.
+// answer creates a sandbox and requests its page once.
 func (s *served) answer(ctx context.Context, image sandpit.Image) (took []float64, err error) {
 	begun := time.Now()
 	box, err := s.client.Sandboxes.Create(ctx, client.CreateRequest{Spec: sandpit.Spec{Image: image}})

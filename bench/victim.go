@@ -14,23 +14,21 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 )
 
-// victimVariable holds a victim as JSON for the process that is one.
+// victimVariable contains the victim as JSON for its process.
 const victimVariable = "SANDPIT_BENCH_VICTIM"
 
-// victim is an owner who is measured beside others. Its client is a process of its own, with
-// priority: clients have machines of their own, and would else be measured as waiting for
-// those that storm on this one.
+// victim is an owner that is measured beside others. Its client is a separate process with priority:
+// real clients have their own machines, and would otherwise wait for the storms on this one.
 type victim struct {
 	URL     string `json:"url"`
 	Key     string `json:"key"`
 	Samples int    `json:"samples"`
 }
 
-// victimPatience is how long each thing that the victim does may take. What takes longer
-// counts as that long.
+// victimPatience is the timeout of each operation of the victim. A longer one counts as that long.
 const victimPatience = 20 * time.Second
 
-// measureVictim takes samples of what the victim does.
+// measureVictim measures the operations of the victim.
 func (k *kit) measureVictim(ctx context.Context, v victim, beside string) error {
 	k.note("an owner beside a neighbour: %s", beside)
 	self, err := os.Executable()
@@ -41,7 +39,7 @@ func (k *kit) measureVictim(ctx context.Context, v victim, beside string) error 
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "nice", "-n", "-20", self) // which goes on where that is not allowed
+	cmd := exec.CommandContext(ctx, "nice", "-n", "-20", self) // which runs without priority where that is not allowed
 	cmd.Env = append(cmd.Environ(), victimVariable+"="+string(text))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
@@ -58,7 +56,7 @@ func (k *kit) measureVictim(ctx context.Context, v victim, beside string) error 
 	return nil
 }
 
-// beVictim measures in the process of the victim, and puts the samples out.
+// beVictim measures in the process of the victim, and prints the samples.
 func beVictim(ctx context.Context, text string, stdout io.Writer) error {
 	var v victim
 	if err := json.Unmarshal([]byte(text), &v); err != nil {
@@ -70,8 +68,8 @@ func beVictim(ctx context.Context, text string, stdout io.Writer) error {
 	}
 	defer c.Close()
 	samples := make(map[string][]float64)
-	const enough = 5 // it is no use to wait for more
-	for late := 0; late < enough && len(samples[metricNeighbourCreate]) < v.Samples; {
+	const maxTimeouts = 5 // more add nothing
+	for late := 0; late < maxTimeouts && len(samples[metricNeighbourCreate]) < v.Samples; {
 		took, err := oneLife(ctx, c)
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			late++
@@ -85,8 +83,8 @@ func beVictim(ctx context.Context, text string, stdout io.Writer) error {
 	return json.NewEncoder(stdout).Encode(samples)
 }
 
-// oneLife has the victim create a sandbox, run a command in it and delete it, and returns
-// how long each took. What came too late is the last of them.
+// oneLife creates a sandbox, runs a command in it and deletes it, and returns how long each took. The
+// result ends with the operation that timed out.
 func oneLife(ctx context.Context, c *client.Client) (map[string]time.Duration, error) {
 	took := make(map[string]time.Duration)
 	timed := func(metric string, do func(context.Context) error) error {

@@ -19,7 +19,7 @@ const (
 
 const mega = 1e6
 
-// sizes are how much of everything is done.
+// sizes are the amounts of work.
 type sizes struct {
 	bigFile    int64 // bytes
 	smallFiles int
@@ -44,15 +44,15 @@ var (
 
 // workload is something that is measured sample by sample.
 type workload struct {
-	name    string // what -only knows it by
+	name    string // for -only
 	metrics []metric
-	n       int // samples, if nobody says otherwise
-	// why says what is missing if probe fails.
+	n       int // default number of samples
+	// why is what is missing if probe fails.
 	probe func(ctx context.Context, b box) error
 	why   string
 	// copies is true if boxes must be able to copy.
 	copies bool
-	// sample does it once in a box and returns a figure for each metric.
+	// sample runs it once in a box and returns a figure for each metric.
 	sample func(ctx context.Context, b box) ([]float64, error)
 }
 
@@ -67,7 +67,7 @@ func timed(f func() error) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// boxWorkloads are done in boxes that stay. Their files are in dir.
+// boxWorkloads run in long-lived boxes. Their files are in dir.
 func boxWorkloads(s sizes, dir string) []workload {
 	static := func(program string, args ...string) []string {
 		return append([]string{staticDir + "/" + program}, args...)
@@ -115,7 +115,7 @@ func compile(source string) workload {
 	return w
 }
 
-// bigFile is a workload that carries one file in and out.
+// bigFile is a workload that copies one file in and out.
 func bigFile(dir string, size int64) workload {
 	source, back := filepath.Join(dir, "big"), filepath.Join(dir, "big-back")
 	name := fmt.Sprintf("%d MB", size/mega)
@@ -137,7 +137,7 @@ func bigFile(dir string, size int64) workload {
 	}
 }
 
-// tree is a workload that carries a directory of small files in and out.
+// tree is a workload that copies a directory of small files in and out.
 func tree(dir string, files int) workload {
 	source, back := filepath.Join(dir, "tree"), filepath.Join(dir, "tree-back")
 	name := fmt.Sprintf("%d small files", files)
@@ -158,8 +158,8 @@ func tree(dir string, files int) workload {
 	}
 }
 
-// thereAndBack copies source into the box and out again to back, and says how
-// long each took. Afterwards, and untimed, the box is as before.
+// thereAndBack copies source into the box and back out to back, and returns how long each took. It
+// removes the copy from the box, untimed.
 func thereAndBack(ctx context.Context, b box, source, back string) (in, out time.Duration, err error) {
 	const inside = "/tmp/copied"
 	if err := os.RemoveAll(back); err != nil {
@@ -176,10 +176,10 @@ func thereAndBack(ctx context.Context, b box, source, back string) (in, out time
 
 const smallFile = 100 // bytes
 
-// treeFile names one of many files, a hundred to a directory.
+// treeFile returns the name of one of many files, a hundred in each directory.
 func treeFile(i int) string { return fmt.Sprintf("d%d/f%d", i/100, i) }
 
-// makeSources makes the files that workloads copy.
+// makeSources creates the files that workloads copy.
 func makeSources(dir string, s sizes) error {
 	hello := "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 0; }\n"
 	if err := os.WriteFile(filepath.Join(dir, "hello.c"), []byte(hello), 0o600); err != nil {

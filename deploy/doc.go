@@ -1,3 +1,3 @@
-// Package deploy holds what runs a server and looks after it: a unit of systemd, a
-// container, rules for Prometheus, a dashboard. Its tests load each of them.
+// Package deploy contains what runs and monitors a server: a systemd unit, a container, rules for
+// Prometheus, a dashboard. Its tests load each of them.
 package deploy

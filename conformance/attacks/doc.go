@@ -1,4 +1,3 @@
-// Package attacks holds attempts to break out of a sandbox, or to harm others
-// from within one. They are tests only: a program that attacks runs in real
-// sandboxes, and the tests judge from outside what came of it.
+// Package attacks tries to break out of a sandbox, or to harm others from inside one. It contains only
+// tests: an attacking program runs in real sandboxes, and the tests check the results from outside.
 package attacks

@@ -120,7 +120,7 @@ func judgeSetUserID(t *testing.T, s scene) {
 func judgeDevices(t *testing.T, s scene) {
 	t.Helper()
 	for path, st := range s.left(t, s.mark) {
-		// The device 0:0 is none: overlay file systems mark removed files by it.
+		// The device 0:0 does not exist: overlay file systems mark removed files with it.
 		if kind := st.Mode & unix.S_IFMT; (kind == unix.S_IFCHR || kind == unix.S_IFBLK) && st.Rdev != 0 {
 			t.Errorf("%s is a device (mode %o, %#x) outside", path, st.Mode, st.Rdev)
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// guestPort is where clients reach the guest; nobody listens there inside.
+// guestPort is the port of the guest for clients; it has no listener inside.
 const guestPort = 49983
 
 func guestAttacks() []attack {
@@ -266,7 +266,7 @@ func playSlow(t *testing.T, s scene) {
 		conn := s.dial(t.Context(), t, guestPort)
 		conns = append(conns, conn)
 		request := requests[i%len(requests)]
-		if i%20 == 0 { // an endless answer, which nobody reads
+		if i%20 == 0 { // an endless response that is not read
 			request = fmt.Sprintf("POST /process.Process/Start HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s", head, len(body), body)
 		}
 		if _, err := io.WriteString(conn, request); err != nil {

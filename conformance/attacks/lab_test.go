@@ -33,7 +33,7 @@ const (
 // lab is an engine with sandboxes to attack from, and with much around it that
 // must not be harmed.
 type lab struct {
-	dir      string // of the machine; everybody may search it
+	dir      string // of the machine; all users may search it
 	provider *gvisor.Provider
 	image    sandpit.Image
 	canary   string // the secret that is in many places

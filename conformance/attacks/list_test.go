@@ -31,7 +31,7 @@ type attack struct {
 	// the subtest is skipped for it.
 	weakness string
 	// judge looks at what came of it. What holds for all is looked at anyway:
-	// no secret came out, nobody else was harmed, the sandbox lives.
+	// no secret came out, no other sandbox was harmed, the sandbox lives.
 	judge func(t *testing.T, s scene)
 }
 
@@ -43,7 +43,7 @@ const (
 	user
 	imageBox
 	hostBox
-	client // the one outside who holds the token
+	client // the holder of the token outside
 
 	anybody  = root | user
 	everybox = imageBox | hostBox

@@ -18,7 +18,7 @@ import (
 )
 
 // plantFiles makes the directories that are shown inside and the one that is not.
-// Everybody may read all of it: only the sandbox stands before it.
+// All users may read all of it: only the sandbox protects it.
 func (l *lab) plantFiles(t *testing.T) {
 	t.Helper()
 	for _, sub := range []string{"secret", "ro", "rw"} {

@@ -29,7 +29,7 @@ const (
 	maxOutput  = 32 << 20
 )
 
-// params are what the attacker is told; see testdata/attacker/main.go.
+// params are the parameters of the attacker; see testdata/attacker/main.go.
 type params struct {
 	Canary    string   `json:"canary"`
 	SecretDir string   `json:"secretDir"`
@@ -307,7 +307,7 @@ func describe(path string) string {
 	return text
 }
 
-// expectUnharmed looks at everybody else.
+// expectUnharmed checks all other sandboxes.
 func (l *lab) expectUnharmed(t *testing.T) {
 	t.Helper()
 	if diff := cmp.Diff(l.before, l.observe(t)); diff != "" {
@@ -416,7 +416,7 @@ type resources struct{ descriptors, processes int }
 
 func resourcesOf(engine []int) (r resources) {
 	for _, pid := range engine {
-		fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)) // not for everybody to see
+		fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)) // not readable by other users
 		r.descriptors += len(fds)
 		for _, child := range children(pid) {
 			if args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child)); len(args) > 0 {

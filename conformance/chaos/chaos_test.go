@@ -41,7 +41,7 @@ type world struct {
 	dir string
 	max int // sandboxes
 
-	// image is one with files of its own, "" if there is none.
+	// image is an image with its own files, or "".
 	image sandpit.Image
 
 	mu     sync.Mutex
@@ -339,7 +339,7 @@ func (w *world) compare() {
 			w.must(call{Op: "restore", ID: s.ID})
 			s.State = sandpit.StateStopped
 		}
-		// Nobody resumed it, or the answer was lost. As many have room beside those that run.
+		// It was not resumed, or the response was lost. As many have room beside those that run.
 		if way := map[sandpit.State]string{sandpit.StatePaused: "resume", sandpit.StateStopped: "start"}[s.State]; way != "" {
 			_, err := w.ask(call{Op: way, ID: s.ID})
 			if sandpit.CodeOf(err) == sandpit.Exhausted {
@@ -358,7 +358,7 @@ func (w *world) compare() {
 			w.t.Errorf("sandbox %s has %q, want %q", s.ID, got, s.Spec.Labels["key"])
 		}
 	}
-	// Those that wait in the pool are placed, and nobody's.
+	// Those in the pool are placed and have no owner.
 	unknown := slices.DeleteFunc(slices.Clone(placed), func(id sandpit.ID) bool { return slices.Contains(listed, id) })
 	lost := slices.DeleteFunc(slices.Clone(listed), func(id sandpit.ID) bool { return slices.Contains(placed, id) })
 	if len(lost) > 0 || len(unknown) != waiting {

@@ -1,4 +1,4 @@
-// Package chaos kills a server while clients use it, again and again, and then
-// counts: every sandbox that a client was told of must be there or have a reason not
-// to be, and nothing else may be left on the machine. It is tests only.
+// Package chaos kills a server repeatedly while clients use it. Every sandbox that a client knows must
+// then exist or have a reason why not, and nothing else may be left on the machine. It contains only
+// tests.
 package chaos

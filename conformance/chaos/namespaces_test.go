@@ -65,7 +65,7 @@ func (n namespaces) processes() (left []string) {
 		}
 		f, number, err := userNamespace(pid)
 		if err != nil {
-			continue // it has ended, or is somebody else's
+			continue // it has ended, or belongs to another user
 		}
 		if n.holds(f, number, own) {
 			line, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "cmdline"))

@@ -137,7 +137,7 @@ func examples() map[string]example {
 		"previews.md: sandpit create --name work":   {want: `(?m)^http://8000-s`},
 		"previews.md: sandpit url --files . work":   {setUp: create, want: `(?m)^http://8080-s`},
 		"previews.md: sandpit run -p 8080:8000":     {without: []string{"http.server"}, want: id},
-		"snapshots.md: sandpit snapshot create":    {setUp: create, want: id},
+		"snapshots.md: sandpit snapshot create":     {setUp: create, want: id},
 		"snapshots.md: sandpit upgrade-state":       {elsewhere: "internal/app/cli; no server may run"},
 		"ssh.md: sandpit serve --ssh":               {elsewhere: "internal/app/cli"},
 		"ssh.md: sandpit ssh work":                  {elsewhere: "internal/app/cli; it waits for a person"},
@@ -229,7 +229,7 @@ func blocksOf(page string) (blocks [][]string) {
 	return blocks
 }
 
-// reader is somebody with a server who tries what the pages say.
+// reader is a user with a server who follows the pages.
 type reader struct {
 	environ      []string
 	address, key string

@@ -26,7 +26,7 @@ type fact struct {
 }
 
 // TestFacts compares the figures of pages with the program: the settings' defaults, and
-// constants by their names. Whoever changes one changes the page.
+// constants by their names. A change of one requires a change of the page.
 func TestFacts(t *testing.T) {
 	t.Parallel()
 	pages := make(map[string]string)

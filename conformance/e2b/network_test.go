@@ -75,7 +75,7 @@ func TestNetworkOptions(t *testing.T) {
 // answer gives nothing away.
 func showHeaders(w http.ResponseWriter, r *http.Request) {
 	sum := sha256.Sum256([]byte(r.Header.Get("Authorization")))
-	_ = json.NewEncoder(w).Encode(map[string]string{ // who asked may be gone
+	_ = json.NewEncoder(w).Encode(map[string]string{ // the client may be gone
 		"host": r.Host, "authorization": hex.EncodeToString(sum[:]), "plain": r.Header.Get("X-Plain"),
 	})
 }
@@ -130,7 +130,7 @@ func serveNames(tb testing.TB, addr netip.Addr) {
 				m.Answers = []dnsmessage.Resource{{Header: header, Body: &dnsmessage.AResource{A: addr.As4()}}}
 			}
 			if data, err := m.Pack(); err == nil {
-				_, _ = conn.WriteTo(data, from) // who asked asks again
+				_, _ = conn.WriteTo(data, from) // the client retries
 			}
 		}
 	})

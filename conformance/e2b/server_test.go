@@ -62,7 +62,7 @@ func newServerBy(tb testing.TB, launcher []string, settings ...string) *server {
 	return s
 }
 
-// command runs sandpit as somebody at the server's machine does.
+// command runs sandpit as a user of the server's machine does.
 func (s *server) command(tb testing.TB, args ...string) string {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)

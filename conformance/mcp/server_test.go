@@ -136,7 +136,7 @@ func (s *server) dial(tb testing.TB, key, query string, o *sdk.ClientOptions) (*
 	return session, nil
 }
 
-// visitor is who asks, as they show themselves.
+// visitor is a client with its credentials.
 type visitor struct{ key, session string }
 
 // reply is how a request was answered.

@@ -1,5 +1,5 @@
-// Package network holds attempts to reach from within a sandbox what its network
-// policy forbids. They are tests only. Each runs in a network namespace of its own, in
-// which every address there is, public, private or special, leads to servers of the
-// test: so whatever a gateway lets out is answered, and heard.
+// Package network tries to reach, from inside a sandbox, addresses that its network policy forbids. It
+// contains only tests. Each runs in its own network namespace, in which every public, private or
+// special address leads to servers of the test: they answer and record everything that a gateway lets
+// out.
 package network

@@ -113,7 +113,7 @@ func (b *box) wantReached(t *testing.T, attempts ...string) {
 	}
 }
 
-// wantRefused expects that nobody hears of an attempt, and that the log says why.
+// wantRefused expects that no server receives an attempt, and that the log says why.
 func (b *box) wantRefused(t *testing.T, reason string, attempts ...string) {
 	t.Helper()
 	for _, a := range attempts {

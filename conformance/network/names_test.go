@@ -30,7 +30,7 @@ func (l *lab) names(t *testing.T) {
 	b := l.box(t, policy)
 
 	t.Run("exact and below", func(t *testing.T) {
-		b.wantRefused(t, reasonNoRule, "tcp 93.184.215.20:7") // nobody has asked for it yet
+		b.wantRefused(t, reasonNoRule, "tcp 93.184.215.20:7") // it was not resolved yet
 		for name, want := range map[string]string{
 			"good.example": "93.184.215.20", "GOOD.Example.": "93.184.215.20", "sub.wide.example": "93.184.215.21",
 			"x.good.example": "no: ", "wide.example": "no: ", "good.example.evil.example": "no: ", "bad.wide.example": "no: ", "other.example": "no: ",
@@ -145,7 +145,7 @@ func (l *lab) tunnels(t *testing.T) {
 	t.Run("ping", func(t *testing.T) {
 		b := l.box(t, sandpit.NetworkPolicy{Allow: []string{"93.184.215.14:7"}})
 		b.wantReached(t, "tcp 93.184.215.14:7")
-		b.wantRefused(t, reasonNoRule, "ping 93.184.215.14", "ping 2606:2800::14") // a rule for a port is none for pings
+		b.wantRefused(t, reasonNoRule, "ping 93.184.215.14", "ping 2606:2800::14") // a rule for a port does not apply to pings
 	})
 	t.Run("names that are not allowed", func(t *testing.T) {
 		b := l.box(t, sandpit.NetworkPolicy{Allow: []string{"93.184.215.14:7"}})
@@ -179,7 +179,7 @@ func (l *lab) neighbours(t *testing.T) {
 	for _, addr := range []string{"10.0.2.15:7777", "[fd73:7069:7400::f]:7777"} {
 		two.becomes(t, "yes", "tcp", addr)
 	}
-	for _, addr := range []string{"10.0.2.15:7777", "[fd73:7069:7400::f]:7777"} { // its own, where nobody listens
+	for _, addr := range []string{"10.0.2.15:7777", "[fd73:7069:7400::f]:7777"} { // its own, without a listener
 		if got := one.try(t, "tcp", addr); !strings.HasPrefix(got, "no: ") {
 			t.Errorf("%s: %s", addr, got)
 		}

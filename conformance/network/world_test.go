@@ -37,7 +37,7 @@ const (
 	portDoT   = 853
 )
 
-// world is everybody whom sandboxes could reach.
+// world is all servers that sandboxes could reach.
 type world struct {
 	tb    testing.TB
 	tasks sync.WaitGroup

@@ -44,7 +44,7 @@ func TestDaemonAway(t *testing.T) {
 			if err := alive(ctx, box.Guest()); sandpit.CodeOf(err) != sandpit.Unavailable || sandpit.HintOf(err) == "" {
 				t.Errorf("a command while the daemon is away: %v, want %s and a hint", err, sandpit.Unavailable)
 			}
-			// Nobody finds out by waiting what is known: calls of the engine may take two minutes.
+			// Calls fail at once instead of waiting for the engine, which may take two minutes.
 			begin := time.Now()
 			_, err = p.Create(ctx, sandpit.NewID(), sandpit.Spec{Image: rootFS(t)})
 			if took := time.Since(begin); sandpit.CodeOf(err) != sandpit.Unavailable || took > time.Minute {

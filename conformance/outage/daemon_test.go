@@ -43,7 +43,7 @@ func newDaemon(t *testing.T, options ...string) *daemon {
 		testengine.Skip(t, "a private docker engine needs root")
 	}
 	if _, err := exec.LookPath("dockerd"); err != nil {
-		testengine.Skip(t, "there is no dockerd; install docker.io")
+		testengine.Skip(t, "dockerd not found; install docker.io")
 	}
 	dir, err := os.MkdirTemp("", "sandpit-outage-") //nolint:usetesting // short, for a socket's name, and removed by others
 	if err != nil {
@@ -138,7 +138,7 @@ func (d *daemon) signal(s syscall.Signal) {
 	}
 }
 
-// kill kills the daemon and returns when it is no more. What it has started goes on.
+// kill kills the daemon and returns when it has ended. Its children keep running.
 func (d *daemon) kill() {
 	d.t.Helper()
 	d.signal(syscall.SIGKILL)

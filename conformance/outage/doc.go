@@ -1,5 +1,4 @@
-// Package outage has Docker's daemon, and ourselves, die in the middle of what is done
-// for sandboxes: at random points of making, using, stopping, starting and deleting
-// them. Whoever comes next finds everything that is left, and nothing stays behind. It
-// has tests only.
+// Package outage kills Docker's daemon, or the program that uses it, at random points while sandboxes
+// are created, used, stopped, started and deleted. The next program must find all remaining sandboxes,
+// and nothing else may be left. It contains only tests.
 package outage

@@ -1,4 +1,3 @@
-// Package survive holds a server to its promise that commands survive: connections to
-// it are cut, and it is killed, again and again, while many commands run, and each of
-// them must arrive whole. It has tests only.
+// Package survive checks that commands survive: it cuts connections to a server and kills it repeatedly
+// while many commands run, and the output of each must arrive completely. It contains only tests.
 package survive

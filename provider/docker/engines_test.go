@@ -337,7 +337,7 @@ func TestRootless(t *testing.T) {
 }
 
 // TestUserNamespaces uses an engine whose containers have user namespaces: root inside
-// is nobody on the machine. It has a network, too.
+// has no rights on the machine. The engine has a network, too.
 func TestUserNamespaces(t *testing.T) {
 	t.Parallel()
 	testdocker.Host(t) // skips where there is none

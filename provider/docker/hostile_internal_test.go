@@ -41,7 +41,7 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// impatient is a context whose time is up when somebody has looked so many times.
+// impatient is a context that expires after a number of calls of Err.
 type impatient struct {
 	context.Context //nolint:containedctx // it is one
 

@@ -192,7 +192,7 @@ func TestOptionsRefused(t *testing.T) {
 		"another container's network":   func(o *docker.Options) { o.Network = "container:x" },
 		"the machine's user namespace":  func(o *docker.Options) { o.Userns = "host" },
 		"no state directory":            func(o *docker.Options) { o.StateDir = "" },
-		"a host that is none":           func(o *docker.Options) { o.Endpoint.Host = "nowhere" },
+		"an invalid host":               func(o *docker.Options) { o.Endpoint.Host = "nowhere" },
 		"limits that can never be kept": func(o *docker.Options) { o.Defaults.Memory = 1 },
 	} {
 		o := docker.Options{StateDir: t.TempDir()}

@@ -76,8 +76,7 @@ func TestAttachToRemovedContainer(t *testing.T) {
 	}
 }
 
-// What keeps this program from an engine is told with the address and a remedy, and
-// without a password.
+// TestUnreachable checks that the error contains the reason, the address and a hint, and no password.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -92,8 +91,8 @@ func TestUnreachable(t *testing.T) {
 	}
 	cases := map[string]struct{ host, text, hint string }{
 		"no socket":         {"unix://" + dir + "/none.sock", "no such socket", "systemctl start docker"},
-		"nobody behind it":  {"unix://" + dead, "does not answer", "systemctl start docker"},
-		"nobody there":      {"tcp://127.0.0.1:1", "does not answer", "docker version"},
+		"no listener":       {"unix://" + dead, "does not answer", "systemctl start docker"},
+		"no engine":         {"tcp://127.0.0.1:1", "does not answer", "docker version"},
 		"a password inside": {"tcp://me:s3cret@127.0.0.1:1", "127.0.0.1:1", "docker version"},
 	}
 	if os.Geteuid() != 0 {
@@ -144,7 +143,6 @@ func TestCapabilities(t *testing.T) {
 	}
 }
 
-// Whoever hears of a fetch hears nothing of others, and nothing afterwards.
 // TestStaleAnswer has the engine tell of a container as it was before it was started.
 func TestStaleAnswer(t *testing.T) {
 	t.Parallel()

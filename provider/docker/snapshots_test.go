@@ -91,7 +91,7 @@ func TestRemovedUnderContainers(t *testing.T) {
 }
 
 // TestForgedSnapshot brings in an image that says to be a snapshot with the machine's
-// files, as a file for docker load may. Nobody is given them, or a network.
+// files, as a file for docker load may. No sandbox gets them, or a network.
 func TestForgedSnapshot(t *testing.T) {
 	t.Parallel()
 	o := options(t)
@@ -113,7 +113,7 @@ func TestForgedSnapshot(t *testing.T) {
 	online := sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true}}
 	for name, id := range map[string]sandpit.SnapshotID{
 		"of another manager":         forge("another", sandpit.Snapshot{ID: "THIS", Spec: machine}),
-		"of nobody, online":          forge("", sandpit.Snapshot{ID: "THIS", Spec: online}),
+		"without manager, online":    forge("", sandpit.Snapshot{ID: "THIS", Spec: online}),
 		"with the id of another one": forge(o.Manager, sandpit.Snapshot{ID: sandpit.NewSnapshotID(), Spec: machine}),
 	} {
 		box, err := p.Create(within(t), sandpit.NewID(), sandpit.Spec{Image: sandpit.SnapshotImage(id)})
@@ -129,8 +129,8 @@ func TestForgedSnapshot(t *testing.T) {
 	}
 }
 
-// TestSnapshotsByTheirImages names the image of a snapshot as any other: whoever may have
-// a snapshot, only its keeper knows.
+// TestSnapshotsByTheirImages uses the name of a snapshot's image, which is refused: only the
+// SnapshotKeeper knows who may use a snapshot.
 func TestSnapshotsByTheirImages(t *testing.T) {
 	t.Parallel()
 	p := open(t, options(t))

@@ -61,7 +61,7 @@ func TestKill(t *testing.T) {
 	p := open(t, w)
 	for _, want := range []sandpit.Exit{
 		{Known: true, Code: 3, Reason: "it ended by itself"},
-		{Reason: "nobody saw how"},
+		{Reason: "unknown"},
 	} {
 		i := create(t, p)
 		if err := w.Kill(i.ID(), want); err != nil {
@@ -268,7 +268,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestWorldOutlivesProviders plays a crash: nobody closes the first provider.
+// TestWorldOutlivesProviders simulates a crash: the first provider is not closed.
 func TestWorldOutlivesProviders(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -1,8 +1,7 @@
-// Command acme is an ACME server for tests: Pebble, that of Let's Encrypt, on a loopback
-// address. For it all names lead to this machine. It is a module of its own so that nobody
-// needs what it needs.
+// Command acme is an ACME server for tests: Let's Encrypt's Pebble on a loopback address. It resolves
+// all names to this machine. It is a separate module, so that no other package has its dependencies.
 //
-// It prints where it is as one line of JSON, and ends when its standard input does.
+// It prints its address as one line of JSON, and ends when its standard input does.
 package main
 
 import (
@@ -32,11 +31,11 @@ func main() {
 	}
 }
 
-// place says where the server is, and which certificates to trust.
+// place is the address of the server and the certificates to trust.
 type place struct {
 	Directory string `json:"directory"`
 	CA        string `json:"ca"`   // of the directory
-	Root      string `json:"root"` // of what it gives
+	Root      string `json:"root"` // of the certificates that it issues
 }
 
 func run(port int) error {
@@ -66,7 +65,7 @@ func run(port int) error {
 	return err
 }
 
-// resolve says that every name is of this machine.
+// resolve answers every name with the address of this machine.
 func resolve(w dns.ResponseWriter, question *dns.Msg) {
 	answer := new(dns.Msg)
 	answer.SetReply(question)
@@ -77,5 +76,5 @@ func resolve(w dns.ResponseWriter, question *dns.Msg) {
 			})
 		}
 	}
-	_ = w.WriteMsg(answer) // who asks will ask again
+	_ = w.WriteMsg(answer) // the client retries
 }

@@ -1,11 +1,10 @@
-// Fresh finds out whether the Go toolchain and the modules that the program is built from
-// are current:
+// Fresh checks whether the Go toolchain and the modules of the program are current:
 //
 //	go run -C tools/fresh . -module ../.. -held held.txt
 //
 // It fails if a newer release of a directly required module has been out for longer than
-// -days, or if the toolchain that go.mod names lacks two or more patch releases. Everything else that is not
-// the newest is printed. A line "MODULE REASON" of the file of held modules excuses one.
+// -days, or if the toolchain in go.mod lacks two or more patch releases. It prints everything else
+// that is not the newest. A line "MODULE REASON" in the file of held modules excuses a module.
 package main
 
 import (
@@ -34,17 +33,17 @@ func main() {
 	}
 }
 
-// checker compares a module's requirements with what there is.
+// checker compares a module's requirements with the available releases.
 type checker struct {
 	dir       string
 	tolerance time.Duration
 	now       time.Time
 }
 
-// finding is something that is not the newest.
+// finding is a requirement that is not the newest release.
 type finding struct {
 	text  string
-	stale bool // and should be
+	stale bool // an update is due
 }
 
 func (c checker) run(heldFile string) error {
@@ -87,7 +86,7 @@ func (c checker) run(heldFile string) error {
 	return nil
 }
 
-// readHeld reads lines of a module and a reason.
+// readHeld reads lines with a module and a reason.
 func readHeld(file string) (map[string]string, error) {
 	held := make(map[string]string)
 	if file == "" {
@@ -191,7 +190,7 @@ func minorOf(version string) string {
 	return strings.Join(parts[:min(2, len(parts))], ".")
 }
 
-// patchOf returns 8 of 1.26.8, and 0 for what is no patch release.
+// patchOf returns 8 of 1.26.8, and 0 for other versions.
 func patchOf(version string) int {
 	parts := strings.Split(version, ".")
 	if len(parts) != 3 {
@@ -210,7 +209,7 @@ func (c checker) ask(to any, args ...string) error {
 	return json.Unmarshal(out, to)
 }
 
-// output runs the go command in the module, and tries again once: servers hiccup.
+// output runs the go command in the module, and retries once for failures of a server.
 func (c checker) output(args ...string) ([]byte, error) {
 	var last error
 	for range 2 {

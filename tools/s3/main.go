@@ -1,8 +1,7 @@
-// Command s3 is a store that speaks the protocol of Amazon S3, for tests: the gateway of
-// Versity over a directory, with TLS, on a loopback address. It is a module of its own so
-// that nobody needs what it needs.
+// Command s3 is an S3-compatible store for tests: Versity's gateway over a directory, with TLS, on a
+// loopback address. It is a separate module, so that no other package has its dependencies.
 //
-// It prints where it is as one line of JSON, and ends when its standard input does.
+// It prints its address as one line of JSON, and ends when its standard input does.
 package main
 
 import (
@@ -36,7 +35,7 @@ func main() {
 	}
 }
 
-// place says where the store is, whom to trust, and with what to enter.
+// place is the address of the store, the certificate to trust, and the credentials.
 type place struct {
 	URL    string `json:"url"`
 	CA     string `json:"ca"`
@@ -46,7 +45,7 @@ type place struct {
 
 func run(dir string) error {
 	out := os.Stdout
-	os.Stdout = os.Stderr // the library tells of itself there
+	os.Stdout = os.Stderr // the library prints to it
 	where := place{Access: "tester", Secret: "a-secret-of-the-tests"}
 	sides := filepath.Join(dir, "meta")
 	buckets := filepath.Join(dir, "buckets")
@@ -85,7 +84,7 @@ func run(dir string) error {
 	front := httptest.NewUnstartedServer(&httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", "gateway"
-			r.Out.Host = r.In.Host // it is signed
+			r.Out.Host = r.In.Host // the signature covers it
 		},
 		Transport: &http.Transport{
 			DisableCompression: true,

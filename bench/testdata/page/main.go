@@ -1,5 +1,5 @@
-// Command page is the program whose previews are measured: a page, and a WebSocket that
-// repeats what it hears.
+// Command page is the program whose previews are measured: a page, and a WebSocket that echoes
+// messages.
 package main
 
 import (
@@ -17,7 +17,7 @@ func main() {
 	http.HandleFunc("/ws", func(w http.ResponseWriter, r *http.Request) {
 		conn, err := websocket.Accept(w, r, nil)
 		if err != nil {
-			return // the client was told
+			return // the client got the error
 		}
 		defer conn.CloseNow()
 		for {

@@ -33,7 +33,7 @@ func (l *lab) peakMemory(t *testing.T) int64 {
 	return n << 10
 }
 
-// ask sends a request whose answer nobody reads until the test ends, and returns its
+// ask sends a request whose response is not read until the test ends, and returns its
 // connection.
 func (p party) ask(t *testing.T, method, path, body string) net.Conn {
 	t.Helper()

@@ -1,4 +1,4 @@
-// Package owners holds attacks of one owner on another, and on the administrator, of a
-// server that both use with ordinary keys. They are tests only: each starts a real server
-// with real sandboxes, does what the attacker would do, and checks what the victim sees.
+// Package owners attacks one owner of a server, and its administrator, as another owner with an
+// ordinary key. It contains only tests: each starts a real server with real sandboxes, acts as the
+// attacker, and checks what the victim sees.
 package owners

@@ -62,7 +62,7 @@ func recipeOf(from string, commands ...string) map[string]any {
 	return map[string]any{"from": from, "steps": steps}
 }
 
-// images are what a party is told of the server's images, by their IDs.
+// images returns the server's images that a party can list, by their IDs.
 func (p party) images(t *testing.T) map[string]string {
 	t.Helper()
 	var page struct {
@@ -166,7 +166,7 @@ func withoutRequest(r response, name string) string {
 	return strings.Join(parts, ",")
 }
 
-// unpack unpacks an archive into a new directory that everybody may read.
+// unpack unpacks an archive into a new directory that all users may read.
 func unpack(t *testing.T, archive, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {

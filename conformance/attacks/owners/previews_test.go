@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// viewer is somebody's browser, as far as a server sees it. Every host name leads to the
+// viewer is a browser, as far as a server sees it. Every host name leads to the
 // server.
 type viewer struct{ http.Client }
 
@@ -170,7 +170,7 @@ func TestNeighboursByHostName(t *testing.T) {
 	if policy := strings.Join(r.header.Values("Content-Security-Policy"), "; "); !strings.Contains(policy, "frame-ancestors 'self'") {
 		t.Errorf("others may show it in frames: policy %q", policy)
 	}
-	// Cookies that a page has set for the parent of all previews lock nobody out.
+	// Cookies that a page has set for the parent of all previews lock no viewer out.
 	var tossed []string
 	for i := range 40 {
 		tossed = append(tossed, fmt.Sprintf("toss%d=%s", i, strings.Repeat("x", 4000)))

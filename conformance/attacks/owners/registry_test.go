@@ -163,7 +163,7 @@ func packed(t *testing.T, data []byte) []byte {
 	return out.Bytes()
 }
 
-// trickle sends data a byte at a time, as long as somebody listens.
+// trickle sends data a byte at a time until the client disconnects.
 func trickle(w http.ResponseWriter, r *http.Request, data []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
 	for _, b := range data {

@@ -40,7 +40,7 @@ func (p party) createE2B(t *testing.T) (a access) {
 	return a
 }
 
-// signFile returns the query by which everybody reads a file, without an expiration.
+// signFile returns the query with which any client reads a file, without an expiration.
 func signFile(path, token string) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{path, "read", "root", token}, ":")))
 	return url.Values{"path": {path}, "username": {"root"}, "signature": {"v1_" + base64.RawStdEncoding.EncodeToString(sum[:])}}.Encode()
@@ -73,7 +73,7 @@ func (p party) openings(t *testing.T, a access) []opening {
 	}
 }
 
-// status returns what the server says to somebody without a key who tries an opening.
+// status returns the server's response to an opening from a client without a key.
 func (l *lab) status(t *testing.T, o opening) int {
 	t.Helper()
 	stranger := party{name: "stranger", url: l.url, http: l.alice.http}

@@ -162,7 +162,7 @@ func TestImagesElsewhere(t *testing.T) {
 		{"image ls --provider docker", 0, tagged},
 		{"image rm --provider docker " + tagged, 125, "hint: docker image rm"},
 		{"image pull --provider nobody " + tagged, 125, "Unsupported provider type"},
-		{"image pull --provider docker " + registry.Host() + "/team/none:1", 125, "hint: see that the name is right"},
+		{"image pull --provider docker " + registry.Host() + "/team/none:1", 125, "hint: check the name"},
 		{"image ls " + socket, 0, tagged},
 		{"image pull " + socket + " " + tagged, 0, tagged},
 		{"image rm " + socket + " " + tagged, 125, "hint: docker image rm"},

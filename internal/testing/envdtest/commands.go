@@ -10,12 +10,12 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/commands"
 )
 
-// CommandID is the id of the one command that a Liar tells of.
+// CommandID is the ID of the only command of a Liar.
 const CommandID = "command"
 
 const idHeader = "Sandpit-Command-Id"
 
-// command is an honest command that has ended, changed by change.
+// command returns an honest command that has ended, modified by change.
 func command(change func(*commands.Command)) *commands.Command {
 	c := &commands.Command{
 		Id: CommandID, Pid: honestPID, Args: []string{"true"}, StartedAt: 1_000_000,
@@ -63,7 +63,7 @@ func honestCommands() answers {
 	}
 }
 
-// followLies are about the output of a command that is told again.
+// followLies are about the replayed output of a command.
 func followLies() map[string]answers {
 	start, fine, said := followStart(command(unchanged)), followEnd(command(unchanged)), output(out, 0, "out")
 	follow := func(then func(*call), messages ...proto.Message) answers {
@@ -109,10 +109,10 @@ func followLies() map[string]answers {
 	}
 }
 
-// commandLies are about what a command is said to be.
+// commandLies are about descriptions of commands.
 func commandLies() map[string]answers {
 	start, said := followStart(command(unchanged)), output(out, 0, "out")
-	// described makes a lie about a command wherever commands are described.
+	// described adds a lie to every description of a command.
 	described := func(change func(*commands.Command)) answers {
 		c := command(change)
 		return answers{
@@ -156,7 +156,7 @@ func commandLies() map[string]answers {
 	}
 }
 
-// answered makes a Start that runs as another command than was asked for.
+// answered returns a Start that reports another command than the requested one.
 func answered(id string) answers {
 	return answers{"Start": func(c *call) {
 		c.w.Header().Set(idHeader, id)
@@ -164,7 +164,7 @@ func answered(id string) answers {
 	}}
 }
 
-// endlessOutput goes on where it was, in pieces of a size.
+// endlessOutput sends consecutive output forever, in pieces of a size.
 func endlessOutput(size int) func(*call) {
 	data := strings.Repeat("x", size)
 	return func(c *call) {

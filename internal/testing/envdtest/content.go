@@ -16,7 +16,7 @@ const (
 
 const honestContent = "content"
 
-// answer is an answer with a head and a body.
+// answer returns a response with a head and a body.
 func answer(status int, body string, headers ...string) func(*call) {
 	return func(c *call) {
 		c.drain()
@@ -25,7 +25,7 @@ func answer(status int, body string, headers ...string) func(*call) {
 	}
 }
 
-// endless is an answer whose body does not end.
+// endless returns a response with an endless body.
 func endless(status int) func(*call) {
 	return func(c *call) {
 		c.drain()
@@ -79,7 +79,7 @@ func downloadLies() map[string]answers {
 	}
 }
 
-// uploadLies are about what is sent into a sandbox.
+// uploadLies are about data that is sent into a sandbox.
 func uploadLies() map[string]answers {
 	put := func(answer func(*call)) answers { return answers{upload: answer, unpack: answer} }
 	undrained := func(status int, then func(*call)) func(*call) {
@@ -129,7 +129,7 @@ func initLies() map[string]answers {
 		}},
 		"init-length":  {initCall: rawText("HTTP/1.1 204 No Content\r\nContent-Length: 1000000000000\r\n\r\n", false)},
 		"init-refused": {initCall: answer(http.StatusUnauthorized, `{"code":401,"message":"`+strings.Repeat("no ", mib)+`"}`)},
-		// None about another call: what a sandbox needs to come into being.
+		// No lies about other calls, which creating a sandbox needs.
 		"none": {},
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
 )
 
-// entry is an honest file, changed by change.
+// entry returns an honest file, modified by change.
 func entry(change func(*filesystem.EntryInfo)) *filesystem.EntryInfo {
 	e := &filesystem.EntryInfo{
 		Name: "file", Type: filesystem.FileType_FILE_TYPE_FILE, Path: "/dir/file", Size: 7, Mode: 0o644,
@@ -21,13 +21,13 @@ func entry(change func(*filesystem.EntryInfo)) *filesystem.EntryInfo {
 	return e
 }
 
-// described makes a lie about a file wherever files are described.
+// described adds a lie to every description of a file.
 func described(change func(*filesystem.EntryInfo)) answers {
 	return describedAs("file", func() *filesystem.EntryInfo { return entry(change) })
 }
 
 func describedAs(event string, describe func() *filesystem.EntryInfo) answers {
-	// Made only when asked for: some are large.
+	// Created on demand, because some are large.
 	lazily := func(message func(e *filesystem.EntryInfo) proto.Message) func(*call) {
 		return func(c *call) { c.unary(encode(message(describe()))) }
 	}
@@ -117,7 +117,7 @@ func fileEvent(name string, kind filesystem.EventType, e *filesystem.EntryInfo) 
 	}}
 }
 
-// watchLies are about events, in answer to WatchDir.
+// watchLies are about events, in the responses to WatchDir.
 func watchLies() map[string]answers {
 	const created = filesystem.EventType_EVENT_TYPE_CREATE
 	watch := func(then func(*call), messages ...proto.Message) answers {

@@ -1,9 +1,8 @@
-// Package envdtest is a guest that lies, for tests only: it serves the protocol
-// of the program inside a sandbox, and one thing in it dishonestly. Nothing that
-// is shipped imports it.
+// Package envdtest is a dishonest guest for tests: it serves the protocol of the program inside a
+// sandbox, with one violation of it. Released programs do not import it.
 //
-// Each lie has a name. What a lie is not about is answered as an honest guest
-// would, so that a caller comes as far as the lie.
+// Each violation, called a lie, has a name. All other calls get the responses of an honest guest, so
+// that a caller reaches the lie.
 package envdtest
 
 import (
@@ -16,13 +15,11 @@ import (
 	"time"
 )
 
-// answers are handlers by what they answer: the last part of a Connect call's
-// path such as "Stat", or the method and path of any other such as "GET /files".
-// "*" is for all.
+// answers are handlers by call: the last part of a Connect call's path such as "Stat", or the method
+// and path of another call such as "GET /files". "*" is for all calls.
 type answers map[string]func(*call)
 
-// Liar is a guest that lies, as an http.Handler for tests only. It serves any
-// number of connections.
+// Liar is a dishonest guest, as an http.Handler. It serves any number of connections.
 type Liar struct {
 	lie    answers
 	honest answers
@@ -30,12 +27,12 @@ type Liar struct {
 	cancel context.CancelFunc
 }
 
-// Lies returns the names of all lies in order. They consist of lower-case
-// letters, digits and hyphens, so that each can be a host name.
+// Lies returns the sorted names of all lies. They consist of lower-case letters, digits and hyphens,
+// so that each can be a host name.
 func Lies() []string { return slices.Sorted(maps.Keys(lies())) }
 
-// New returns a Liar that tells the named lie. It returns nil if there is no
-// such lie. The caller must Close it before the server that it is served by.
+// New returns a Liar with the named lie, or nil if the lie does not exist. The caller must Close it
+// before its server.
 func New(lie string) *Liar {
 	told, ok := lies()[lie]
 	if !ok {
@@ -55,7 +52,7 @@ func lies() map[string]answers {
 	return all
 }
 
-// Close ends every answer that is still being given. It is idempotent.
+// Close ends all responses under way. It is idempotent.
 func (l *Liar) Close() { l.cancel() }
 
 // ServeHTTP implements http.Handler.
@@ -76,24 +73,24 @@ func (l *Liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.NotFound(w, r)
 }
 
-// pace is how much of something endless there is in a second, in bytes: enough
-// to be seen to grow, not enough to fill the disk of whoever tests.
+// pace is the rate of endless data, in bytes per second: enough to see it grow, too little to fill a
+// disk.
 const pace = 256 << 20
 
-// call is one call that is being answered.
+// call is one call to answer.
 type call struct {
 	w   http.ResponseWriter
 	r   *http.Request
 	ctx context.Context //nolint:containedctx // ends with the call or the Liar
 }
 
-// silence says nothing until the caller gives up.
+// silence sends nothing until the caller gives up.
 func (c *call) silence() {
 	c.drain()
 	<-c.ctx.Done()
 }
 
-// drain reads the request, without which its end is not noticed.
+// drain reads the request, which is necessary to notice its end.
 func (c *call) drain() {
 	buf := make([]byte, 64<<10)
 	for c.ctx.Err() == nil {
@@ -103,7 +100,7 @@ func (c *call) drain() {
 	}
 }
 
-// send sends bytes now, and reports whether anybody still listens.
+// send sends bytes now, and reports whether the caller is still connected.
 func (c *call) send(b ...byte) bool {
 	if c.ctx.Err() != nil {
 		return false
@@ -114,8 +111,8 @@ func (c *call) send(b ...byte) bool {
 	return http.NewResponseController(c.w).Flush() == nil
 }
 
-// repeat sends b so many times at the pace, and forever if times is negative. It
-// reports whether anybody still listens.
+// repeat sends b a number of times at the pace, or forever if times is negative. It reports whether the
+// caller is still connected.
 func (c *call) repeat(b []byte, times int) bool {
 	start, sent := time.Now(), 0
 	for ; times != 0; times-- {
@@ -131,7 +128,7 @@ func (c *call) repeat(b []byte, times int) bool {
 	return true
 }
 
-// status sends the head of an answer with headers given in pairs.
+// status sends the head of a response with pairs of headers.
 func (c *call) status(code int, headers ...string) {
 	for i := 0; i+1 < len(headers); i += 2 {
 		c.w.Header()[headers[i]] = []string{headers[i+1]}
@@ -139,7 +136,7 @@ func (c *call) status(code int, headers ...string) {
 	c.w.WriteHeader(code)
 }
 
-// raw takes the connection over, and with it every rule of HTTP.
+// raw takes over the connection, without the rules of HTTP.
 func (c *call) raw(say func(conn net.Conn)) {
 	conn, buffered, err := http.NewResponseController(c.w).Hijack()
 	if err != nil {
@@ -153,7 +150,7 @@ func (c *call) raw(say func(conn net.Conn)) {
 	say(conn)
 }
 
-// rawText answers with text as it is, and then says nothing more, or hangs up.
+// rawText sends literal text, and then stays silent or closes the connection.
 func rawText(text string, hangUp bool) func(*call) {
 	return func(c *call) {
 		c.raw(func(conn net.Conn) {
@@ -165,7 +162,7 @@ func rawText(text string, hangUp bool) func(*call) {
 	}
 }
 
-// rawEndless answers with a head and then with the same bytes forever.
+// rawEndless sends a head and then the same bytes forever.
 func rawEndless(head string, b []byte) func(*call) {
 	return func(c *call) {
 		c.raw(func(conn net.Conn) {

@@ -12,11 +12,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process"
 )
 
-// Dir is a directory to the part of a Liar that is honest; all other paths are
-// files.
+// Dir is a directory in the honest responses of a Liar; all other paths are files.
 const Dir = "/dir"
 
-// honest answers as a guest would that has one process and one file.
+// honest answers like a guest with one process and one file.
 func honest() answers {
 	life := streamed(ended, started(honestPID), stdout([]byte("out")), exited(0, "exit status 0"))
 	file := entry(func(*filesystem.EntryInfo) {})
@@ -66,7 +65,7 @@ func honestDownload(c *call) {
 func honestStat(c *call) {
 	var req filesystem.StatRequest
 	body := make([]byte, 64*kib)
-	n, _ := c.r.Body.Read(body) // a request of a few bytes; what is missing makes it another path
+	n, _ := c.r.Body.Read(body) // a request of a few bytes; a short read only changes the path
 	if proto.Unmarshal(body[:n], &req) != nil {
 		c.status(http.StatusBadRequest)
 		return

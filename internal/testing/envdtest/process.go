@@ -16,10 +16,10 @@ import (
 
 const honestPID = 42
 
-// pause is how long something slow takes.
+// pause is the delay between slow events.
 const pause = 20 * time.Millisecond
 
-// sleep pauses, and reports whether to go on.
+// sleep pauses, and reports whether to continue.
 func sleep(ctx context.Context) bool {
 	select {
 	case <-time.After(pause):
@@ -29,7 +29,7 @@ func sleep(ctx context.Context) bool {
 	}
 }
 
-// bomb is a gigabyte of zeros, packed: a megabyte, again and again.
+// bomb is a compressed gigabyte of zeros: a megabyte, repeated.
 func bomb() []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -72,12 +72,12 @@ func end(e *process.ProcessEvent_EndEvent) *process.StartResponse {
 	return event(&process.ProcessEvent{Event: &process.ProcessEvent_End{End: e}})
 }
 
-// event is also what Connect answers with: both look the same as they travel.
+// event is also the response of Connect: both have the same encoding.
 func event(e *process.ProcessEvent) *process.StartResponse { return &process.StartResponse{Event: e} }
 
 func longText() string { return strings.Repeat("long ", 8*mib/5) }
 
-// processLies are about the life of a process, in answer to Start and Connect.
+// processLies are about the life of a process, in the responses to Start and Connect.
 func processLies() map[string]answers {
 	start, fine := started(honestPID), exited(0, "exit status 0")
 	follow := func(then func(*call), messages ...proto.Message) answers {

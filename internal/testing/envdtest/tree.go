@@ -16,8 +16,8 @@ const (
 	block   = 512
 )
 
-// member is the head of one member, written by hand: no library would write some
-// of those below. A size is only claimed.
+// member is the head of one member, encoded by hand, because no library writes some of those below.
+// The size may be false.
 type member struct {
 	kind         byte // a file by default
 	name         string
@@ -64,7 +64,7 @@ func members(all ...member) []byte {
 	return b
 }
 
-// ending is how a tar ends.
+// ending is the end of a tar stream.
 func ending() []byte { return make([]byte, 2*block) }
 
 func content(text string) []byte {
@@ -81,7 +81,7 @@ func link(kind byte, name, target string) []byte {
 
 func dir(name string) []byte { return members(member{kind: tar.TypeDir, name: name}) }
 
-// patched returns a header with other bytes at an offset, and its sum put right.
+// patched returns a header with other bytes at an offset, and a correct checksum.
 func patched(header []byte, offset int, b string) []byte {
 	copy(header[offset:], b)
 	copy(header[148:156], "        ")
@@ -93,7 +93,7 @@ func patched(header []byte, offset int, b string) []byte {
 	return header
 }
 
-// pax is a member of records, whatever they say.
+// pax is a member with records, valid or not.
 func pax(kind string, records ...string) []byte {
 	var all strings.Builder
 	for i := 0; i+1 < len(records); i += 2 {
@@ -108,7 +108,7 @@ func pax(kind string, records ...string) []byte {
 	return append(patched(header, 156, kind), content(all.String())...)
 }
 
-// tree answers with a tar of parts, ended in order.
+// tree answers with a tar stream of parts, with a regular end.
 func tree(parts ...[]byte) answers {
 	return treeThen(ended0, parts...)
 }
@@ -130,8 +130,7 @@ func again(b []byte) func(*call) {
 	return func(c *call) { c.repeat(bytes.Repeat(b, 1+64*kib/len(b)), -1) }
 }
 
-// treeLies are about directories with all that is in them, in answer to
-// GET /tree.
+// treeLies are about trees, in the responses to GET /tree.
 func treeLies() map[string]answers {
 	lies := memberLies()
 	maps.Copy(lies, escapeLies())
@@ -193,7 +192,7 @@ func memberLies() map[string]answers {
 	}
 }
 
-// escapeLies would write elsewhere, or something else than files.
+// escapeLies would write to other places, or other things than files.
 func escapeLies() map[string]answers {
 	return map[string]answers{
 		"tree-up":            tree(file("../escaped", "x")),

@@ -28,7 +28,7 @@ func frame(flags byte, data []byte) []byte {
 	return append(b, data...)
 }
 
-// encode never fails: the messages here are all made of valid text.
+// encode never fails, because all messages here contain valid text.
 func encode(m proto.Message) []byte {
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *call) stream() {
 	c.status(http.StatusOK, "Content-Type", streamType)
 }
 
-// finish ends a stream in order; end is what it says, {} for no error.
+// finish ends a stream regularly with the end message, {} without an error.
 func (c *call) finish(end string) { c.send(frame(flagEnd, []byte(end))...) }
 
 // unary answers a call with one message.
@@ -60,7 +60,7 @@ func unary(m proto.Message) func(*call) { return func(c *call) { c.unary(encode(
 
 func unaryBytes(make func() []byte) func(*call) { return func(c *call) { c.unary(make()) } }
 
-// streamed makes an answer of messages, what comes after them, and no end.
+// streamed returns a response with messages, further bytes, and no end.
 func streamed(then func(*call), messages ...proto.Message) func(*call) {
 	return func(c *call) {
 		c.stream()
@@ -75,7 +75,7 @@ func streamed(then func(*call), messages ...proto.Message) func(*call) {
 
 func ended(c *call)  { c.finish("{}") }
 func silent(c *call) { c.silence() }
-func cutOff(*call)   {} // the server ends the body, but no end was told
+func cutOff(*call)   {} // the server ends the body without an end message
 
 // forever sends one message again and again.
 func forever(m proto.Message) func(*call) {
@@ -85,8 +85,7 @@ func forever(m proto.Message) func(*call) {
 // tag is the first byte of a field that has a length.
 func tag(field byte) byte { return field<<3 | 2 }
 
-// hollow is a message of so many bytes in which the same empty field comes again
-// and again: two bytes to send, a whole object to hold.
+// hollow is a message that repeats an empty field: two bytes to send, a whole object to store.
 func hollow(field byte, size int) []byte {
 	return []byte(strings.Repeat(string([]byte{tag(field), 0}), size/2))
 }
@@ -97,7 +96,7 @@ func in(field byte, data []byte) []byte {
 	return append(b, data...)
 }
 
-// marks is many members of a map from text to text, in a field.
+// marks are many entries of a map from text to text, in a field.
 func marks(field byte, n int) []byte {
 	b := make([]byte, 0, 10*n)
 	for i := range n {
@@ -109,10 +108,10 @@ func marks(field byte, n int) []byte {
 
 func repeatedly(b []byte, n int) []byte { return []byte(strings.Repeat(string(b), n)) }
 
-// all makes a lie that every call is answered with.
+// all returns a lie that answers every call.
 func all(answer func(*call)) answers { return answers{"*": answer} }
 
-// typed answers with the type that was asked with.
+// typed answers with the content type of the request.
 func typed(say func(c *call)) func(*call) {
 	return func(c *call) {
 		c.drain()
@@ -121,7 +120,7 @@ func typed(say func(c *call)) func(*call) {
 	}
 }
 
-// wireLies are about frames and heads, in answer to every call.
+// wireLies are about frames and heads, in the responses to all calls.
 func wireLies() map[string]answers {
 	zeros := make([]byte, 64*kib)
 	huge := []byte{0, 0x7f, 0xff, 0xff, 0xff}
@@ -180,12 +179,12 @@ func slowly(c *call) {
 	}
 }
 
-// errorLies are about errors, in answer to every call.
+// errorLies are about errors, in the responses to all calls.
 func errorLies() map[string]answers {
 	failed := func(status int, body func() string) answers {
 		return all(func(c *call) {
 			c.drain()
-			// A stream tells its errors at its end, with a status that says all is well.
+			// A stream reports its errors at its end, after a status of success.
 			if c.r.Header.Get("Content-Type") == streamType {
 				c.status(http.StatusOK, "Content-Type", streamType)
 				c.repeat(frame(flagEnd, []byte(`{"error":`+body()+`}`)), 1)

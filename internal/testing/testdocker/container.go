@@ -45,7 +45,7 @@ func ExpectNone(tb testing.TB, label string) {
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			tb.Fatalf("there is still %q", left)
+			tb.Fatalf("containers are left: %q", left)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func Kill(tb testing.TB, container, signal string) {
 	}
 }
 
-// Remove removes a container, whatever it does.
+// Remove removes a container in any state.
 func Remove(tb testing.TB, container string) {
 	tb.Helper()
 	if _, err := Client(tb).ContainerRemove(tb.Context(), container, client.ContainerRemoveOptions{Force: true}); err != nil {
@@ -66,7 +66,7 @@ func Remove(tb testing.TB, container string) {
 	}
 }
 
-// Describe returns all that the engine tells of its containers and images.
+// Describe returns all descriptions of the engine's containers and images.
 func Describe(tb testing.TB) string {
 	tb.Helper()
 	c := Client(tb)
@@ -76,7 +76,7 @@ func Describe(tb testing.TB) string {
 	}
 	var text strings.Builder
 	for _, one := range containers.Items {
-		if about, err := c.ContainerInspect(tb.Context(), one.ID, client.ContainerInspectOptions{}); err == nil { // else it was removed meanwhile
+		if about, err := c.ContainerInspect(tb.Context(), one.ID, client.ContainerInspectOptions{}); err == nil { // otherwise it was removed meanwhile
 			text.Write(about.Raw)
 		}
 	}
@@ -88,7 +88,7 @@ func Describe(tb testing.TB) string {
 	return text.String()
 }
 
-// DataDir returns the directory of all files of an engine that the tests have started.
+// DataDir returns the directory of all files of an engine that the tests started.
 func DataDir(tb testing.TB) (dir string, private bool) {
 	tb.Helper()
 	dir, private = strings.CutSuffix(strings.TrimPrefix(Host(tb), "unix://"), "/sock")

@@ -18,7 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
-// importTime is how long an engine may take for an image.
+// importTime bounds the import of an image.
 const importTime = 2 * time.Minute
 
 func digest(path string) (string, error) {
@@ -64,12 +64,12 @@ func Tar(tb testing.TB, files []File) []byte {
 	return packed.Bytes()
 }
 
-// Busybox is the program that BusyboxFiles has, statically linked.
+// Busybox returns the path of the statically linked busybox of BusyboxFiles.
 func Busybox(tb testing.TB) []byte {
 	tb.Helper()
 	path, err := exec.LookPath("busybox")
 	if err != nil {
-		testengine.Skip(tb, "there is no busybox; install busybox-static")
+		testengine.Skip(tb, "busybox not found; install busybox-static")
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -78,7 +78,7 @@ func Busybox(tb testing.TB) []byte {
 	return data
 }
 
-// BusyboxFiles is a small root file system with a shell and the usual programs.
+// BusyboxFiles returns a small root file system with a shell and the usual programs.
 func BusyboxFiles(tb testing.TB) []File {
 	tb.Helper()
 	program := Busybox(tb)
@@ -102,8 +102,8 @@ func BusyboxFiles(tb testing.TB) []File {
 	return files
 }
 
-// Import makes an image of the engine from a root file system. The changes are
-// lines of a Dockerfile.
+// Import creates an image in the engine from a root file system. The changes are lines of a
+// Dockerfile.
 func Import(tb testing.TB, name string, files []File, changes ...string) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), importTime)

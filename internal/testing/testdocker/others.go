@@ -18,8 +18,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
-// Start starts a dockerd of the test's own with more arguments, and returns its
-// address. It ends with the test, which is skipped where there can be none.
+// Start starts a dockerd for the test with additional arguments, and returns its address. It ends with
+// the test. The test is skipped if dockerd cannot run.
 func Start(tb testing.TB, args ...string) string {
 	tb.Helper()
 	return "unix://" + start(tb, &engine{args: args}).socket()
@@ -31,7 +31,7 @@ func start(tb testing.TB, e *engine) *engine {
 		testengine.Skip(tb, "a private docker engine needs root")
 	}
 	if _, err := exec.LookPath("dockerd"); err != nil {
-		testengine.Skip(tb, "there is no dockerd; install docker.io")
+		testengine.Skip(tb, "dockerd not found; install docker.io")
 	}
 	tb.Cleanup(func() {
 		if err := e.stop(); err != nil {
@@ -46,8 +46,7 @@ func start(tb testing.TB, e *engine) *engine {
 
 var listening = regexp.MustCompile(`API listen on (127\.0\.0\.1:[0-9]+)`)
 
-// StartTCP starts a dockerd that listens on a port of this machine's, too, and returns
-// host and port.
+// StartTCP starts a dockerd that also listens on a port of this machine, and returns host and port.
 func StartTCP(tb testing.TB, args ...string) string {
 	tb.Helper()
 	e := start(tb, &engine{args: append([]string{"--host=tcp://127.0.0.1:0"}, args...)})
@@ -64,13 +63,12 @@ func StartTCP(tb testing.TB, args ...string) string {
 	return ""
 }
 
-// remapped runs a program that sees an /etc of its own, where nobody has users to map
-// others to.
+// remapped runs a program with its own /etc, in which the user nobody has subordinate IDs.
 const remapped = `cp -a /etc "$1/etc" && echo nobody:1652000:65536 >"$1/etc/subuid" && echo nobody:1652000:65536 >"$1/etc/subgid" && chmod 711 "$1" &&
 mount --bind "$1/etc" /etc && shift && exec "$@"`
 
-// StartRemapped starts a dockerd whose containers have user namespaces, and may have the
-// network "bridge", in a network namespace of its own: the machine's is left alone.
+// StartRemapped starts a dockerd whose containers have user namespaces and can use the network
+// "bridge". It runs in its own network namespace and does not change the machine's.
 func StartRemapped(tb testing.TB) string {
 	tb.Helper()
 	e := &engine{args: []string{"--userns-remap=nobody:nogroup", "--bridge="}}
@@ -78,13 +76,13 @@ func StartRemapped(tb testing.TB) string {
 	return "unix://" + start(tb, e).socket()
 }
 
-// unprivileged runs a program as a user without rights, whom an /etc of its own gives
-// users to map others to, in a directory that it owns.
+// unprivileged runs a program as an unprivileged user in a directory that it owns. The program has its
+// own /etc, in which the user has subordinate IDs.
 const unprivileged = `cp -a /etc "$1/etc" && echo nobody:1718000:65536 >"$1/etc/subuid" && echo nobody:1718000:65536 >"$1/etc/subgid" &&
 mount --bind "$1/etc" /etc && mkdir -m 700 "$1/home" "$1/home/run" && chown -R 65534:65534 "$1"/[!e]* && chown 65534:65534 "$1" && chmod 711 "$1" &&
 dir=$1 && shift && cd / && exec setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$PATH" HOME="$dir/home" XDG_RUNTIME_DIR="$dir/home/run" "$@"`
 
-// asNobody is what runs a program by unprivileged.
+// asNobody returns the command that runs a program with unprivileged.
 func asNobody(dir string) []string {
 	return []string{"unshare", "--mount", "sh", "-c", unprivileged, "sh", dir}
 }
@@ -98,8 +96,8 @@ func needRootless(tb testing.TB, programs ...string) {
 	}
 }
 
-// StartRootless starts a dockerd of a user without rights. RootlessKit makes its user
-// namespace, as in Docker's own script.
+// StartRootless starts a dockerd of an unprivileged user. RootlessKit creates its user namespace, as in
+// Docker's own script.
 func StartRootless(tb testing.TB) string {
 	tb.Helper()
 	needRootless(tb, "rootlesskit")
@@ -111,8 +109,8 @@ func StartRootless(tb testing.TB) string {
 	return "unix://" + start(tb, e).socket()
 }
 
-// podmanRuntime is runc, with a limit of processes that a process without
-// CAP_SYS_RESOURCE can set: Podman asks for a million.
+// podmanRuntime is runc with a limit of processes that a process without CAP_SYS_RESOURCE can set.
+// Podman requests a million.
 const podmanRuntime = `#!/bin/sh
 before=
 for arg; do
@@ -131,14 +129,14 @@ lock_type = "file"
 test = ["%s"]
 `
 
-// Podman starts a Podman service of the test's own, which speaks as Docker does, and
-// returns its address. It ends with the test, which is skipped where there can be none.
+// Podman starts a Podman service, which is compatible with Docker, for the test, and returns its
+// address. It ends with the test. The test is skipped if Podman cannot run.
 func Podman(tb testing.TB) string {
 	tb.Helper()
 	return podman(tb, func(string) []string { return nil })
 }
 
-// PodmanRootless is Podman as a user without rights.
+// PodmanRootless is Podman as an unprivileged user.
 func PodmanRootless(tb testing.TB) string {
 	tb.Helper()
 	needRootless(tb)
@@ -166,7 +164,7 @@ func podman(tb testing.TB, before func(dir string) []string) string {
 	}
 	host := "unix://" + filepath.Join(dir, "sock")
 	log := filepath.Join(dir, "log")
-	args := append([]string{"-c", keeper, "keeper", dir}, before(dir)...) // the end of its input ends it
+	args := append([]string{"-c", keeper, "keeper", dir}, before(dir)...) // it ends with its input
 	cmd := exec.CommandContext(context.WithoutCancel(tb.Context()), "sh", append(args,
 		"env", "CONTAINERS_CONF="+filepath.Join(dir, "containers.conf"),
 		"podman", "--root="+filepath.Join(dir, "root"), "--runroot="+filepath.Join(dir, "run"), "--tmpdir="+filepath.Join(dir, "tmp"),
@@ -187,11 +185,11 @@ func podman(tb testing.TB, before func(dir string) []string) string {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // how it ends is of no interest
+		_ = cmd.Wait() // its exit status does not matter
 	}()
 	tb.Cleanup(func() {
 		errs := []error{removeContainers(host)}
-		pause, _ := os.ReadFile(filepath.Join(dir, pauseFile)) // there is none with rights
+		pause, _ := os.ReadFile(filepath.Join(dir, pauseFile)) // with rights it does not exist
 		errs = append(errs, keep.Close())
 		select {
 		case <-ended:
@@ -213,7 +211,7 @@ func podman(tb testing.TB, before func(dir string) []string) string {
 	return host
 }
 
-// awaitPing returns when an engine answers.
+// awaitPing waits until an engine answers.
 func awaitPing(host, log string, ended <-chan struct{}) error {
 	c, err := client.New(client.WithHost(host))
 	if err != nil {
@@ -229,7 +227,7 @@ func awaitPing(host, log string, ended <-chan struct{}) error {
 		}
 		select {
 		case <-ended:
-			text, _ := os.ReadFile(log) // best effort: it is for a person
+			text, _ := os.ReadFile(log) // best effort, for people
 			return fmt.Errorf("it has ended: %s", text[max(0, len(text)-2000):])
 		case <-time.After(100 * time.Millisecond):
 		}

@@ -22,14 +22,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// Registry is a registry on this machine. Its fields may be set before it is asked
-// for the first time.
+// Registry is a registry on this machine. Its fields may be set before the first request.
 type Registry struct {
-	// User and Password are wanted of everybody, if they are set.
+	// User and Password are required from all clients, if they are set.
 	User, Password string
-	// Hold, if set, holds back blobs until it is closed or the client is gone.
+	// Hold, if set, delays blobs until it is closed or the client disconnects.
 	Hold chan struct{}
-	// Cut has blobs end after half of their bytes.
+	// Cut makes blobs end after half of their bytes.
 	Cut bool
 
 	server    *httptest.Server
@@ -52,13 +51,13 @@ func NewRegistry(tb testing.TB) *Registry {
 	return r
 }
 
-// Host is the registry's name in those of images.
+// Host returns the registry's part of the names of images.
 func (r *Registry) Host() string { return strings.TrimPrefix(r.server.URL, "http://") }
 
-// Manifests is how often somebody has read a manifest.
+// Manifests returns how often a manifest was read.
 func (r *Registry) Manifests() int { return int(r.manifests.Load()) }
 
-// Reached is closed when the first blob is asked for.
+// Reached returns a channel that is closed at the first request for a blob.
 func (r *Registry) Reached() <-chan struct{} { return r.reached }
 
 func (r *Registry) serve(w http.ResponseWriter, req *http.Request, inner http.Handler) {
@@ -111,8 +110,8 @@ func (pusher) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// Push puts an image with these files into the registry and returns its name and
-// the name with its digest. The configuration may be changed first.
+// Push puts an image with these files into the registry, and returns its name and its name with the
+// digest. The caller may change the configuration first.
 func (r *Registry) Push(tb testing.TB, repository, tag string, files []File, change func(*v1.Config)) (tagged, pinned string) {
 	tb.Helper()
 	content := Tar(tb, files)
@@ -150,5 +149,5 @@ func (r *Registry) Push(tb testing.TB, repository, tag string, files []File, cha
 	return ref.Name(), ref.Context().Name() + "@" + digest.String()
 }
 
-// Config is the settings of an image.
+// Config is the configuration of an image.
 type Config = v1.Config

@@ -1,6 +1,6 @@
-// Package testdocker gives tests a Docker engine: the one that a variable names,
-// else a private one of the test binary's own, with all of its files below one
-// temporary directory, and without a network or any change of the machine's.
+// Package testdocker gives tests a Docker engine: the one in a variable, otherwise a private one of
+// the test binary, which has all of its files below one temporary directory, has no network, and does
+// not change the machine.
 package testdocker
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
-// HostVariable names an engine, as DOCKER_HOST does, that tests may fill as they
-// like.
+// HostVariable is the address of an engine in the form of DOCKER_HOST. Tests may fill it with
+// anything.
 const HostVariable = "SANDPIT_TEST_DOCKER_HOST"
 
 // Main runs the tests and ends the engine, if one was started. It is for TestMain.
@@ -38,7 +38,7 @@ func Main(m *testing.M) int {
 	return status
 }
 
-// Host returns the engine's address, and skips the test where there is none.
+// Host returns the engine's address, and skips the test without an engine.
 func Host(tb testing.TB) string {
 	tb.Helper()
 	if host := os.Getenv(HostVariable); host != "" {
@@ -48,7 +48,7 @@ func Host(tb testing.TB) string {
 		testengine.Skip(tb, "a private docker engine needs root; name one by %s", HostVariable)
 	}
 	if _, err := exec.LookPath("dockerd"); err != nil {
-		testengine.Skip(tb, "there is no dockerd; install docker.io, or name an engine by %s", HostVariable)
+		testengine.Skip(tb, "dockerd not found; install docker.io, or set %s to the address of an engine", HostVariable)
 	}
 	host, err := shared.start()
 	if err != nil {
@@ -68,11 +68,11 @@ func Client(tb testing.TB) *client.Client {
 	return c
 }
 
-// engine is a dockerd that this process has started.
+// engine is a dockerd that this process started.
 type engine struct {
-	before  []string // what runs dockerd
-	prepare func()   // called when there is a directory; nil: nothing is
-	args    []string // more for dockerd
+	before  []string // the command that runs dockerd
+	prepare func()   // called when the directory exists; may be nil
+	args    []string // additional arguments of dockerd
 
 	mu    sync.Mutex
 	dir   string
@@ -86,13 +86,13 @@ var shared engine //nolint:gochecknoglobals // one for all tests of a package, e
 
 const startTime = 2 * time.Minute
 
-// keeper runs an engine until its input ends, be it that this process was killed, and
-// then removes its files. Podman without rights leaves a process that keeps its namespaces,
-// and now and then the service itself, so all of the keeper's group ends with it.
+// keeper runs an engine until its input ends, which also happens when this process is killed, and then
+// removes its files. Rootless Podman leaves a process that holds its namespaces, and sometimes the
+// service itself, so the keeper ends its whole process group.
 const keeper = `dir=$1; shift; "$@" </dev/null & pid=$!; cat >/dev/null; kill $pid; wait $pid
 [ ! -e "$dir/` + pauseFile + `" ] || kill -9 $(cat "$dir/` + pauseFile + `"); rm -rf --one-file-system "$dir"; kill -9 0`
 
-// pauseFile has the number of Podman's process.
+// pauseFile contains the ID of Podman's process.
 const pauseFile = "tmp/pause.pid"
 
 func (e *engine) start() (host string, err error) {
@@ -120,7 +120,7 @@ func (e *engine) start() (host string, err error) {
 		return "", err
 	}
 	cmd.Stdout, cmd.Stderr = e.log, e.log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a key pressed is for the tests
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals from the keyboard are for the tests
 	if e.keep, err = cmd.StdinPipe(); err != nil {
 		return "", err
 	}
@@ -131,7 +131,7 @@ func (e *engine) start() (host string, err error) {
 	e.ended = ended
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // how it ends is of no interest
+		_ = cmd.Wait() // its exit status does not matter
 	}()
 	return "unix://" + e.socket(), awaitPing("unix://"+e.socket(), e.log.Name(), ended)
 }
@@ -181,7 +181,7 @@ func removeContainers(host string) error {
 	return errors.Join(errs...)
 }
 
-// unmountBelow takes away what is mounted below a directory, the latest first.
+// unmountBelow unmounts everything below a directory, the latest first.
 func unmountBelow(dir string) error {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -204,7 +204,7 @@ func unmountBelow(dir string) error {
 
 var guest = sync.OnceValues(buildGuest) //nolint:gochecknoglobals // built once for all tests of a package
 
-// Guest returns the path of a guest program, made from the sources as they are.
+// Guest returns the path of a guest program, built from the current sources.
 func Guest(tb testing.TB) string {
 	tb.Helper()
 	path, err := guest()
@@ -231,7 +231,7 @@ func buildGuest() (string, error) {
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
-	// Another checkout may build another one: the file is named by its content.
+	// The name depends on the content, because another checkout may build another one.
 	fresh := filepath.Join(dir, "guest.new")
 	cmd := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w",
 		"-o", fresh, "github.com/sandpit-dev/sandpit/cmd/sandpit-guest")

@@ -7,22 +7,21 @@ import (
 	"strings"
 )
 
-// listSources lists every source directory of the module. The result of a test that
-// starts the engine depends on all of them, which "go test" cannot know: it would take
-// the result of an earlier engine from its cache. It does see which directories of the
-// module a test lists, and runs the test again when a file in them has changed. What
-// cannot be read is left out.
+// listSources lists every source directory of the module. The result of a test that starts the engine
+// depends on all of them, but "go test" does not know that and would use the cached result of an
+// earlier engine. It does record which directories of the module a test lists, and runs the test
+// again when a file in them changes. listSources skips unreadable directories.
 func listSources() {
 	root, ok := findModule()
 	if !ok {
-		return // a test binary that is run by itself, so nothing is cached
+		return // a test binary that runs without "go test", so nothing is cached
 	}
 	_ = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || !entry.IsDir() || path == root {
 			return nil //nolint:nilerr // see above
 		}
 		if name := entry.Name(); strings.HasPrefix(name, ".") || name == "testdata" || name == "node_modules" {
-			return fs.SkipDir // no part of the engine, and tests write there
+			return fs.SkipDir // not part of the engine, and tests write there
 		}
 		return nil
 	})

@@ -1,5 +1,5 @@
-// Package testengine gives tests the static program that holds sandboxes: a
-// test binary cannot do it itself, being linked with the race detector or cgo.
+// Package testengine gives tests the static program with the engine, which a test binary cannot be,
+// because it may be linked with the race detector or cgo.
 package testengine
 
 import (
@@ -17,16 +17,14 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Variable names an engine that is built already; without it tests build one
-// and keep it in the user's cache directory.
+// Variable is the path of a built engine. Without it, tests build one and keep it in the user's cache
+// directory.
 const Variable = "SANDPIT_ENGINE"
 
-// requireVariable, set to 1, makes a test that lacks something fail instead of
-// being skipped.
+// requireVariable, set to 1, makes a test with a missing requirement fail instead of being skipped.
 const requireVariable = "SANDPIT_REQUIRE"
 
-// Skip skips the test because the machine lacks something, or fails it where
-// everything must be there.
+// Skip skips the test because of a missing requirement, or fails it if all are required.
 func Skip(tb testing.TB, format string, args ...any) {
 	tb.Helper()
 	if os.Getenv(requireVariable) == "1" {
@@ -35,8 +33,8 @@ func Skip(tb testing.TB, format string, args ...any) {
 	tb.Skipf(format, args...)
 }
 
-// Path returns the engine's path, and skips the test on a machine where no
-// sandbox can start, with the reason that the program itself gives.
+// Path returns the engine's path. It skips the test on a machine where no sandbox can start, with the
+// reason that the engine reports.
 func Path(tb testing.TB) string {
 	tb.Helper()
 	path, err := built()
@@ -72,7 +70,7 @@ func build() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer lock.Close() // packages are tested side by side, and one of them builds
+	defer lock.Close() // packages are tested in parallel, and one of them builds
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", err
 	}
@@ -103,9 +101,9 @@ func tryOut() (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// Environ is an environment for the program in which all of its directories
-// are below dir. One that was built with the race detector does not wait a second
-// before it exits, which it does in case that other threads have races to tell of.
+// Environ returns an environment for the engine in which all of its directories are below dir. An
+// engine with the race detector then exits at once, instead of waiting a second for races of other
+// threads.
 func Environ(dir string) []string {
 	return []string{
 		"GORACE=atexit_sleep_ms=0",

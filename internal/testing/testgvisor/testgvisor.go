@@ -11,8 +11,8 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// New returns a provider whose only image is the machine's own programs, and closes it after the test. It
-// skips the test on a machine where no sandbox can start.
+// New returns a provider whose only image is the machine's own programs, and closes it after the test.
+// It skips the test on a machine where no sandbox can start.
 func New(tb testing.TB) *gvisor.Provider {
 	tb.Helper()
 	engine := testengine.Path(tb)
@@ -24,7 +24,7 @@ func New(tb testing.TB) *gvisor.Provider {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = os.RemoveAll(runtime) }) // what is left there is in the way of nobody
+	tb.Cleanup(func() { _ = os.RemoveAll(runtime) }) // best effort: leftovers do no harm
 	p, err := gvisor.New(gvisor.Config{
 		RuntimeDir: runtime, ScratchDir: tb.TempDir(), KeepDir: tb.TempDir(), SuspendDir: tb.TempDir(), Images: images, Engine: engine,
 		Defaults: testengine.Limits(),
@@ -40,7 +40,7 @@ func New(tb testing.TB) *gvisor.Provider {
 	return p
 }
 
-// Box returns a sandbox of a provider of its own.
+// Box returns a sandbox of a new provider.
 func Box(tb testing.TB) sandpit.Instance {
 	tb.Helper()
 	box, err := New(tb).Create(tb.Context(), sandpit.NewID(), sandpit.Spec{})

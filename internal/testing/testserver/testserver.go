@@ -1,5 +1,5 @@
-// Package testserver runs sandpit servers for tests, as anybody starts them: by the
-// command line, with settings from the environment.
+// Package testserver runs sandpit servers for tests as users do: through the command line, with
+// settings from the environment.
 package testserver
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
-// Server is a server that runs. Who starts it must End it.
+// Server is a running server. The caller of Start must End it.
 type Server struct {
-	// URL is where it listens.
+	// URL is the address of the server.
 	URL string
-	// Log is what it has written to its log.
+	// Log contains its log.
 	Log *Log
 
 	cmd  *exec.Cmd
@@ -48,7 +48,7 @@ func Start(tb testing.TB, environ []string, launcher ...string) *Server {
 	first, err := reader.ReadString('\n')
 	go func() {
 		defer close(s.rest)
-		_, _ = io.Copy(io.Discard, reader) // it ends with the server
+		_, _ = io.Copy(io.Discard, reader) // the output ends with the server
 	}()
 	if err != nil {
 		s.End(tb, syscall.SIGKILL)
@@ -58,10 +58,10 @@ func Start(tb testing.TB, environ []string, launcher ...string) *Server {
 	return s
 }
 
-// PID is the number of the server's process, or its launcher's.
+// PID returns the ID of the server's process, or of its launcher.
 func (s *Server) PID() int { return s.cmd.Process.Pid }
 
-// End ends the server, which complains about nothing unless it is killed.
+// End ends the server. The server must exit without an error unless it is killed.
 func (s *Server) End(tb testing.TB, how syscall.Signal) {
 	tb.Helper()
 	_ = s.cmd.Process.Signal(how) // it may have ended
@@ -71,7 +71,7 @@ func (s *Server) End(tb testing.TB, how syscall.Signal) {
 	}
 }
 
-// Log takes concurrent writes.
+// Log is a buffer for concurrent use.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -84,7 +84,7 @@ func (l *Log) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// String is all that was written.
+// String returns everything that was written.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

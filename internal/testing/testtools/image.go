@@ -16,22 +16,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
-// The image of Image: its working directory, which is not in it, and its user.
+// The working directory, which is not in the image, and the user of Image.
 const (
 	ImageDir  = "/srv/app/work"
 	ImageUser = "app"
 	imageUID  = 1000
 )
 
-// Image writes the archive of an image that has a working directory and an ordinary user, and
-// no programs of its own: Mounts brings in the machine's.
+// Image writes the archive of an image with a working directory and an ordinary user, without
+// programs. Mounts adds the machine's programs.
 func Image(tb testing.TB) sandpit.Image {
 	tb.Helper()
 	return save(tb, skeleton(tb, nil))
 }
 
-// SmallImage is Image with a shell and the programs of busybox, which needs no Mounts. It
-// skips the test on a machine without busybox.
+// SmallImage is Image with busybox, and needs no Mounts. It skips the test on a machine without
+// busybox.
 func SmallImage(tb testing.TB) sandpit.Image {
 	tb.Helper()
 	path, err := exec.LookPath("busybox")
@@ -63,7 +63,7 @@ func save(tb testing.TB, layer []byte) sandpit.Image {
 	return sandpit.Image(path)
 }
 
-// Mounts brings the machine's programs into a sandbox of Image.
+// Mounts returns the mounts of the machine's programs for a sandbox of Image.
 func Mounts() []sandpit.Mount {
 	var mounts []sandpit.Mount
 	for _, dir := range []string{"/usr", "/etc/alternatives", "/etc/fonts", "/etc/ssl"} {
@@ -111,8 +111,8 @@ func add(tb testing.TB, w *tar.Writer, h tar.Header, data []byte) {
 	}
 }
 
-// skeleton is a layer with directories, links to the machine's programs, and accounts; and,
-// unless it is nil, with busybox.
+// skeleton returns a layer with directories, links to the machine's programs, accounts, and busybox
+// unless it is nil.
 func skeleton(tb testing.TB, busybox []byte) []byte {
 	tb.Helper()
 	var b bytes.Buffer

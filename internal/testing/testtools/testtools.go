@@ -1,23 +1,23 @@
-// Package testtools has a call for each tool of agents that can be the first one of its
-// session, and images in which tests make those calls.
+// Package testtools contains a call for each agent tool that can be the first call of a session, and
+// images in which tests make those calls.
 package testtools
 
 import "github.com/sandpit-dev/sandpit"
 
-// Call is a call of a tool in a sandbox in which nothing was done before.
+// Call is a call of a tool in a new sandbox.
 type Call struct {
 	Tool  string
 	Input map[string]any
-	// Text is in the answer. Dir stands for the working directory.
+	// Text is part of the result. Dir stands for the working directory.
 	Text string
-	// Codes are those of which one is the right answer, for tools that need something that is
-	// not there. None: the call succeeds.
+	// Codes are the acceptable error codes, for tools whose requirements are missing. None: the
+	// call succeeds.
 	Codes []sandpit.Code
-	// Needs is the program without which the call says that the image lacks it. Default: none.
+	// Needs is the program whose absence the call reports. Default: none.
 	Needs string
 }
 
-// Browser is what Call.Needs says of calls that start a browser.
+// Browser is the value of Call.Needs for calls that start a browser.
 const Browser = "chromium"
 
 // Dir stands for the working directory in Call.Text.

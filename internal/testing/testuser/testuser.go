@@ -1,5 +1,5 @@
-// Package testuser keeps what a fuzz target makes up from the rights of root, who runs the
-// nightly tests: a target that looks for ways out of a directory may find one.
+// Package testuser runs fuzz targets without the rights of root, which runs the nightly tests: a target
+// that searches for ways out of a directory may find one.
 package testuser
 
 import (
@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Nobody is the user and group that a worker of root goes on as. They own nothing.
+// Nobody is the ID of the user and group of a worker that root started. They own nothing.
 const Nobody = 65534
 
-// Drop has a worker of go test -fuzz that root has started go on as nobody, for ever. It is
-// the first thing that a target does which writes, opens or asks for what its input names:
-// what it makes after that is nobody's, too. The seeds, which people have looked at, are
-// run by whoever runs the tests.
+// Drop permanently changes a worker of go test -fuzz that root started to the user Nobody. A target that
+// uses paths from its input calls it first; files that it creates afterwards belong to Nobody. Reviewed
+// seeds run as the user of the tests.
 func Drop(f *testing.F) {
 	f.Helper()
 	worker := flag.Lookup("test.fuzzworker")
@@ -28,11 +27,11 @@ func Drop(f *testing.F) {
 		func() error { return syscall.Setgroups(nil) },
 		func() error { return syscall.Setgid(Nobody) },
 		func() error { return syscall.Setuid(Nobody) },
-		// Else its own entry in /proc would be root's.
+		// Otherwise its own entry in /proc would belong to root.
 		func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) },
 	} {
 		if err := step(); err != nil {
-			f.Fatalf("go on as nobody: %v", err)
+			f.Fatalf("change to the user %d: %v", Nobody, err)
 		}
 	}
 	if os.Geteuid() != Nobody || os.Getuid() != Nobody || os.Getegid() != Nobody {

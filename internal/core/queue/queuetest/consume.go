@@ -21,7 +21,7 @@ func testDueOrder(b bench) {
 	}
 	want = byDue
 	b.claimNone(start().Add(-time.Millisecond))
-	// Those whose claim runs out take their places again.
+	// Messages with an expired claim return to their places.
 	b.same("first", want[:6], claimed(b.claim(start().Add(5*time.Second))))
 	claims, err := b.q.Claim(b.ctx(), start().Add(time.Hour), []string{topic}, 7, stay)
 	b.must("claim", err)
@@ -95,7 +95,7 @@ func testLateAnswer(b bench) {
 	older := message()
 	older.Due = start().Add(-time.Hour)
 	b.schedule(older)
-	// Another worker looks when the claim has expired, and takes an older message.
+	// After the claim has expired, another worker claims an older message.
 	claims, err := b.q.Claim(b.ctx(), c.Until.Add(time.Hour), []string{topic}, 1, stay)
 	if len(claims) != 1 || err != nil {
 		b.Fatalf("claimed %+v, error %v; want the older one", claims, err)
@@ -116,7 +116,7 @@ func testExtend(b bench) {
 	want.Until = start().Add(time.Hour)
 	b.same("extended", want, longer)
 	b.claimNone(start().Add(time.Hour - time.Millisecond))
-	// The token did not change: an answer that crossed the extension counts.
+	// The token did not change, so a completion that was sent before the extension is valid.
 	back, err := b.q.Extend(b.ctx(), c, start().Add(time.Second))
 	b.must("give back", err)
 	b.wantNext(start().Add(time.Second))
@@ -135,7 +135,7 @@ func testLostClaim(b bench) {
 	forged.Token = ""
 	b.wantLost(forged)
 	b.must("retry", b.q.Retry(b.ctx(), c, start(), "x"))
-	b.wantLost(c) // pending again: neither is the old token good nor none
+	b.wantLost(c) // pending again: neither the old token nor an empty one is valid
 	c.Token = ""
 	b.wantLost(c)
 	c = b.claimOne(start())
@@ -228,8 +228,8 @@ func testNewerAtBury(b bench) {
 	b.same("newer", newer, b.claimOne(start()).Message)
 }
 
-// testNewerElsewhere has the newer message in another topic, as when another
-// server has taken a sandbox over.
+// testNewerElsewhere has the newer message in another topic, as after another server has taken over a
+// sandbox.
 func testNewerElsewhere(b bench) {
 	for _, dropper := range []string{topic, other} {
 		m := message()
@@ -263,8 +263,8 @@ func testDeadLetters(b bench) {
 	c := b.claimOne(start())
 	b.must("retry", b.q.Retry(b.ctx(), c, start(), "first"))
 	c = b.claimOne(start())
-	b.must("bury", b.q.Bury(b.ctx(), c, "at last"))
-	want.Attempts, want.LastError = 2, "at last"
+	b.must("bury", b.q.Bury(b.ctx(), c, "final failure"))
+	want.Attempts, want.LastError = 2, "final failure"
 	b.same("dead", []queue.Message{want}, b.list(queue.Filter{Dead: true}))
 	b.same("alive", 0, len(b.list(queue.Filter{})))
 	b.claimNone(start().Add(24 * time.Hour))
@@ -273,7 +273,7 @@ func testDeadLetters(b bench) {
 	b.wantCode("drop again", b.q.Drop(b.ctx(), want.ID), sandpit.NotFound)
 	live := b.schedule(message())
 	b.wantCode("drop what is pending", b.q.Drop(b.ctx(), live.ID), sandpit.NotFound)
-	b.wantCode("revive what is pending", b.q.Revive(b.ctx(), live.ID, start()), sandpit.NotFound)
+	b.wantCode("revive a pending message", b.q.Revive(b.ctx(), live.ID, start()), sandpit.NotFound)
 	b.same("stats", queue.Stats{Pending: 1, OldestDue: start()}, b.stats())
 }
 
@@ -397,7 +397,7 @@ func testShift(b bench) {
 	b.same("moved", []queue.Message{held, far, foreign}, b.list(queue.Filter{}))
 	b.same("dead", start(), b.list(queue.Filter{Dead: true})[0].Due)
 	b.wantNext(c.Until.Add(24 * time.Hour))
-	b.claimNone(c.Until.Add(24*time.Hour - time.Millisecond)) // a claim does not run out by a jump
+	b.claimNone(c.Until.Add(24*time.Hour - time.Millisecond)) // a jump does not end a claim
 	b.must("shift back", b.q.Shift(b.ctx(), []string{topic, other}, -48*time.Hour))
 	b.wantNext(c.Until.Add(-24 * time.Hour))
 	b.must("complete", b.q.Complete(b.ctx(), c))

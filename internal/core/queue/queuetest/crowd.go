@@ -71,7 +71,7 @@ func testStorm(b bench) {
 			if err := second(b.q.Next(b.ctx(), []string{topic})); err != nil { // takes a moment
 				return err
 			}
-			held.Delete(key) // before the answer, after which it may be another's
+			held.Delete(key) // before the response, after which another worker may hold it
 			switch i % 2 {
 			case 0:
 				err = b.q.Complete(b.ctx(), c)
@@ -110,7 +110,7 @@ func testStorm(b bench) {
 	b.drain()
 }
 
-// drain completes what is left; then there is nothing.
+// drain completes all remaining messages, and checks that the queue is empty.
 func (b bench) drain() {
 	b.Helper()
 	for {

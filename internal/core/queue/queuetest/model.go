@@ -12,8 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 )
 
-// testModel walks at random and compares every answer with what the memory
-// queue says to the same.
+// testModel performs random operations and compares every result with that of the memory queue.
 func testModel(t *testing.T, open func(t *testing.T) queue.Queue) {
 	t.Helper()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -37,19 +36,19 @@ func testModel(t *testing.T, open func(t *testing.T) queue.Queue) {
 	})
 }
 
-// walk is one random walk over two queues: the model and the one that is tested.
+// walk is a random series of operations on two queues: the model and the tested one.
 type walk struct {
 	*rapid.T
 	t      *testing.T
 	both   [2]queue.Queue
 	now    time.Time
 	boxes  []sandpit.ID
-	claims [2][]queue.Claim  // what was ever claimed, side by side
-	names  [2]map[string]int // IDs differ, so messages are called by their numbers
+	claims [2][]queue.Claim  // all claims ever, of both queues
+	names  [2]map[string]int // messages by number, because IDs differ
 	next   int
 }
 
-// do calls both and compares what they say. Tokens and IDs do not count.
+// do calls both queues and compares the results without tokens and IDs.
 func (w *walk) do(what string, call func(i int, q queue.Queue) (any, error)) {
 	var answers [2]any
 	var codes [2]sandpit.Code
@@ -132,7 +131,7 @@ func (w *walk) answer(rt *rapid.T) {
 	if len(w.claims[0]) == 0 {
 		rt.Skip("nothing was claimed")
 	}
-	// Old claims are answered too, mostly without effect.
+	// Old claims are used too, mostly without effect.
 	which := rapid.IntRange(max(0, len(w.claims[0])-4), len(w.claims[0])-1).Draw(rt, "claim")
 	verb := rapid.SampledFrom([]string{"complete", "retry", "bury", "extend"}).Draw(rt, "verb")
 	at := w.now.Add(duration(rt, -20))
@@ -186,7 +185,7 @@ func kind(rt *rapid.T) queue.Kind {
 	return rapid.SampledFrom([]queue.Kind{"deadline", "idle"}).Draw(rt, "kind")
 }
 
-// duration is a multiple of 10 s, up to 100 s, so that times meet.
+// duration returns a multiple of 10 s, up to 100 s, so that times coincide.
 func duration(rt *rapid.T, from int) time.Duration {
 	return time.Duration(rapid.IntRange(from/10, 10).Draw(rt, "seconds")) * 10 * time.Second
 }

@@ -104,7 +104,7 @@ func testReschedule(b bench) {
 		return ok
 	}
 	if move(m, start()) {
-		b.Error("moved a message that is not there")
+		b.Error("moved a missing message")
 	}
 	kept := b.schedule(m)
 	if !move(m, start().Add(time.Hour+time.Microsecond)) {
@@ -150,7 +150,7 @@ func testCancel(b bench) {
 	cancel(0)
 	b.same("left", []queue.Message{neighbour}, b.list(queue.Filter{}))
 	b.same("claimed", neighbour, b.claimOne(start()).Message)
-	schedule("idle") // there is room again
+	schedule("idle") // the queue has capacity again
 	b.claimOne(start())
 }
 
@@ -230,7 +230,7 @@ func testBounds(b bench) {
 	b.same("stats", queue.Stats{}, b.stats())
 }
 
-// testAtBounds uses as much as is allowed.
+// testAtBounds uses the maximum of each bound.
 func testAtBounds(b bench) {
 	m := message()
 	m.Topic, m.Kind = long(128), queue.Kind(long(64))

@@ -1,4 +1,4 @@
-// Package queuetest is the one suite that every queue passes.
+// Package queuetest is the test suite that every queue must pass.
 package queuetest
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
 )
 
-// Run tests a queue. open returns an empty one that the test does not share; the
-// suite closes it. Nothing in the suite waits for time to pass.
+// Run tests a queue. open returns an empty queue for one test; the suite closes it. The suite does not
+// wait for time to pass.
 func Run(t *testing.T, open func(t *testing.T) queue.Queue) {
 	t.Helper()
 	for name, test := range map[string]func(bench){
@@ -75,16 +75,16 @@ type bench struct {
 	q queue.Queue
 }
 
-// start is when the tests take place.
+// start is the time in the tests.
 func start() time.Time { return time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC) }
 
 const (
 	topic = "server-1"
 	other = "server-2"
-	stay  = time.Minute // how long claims last
+	stay  = time.Minute // the duration of claims
 )
 
-// message returns one that is due at the start.
+// message returns a message that is due at the start.
 func message() queue.Message {
 	return queue.Message{Topic: topic, Sandbox: sandpit.NewID(), Kind: "deadline", Due: start()}
 }
@@ -113,7 +113,7 @@ func (b bench) claim(now time.Time) []queue.Claim {
 	return claims
 }
 
-// claimOne claims, and fails unless that is one message.
+// claimOne claims, and fails unless it gets exactly one message.
 func (b bench) claimOne(now time.Time) queue.Claim {
 	b.Helper()
 	claims := b.claim(now)
@@ -123,7 +123,7 @@ func (b bench) claimOne(now time.Time) queue.Claim {
 	return claims[0]
 }
 
-// claimNone fails if there is something to claim.
+// claimNone fails if a message can be claimed.
 func (b bench) claimNone(now time.Time) {
 	b.Helper()
 	if claims := b.claim(now); len(claims) != 0 {
@@ -145,7 +145,7 @@ func (b bench) stats() queue.Stats {
 	return s
 }
 
-// wantNext checks what Next says; the zero time means nothing.
+// wantNext checks the result of Next; the zero time stands for no message.
 func (b bench) wantNext(want time.Time) {
 	b.Helper()
 	got, ok, err := b.q.Next(b.ctx(), []string{topic})
@@ -171,7 +171,7 @@ func (b bench) same(what string, want, got any) {
 	}
 }
 
-// wantLost checks that every answer to c is a Conflict.
+// wantLost checks that every operation on c returns Conflict.
 func (b bench) wantLost(c queue.Claim) {
 	b.Helper()
 	b.wantCode("complete", b.q.Complete(b.ctx(), c), sandpit.Conflict)
@@ -197,13 +197,13 @@ func claimed(list []queue.Claim) []string {
 	return out
 }
 
-// testUnknown gives answers about things that never were.
+// testUnknown uses messages and claims that never existed.
 func testUnknown(b bench) {
 	b.wantLost(queue.Claim{Message: message(), Token: "none"})
 	b.wantLost(queue.Claim{Message: queue.Message{ID: "../*", Topic: "*"}, Token: ""})
 	b.schedule(message())
 	pending := b.list(queue.Filter{})[0]
-	b.wantLost(queue.Claim{Message: pending}) // never claimed: no token is no key
+	b.wantLost(queue.Claim{Message: pending}) // never claimed: an empty token gives no access
 	for _, id := range []string{"", "none", "a:b", "\x00"} {
 		b.wantCode("revive", b.q.Revive(b.ctx(), id, start()), sandpit.NotFound)
 		b.wantCode("drop", b.q.Drop(b.ctx(), id), sandpit.NotFound)
