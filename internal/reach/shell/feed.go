@@ -8,17 +8,17 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// feed is the input of a process: a queue of bytes with a bound, which never keeps
-// its reader longer than until it is ended.
+// feed is the input of a process: a bounded queue of bytes. A Read returns at the latest when
+// the feed ends.
 type feed struct {
 	limit int
-	turn  chan struct{} // held by the one who writes
+	turn  chan struct{} // held by the writer
 
 	mu     sync.Mutex
 	queue  []byte
 	closed bool
-	more   chan struct{} // has room for one: something was written, or closed
-	room   chan struct{} // has room for one: something was read, or closed
+	more   chan struct{} // buffer of one: signals data or the end
+	room   chan struct{} // buffer of one: signals free space or the end
 }
 
 func newFeed(limit int) *feed {
@@ -47,7 +47,7 @@ func (f *feed) Read(p []byte) (int, error) {
 	}
 }
 
-// queueInput queues all of p, waiting for room until ctx ends. Gone: it is closed.
+// queueInput queues all of p, waiting for room until ctx ends. Gone: the input is closed.
 func (f *feed) queueInput(ctx context.Context, p []byte) error {
 	select {
 	case f.turn <- struct{}{}:
@@ -59,7 +59,7 @@ func (f *feed) queueInput(ctx context.Context, p []byte) error {
 		f.mu.Lock()
 		if f.closed {
 			f.mu.Unlock()
-			return sandpit.Errorf(sandpit.Gone, "write input: it is closed")
+			return sandpit.Errorf(sandpit.Gone, "write input: the input is closed")
 		}
 		n := min(len(p), f.limit-len(f.queue))
 		f.queue = append(f.queue, p[:n]...)
@@ -77,10 +77,10 @@ func (f *feed) queueInput(ctx context.Context, p []byte) error {
 	}
 }
 
-// closeInput ends the input after what is queued.
+// closeInput ends the input after the queued bytes.
 func (f *feed) closeInput() { f.endInput(false) }
 
-// abandonInput ends the input at once, since nobody wants it any more.
+// abandonInput ends the input at once and drops the queued bytes.
 func (f *feed) abandonInput() { f.endInput(true) }
 
 func (f *feed) endInput(drop bool) {
@@ -94,7 +94,7 @@ func (f *feed) endInput(drop bool) {
 	notify(f.room)
 }
 
-// notify wakes the one who waits at c, now or later.
+// notify signals c without blocking; a signal stays pending until it is received.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
