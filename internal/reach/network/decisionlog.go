@@ -9,27 +9,26 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// decisionLog remembers the last decisions. Equal ones are one entry with a count,
-// which moves to the end each time: a sandbox that tries one thing for ever pushes
-// nothing else out.
+// decisionLog keeps the last decisions. Equal decisions are one entry with a count, which
+// moves to the end each time, so that repeated attempts do not displace other entries.
 type decisionLog struct {
 	mu      sync.Mutex
 	next    int64
-	counts  map[bool]int64 // by whether it was allowed
+	counts  map[bool]int64 // by Allowed
 	entries *list.List     // of *sandpit.NetworkDecision, oldest first
 	known   map[sandpit.NetworkDecision]*list.Element
 }
 
-// newJournal numbers entries upwards from a number that grows with time, so that
-// those of a gateway that was started again are higher.
+// newJournal returns an empty log. Its first number grows with time, so that a restarted
+// gateway uses higher numbers.
 func newJournal(now time.Time) *decisionLog {
 	return &decisionLog{next: now.UnixMicro(), counts: make(map[bool]int64), entries: list.New(), known: make(map[sandpit.NetworkDecision]*list.Element)}
 }
 
-// protocolGateway is of entries that are no decisions.
+// protocolGateway is the protocol of entries that are not decisions.
 const protocolGateway = "gateway"
 
-// addDecision takes a decision without number, time and count.
+// addDecision adds a decision and sets its number, time and count.
 func (j *decisionLog) addDecision(d sandpit.NetworkDecision) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -50,8 +49,8 @@ func (j *decisionLog) addDecision(d sandpit.NetworkDecision) {
 	j.dropOldest()
 }
 
-// restoreDecisions takes decisions that another journal of the sandbox had, with their numbers, and
-// puts them where these belong.
+// restoreDecisions adds decisions of an earlier log of the sandbox, in the order of their
+// numbers.
 func (j *decisionLog) restoreDecisions(old []sandpit.NetworkDecision) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -71,7 +70,7 @@ func (j *decisionLog) restoreDecisions(old []sandpit.NetworkDecision) {
 	j.dropOldest()
 }
 
-// insertDecision puts an entry behind the last one that has a lower number.
+// insertDecision inserts an entry after the last one with a lower number.
 func (j *decisionLog) insertDecision(d *sandpit.NetworkDecision) *list.Element {
 	for e := j.entries.Back(); e != nil; e = e.Prev() {
 		if other, ok := e.Value.(*sandpit.NetworkDecision); ok && other.Seq < d.Seq {
@@ -81,7 +80,7 @@ func (j *decisionLog) insertDecision(d *sandpit.NetworkDecision) *list.Element {
 	return j.entries.PushFront(d)
 }
 
-// dropOldest removes the oldest entries of too many.
+// dropOldest removes the oldest entries above the limit.
 func (j *decisionLog) dropOldest() {
 	for j.entries.Len() > maxDecisions {
 		first := j.entries.Front()
@@ -96,8 +95,8 @@ func (j *decisionLog) dropOldest() {
 // maxWords bounds each text of a decision, in bytes.
 const maxWords = 253
 
-// toPrintable makes text of a sandbox harmless to read: to people, and as JSON, where
-// everything unusual takes more room.
+// toPrintable converts a text of a sandbox so that it is harmless to display, and does not
+// grow in JSON.
 func toPrintable(text string) string {
 	clean := []byte(text[:min(len(text), maxWords)])
 	for i, c := range clean {
@@ -108,7 +107,7 @@ func toPrintable(text string) string {
 	return string(clean)
 }
 
-// countDecisions counts decisions.
+// countDecisions returns the numbers of allowed and denied connections.
 func (j *decisionLog) countDecisions() (allowed, denied int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -41,8 +41,8 @@ type dialect struct {
 // position. Before each message, the driver resets bash's parser.
 //
 // An interrupt skips to the next message; during a read it does nothing. In a function,
-// skipping needs the debugger's hook: each next command returns from its function until there
-// is none left, and the command after those is skipped.
+// skipping needs the debugger's hook: each next command returns from its function until all
+// functions are left, and the command after those is skipped.
 const driver = `exec 249<&0 250>&1 251>&2 </dev/null; ` +
 	`trap '[[ ${__sandpit-} ]] || if ((${#FUNCNAME[@]})); then set -T; shopt -s extdebug; ` +
 	`trap "if ((\${#FUNCNAME[@]})); then return 130; fi 2>/dev/null; ` +
