@@ -1,4 +1,4 @@
-// Package queuetest is the one suite that every queue passes.
+// Package queuetest is the test suite for all implementations of a queue.
 package queuetest
 
 import (
@@ -69,14 +69,14 @@ func Run(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// bench is one test and its queue, with calls that must work.
+// bench is one test and its queue, with calls that must succeed.
 type bench struct {
 	*testing.T
 	q queue.Queue
 }
 
-// start is when the tests take place.
-func start() time.Time { return time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC) }
+// startTime is the time at which the tests begin.
+func startTime() time.Time { return time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC) }
 
 const (
 	topic = "server-1"
@@ -84,9 +84,9 @@ const (
 	stay  = time.Minute // how long claims last
 )
 
-// message returns one that is due at the start.
-func message() queue.Message {
-	return queue.Message{Topic: topic, Sandbox: sandpit.NewID(), Kind: "deadline", Due: start()}
+// newMessage returns a message that is due at startTime.
+func newMessage() queue.Message {
+	return queue.Message{Topic: topic, Sandbox: sandpit.NewID(), Kind: "deadline", Due: startTime()}
 }
 
 func (b bench) ctx() context.Context { return b.Context() }
@@ -98,54 +98,54 @@ func (b bench) must(what string, err error) {
 	}
 }
 
-func (b bench) schedule(m queue.Message) queue.Message {
+func (b bench) scheduleMessage(m queue.Message) queue.Message {
 	b.Helper()
 	kept, err := b.q.Schedule(b.ctx(), m)
 	b.must("schedule", err)
 	return kept
 }
 
-// claim claims at most 100 messages of the topic.
-func (b bench) claim(now time.Time) []queue.Claim {
+// claimDue claims at most 100 messages of the topic.
+func (b bench) claimDue(now time.Time) []queue.Claim {
 	b.Helper()
 	claims, err := b.q.Claim(b.ctx(), now, []string{topic}, 100, stay)
 	b.must("claim", err)
 	return claims
 }
 
-// claimOne claims, and fails unless that is one message.
+// claimOne claims one message, and fails unless there is exactly one.
 func (b bench) claimOne(now time.Time) queue.Claim {
 	b.Helper()
-	claims := b.claim(now)
+	claims := b.claimDue(now)
 	if len(claims) != 1 {
 		b.Fatalf("claimed %d messages, want 1: %+v", len(claims), claims)
 	}
 	return claims[0]
 }
 
-// claimNone fails if there is something to claim.
+// claimNone fails if a message can be claimed.
 func (b bench) claimNone(now time.Time) {
 	b.Helper()
-	if claims := b.claim(now); len(claims) != 0 {
+	if claims := b.claimDue(now); len(claims) != 0 {
 		b.Fatalf("claimed %+v, want nothing", claims)
 	}
 }
 
-func (b bench) list(f queue.Filter) []queue.Message {
+func (b bench) listMessages(f queue.Filter) []queue.Message {
 	b.Helper()
 	list, err := b.q.List(b.ctx(), f)
 	b.must("list", err)
 	return list
 }
 
-func (b bench) stats() queue.Stats {
+func (b bench) queueStats() queue.Stats {
 	b.Helper()
 	s, err := b.q.Stats(b.ctx())
 	b.must("stats", err)
 	return s
 }
 
-// wantNext checks what Next says; the zero time means nothing.
+// wantNext checks the result of Next; the zero time stands for false.
 func (b bench) wantNext(want time.Time) {
 	b.Helper()
 	got, ok, err := b.q.Next(b.ctx(), []string{topic})
@@ -163,8 +163,8 @@ func (b bench) wantCode(what string, err error, want sandpit.Code) {
 	}
 }
 
-// same compares messages or claims.
-func (b bench) same(what string, want, got any) {
+// requireEqual fails unless the messages or claims are equal.
+func (b bench) requireEqual(what string, want, got any) {
 	b.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		b.Errorf("%s (-want +got):\n%s", what, diff)
@@ -175,13 +175,13 @@ func (b bench) same(what string, want, got any) {
 func (b bench) wantLost(c queue.Claim) {
 	b.Helper()
 	b.wantCode("complete", b.q.Complete(b.ctx(), c), sandpit.Conflict)
-	b.wantCode("retry", b.q.Retry(b.ctx(), c, start(), "late"), sandpit.Conflict)
+	b.wantCode("retry", b.q.Retry(b.ctx(), c, startTime(), "late"), sandpit.Conflict)
 	b.wantCode("bury", b.q.Bury(b.ctx(), c, "late"), sandpit.Conflict)
-	_, err := b.q.Extend(b.ctx(), c, start().Add(time.Hour))
+	_, err := b.q.Extend(b.ctx(), c, startTime().Add(time.Hour))
 	b.wantCode("extend", err, sandpit.Conflict)
 }
 
-func ids(list []queue.Message) []string {
+func messageIDs(list []queue.Message) []string {
 	var out []string
 	for _, m := range list {
 		out = append(out, m.ID)
@@ -189,7 +189,7 @@ func ids(list []queue.Message) []string {
 	return out
 }
 
-func claimed(list []queue.Claim) []string {
+func claimedIDs(list []queue.Claim) []string {
 	var out []string
 	for _, c := range list {
 		out = append(out, c.ID)
@@ -197,42 +197,42 @@ func claimed(list []queue.Claim) []string {
 	return out
 }
 
-// testUnknown gives answers about things that never were.
+// testUnknown answers claims of messages that never existed.
 func testUnknown(b bench) {
-	b.wantLost(queue.Claim{Message: message(), Token: "none"})
+	b.wantLost(queue.Claim{Message: newMessage(), Token: "none"})
 	b.wantLost(queue.Claim{Message: queue.Message{ID: "../*", Topic: "*"}, Token: ""})
-	b.schedule(message())
-	pending := b.list(queue.Filter{})[0]
-	b.wantLost(queue.Claim{Message: pending}) // never claimed: no token is no key
+	b.scheduleMessage(newMessage())
+	pending := b.listMessages(queue.Filter{})[0]
+	b.wantLost(queue.Claim{Message: pending}) // never claimed: an empty token is not accepted
 	for _, id := range []string{"", "none", "a:b", "\x00"} {
-		b.wantCode("revive", b.q.Revive(b.ctx(), id, start()), sandpit.NotFound)
+		b.wantCode("revive", b.q.Revive(b.ctx(), id, startTime()), sandpit.NotFound)
 		b.wantCode("drop", b.q.Drop(b.ctx(), id), sandpit.NotFound)
 	}
 }
 
 func testClose(b bench) { b.must("close", b.q.Close()) }
 
-// testContext calls everything with a context that has ended.
+// testContext calls all methods with a context that has ended.
 func testContext(b bench) {
-	letter := b.schedule(message())
-	b.must("bury", b.q.Bury(b.ctx(), b.claimOne(start()), "x"))
-	held := message()
-	b.schedule(held)
-	claim := b.claimOne(start())
-	before, count := b.list(queue.Filter{}), b.stats()
+	letter := b.scheduleMessage(newMessage())
+	b.must("bury", b.q.Bury(b.ctx(), b.claimOne(startTime()), "x"))
+	held := newMessage()
+	b.scheduleMessage(held)
+	claim := b.claimOne(startTime())
+	before, count := b.listMessages(queue.Filter{}), b.queueStats()
 	ctx, cancel := context.WithCancel(b.ctx())
 	cancel()
 	for name, call := range map[string]func() error{
-		"schedule":   func() error { _, err := b.q.Schedule(ctx, message()); return err },
-		"reschedule": func() error { _, err := b.q.Reschedule(ctx, held.Sandbox, held.Kind, start()); return err },
+		"schedule":   func() error { _, err := b.q.Schedule(ctx, newMessage()); return err },
+		"reschedule": func() error { _, err := b.q.Reschedule(ctx, held.Sandbox, held.Kind, startTime()); return err },
 		"cancel":     func() error { _, err := b.q.Cancel(ctx, held.Sandbox); return err },
-		"claim":      func() error { _, err := b.q.Claim(ctx, start(), []string{topic}, 1, stay); return err },
+		"claim":      func() error { _, err := b.q.Claim(ctx, startTime(), []string{topic}, 1, stay); return err },
 		"next":       func() error { _, _, err := b.q.Next(ctx, []string{topic}); return err },
-		"extend":     func() error { _, err := b.q.Extend(ctx, claim, start()); return err },
+		"extend":     func() error { _, err := b.q.Extend(ctx, claim, startTime()); return err },
 		"complete":   func() error { return b.q.Complete(ctx, claim) },
-		"retry":      func() error { return b.q.Retry(ctx, claim, start(), "x") },
+		"retry":      func() error { return b.q.Retry(ctx, claim, startTime(), "x") },
 		"bury":       func() error { return b.q.Bury(ctx, claim, "x") },
-		"revive":     func() error { return b.q.Revive(ctx, letter.ID, start()) },
+		"revive":     func() error { return b.q.Revive(ctx, letter.ID, startTime()) },
 		"drop":       func() error { return b.q.Drop(ctx, letter.ID) },
 		"list":       func() error { _, err := b.q.List(ctx, queue.Filter{}); return err },
 		"stats":      func() error { _, err := b.q.Stats(ctx); return err },
@@ -242,6 +242,6 @@ func testContext(b bench) {
 			b.Errorf("%s: error %v, want the context's", name, err)
 		}
 	}
-	b.same("messages", before, b.list(queue.Filter{}))
-	b.same("stats", count, b.stats())
+	b.requireEqual("messages", before, b.listMessages(queue.Filter{}))
+	b.requireEqual("stats", count, b.queueStats())
 }
