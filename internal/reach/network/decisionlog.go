@@ -19,9 +19,9 @@ type decisionLog struct {
 	known   map[sandpit.NetworkDecision]*list.Element
 }
 
-// newJournal returns an empty log. Its first number grows with time, so that a restarted
+// newDecisionLog returns an empty log. Its first number grows with time, so that a restarted
 // gateway uses higher numbers.
-func newJournal(now time.Time) *decisionLog {
+func newDecisionLog(now time.Time) *decisionLog {
 	return &decisionLog{next: now.UnixMicro(), counts: make(map[bool]int64), entries: list.New(), known: make(map[sandpit.NetworkDecision]*list.Element)}
 }
 
@@ -29,76 +29,76 @@ func newJournal(now time.Time) *decisionLog {
 const protocolGateway = "gateway"
 
 // addDecision adds a decision and sets its number, time and count.
-func (j *decisionLog) addDecision(d sandpit.NetworkDecision) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+func (l *decisionLog) addDecision(d sandpit.NetworkDecision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	d.Name, d.Reason = toPrintable(d.Name), toPrintable(d.Reason)
 	key := d
-	j.next++
+	l.next++
 	if d.Protocol != protocolGateway {
-		j.counts[d.Allowed]++
+		l.counts[d.Allowed]++
 	}
-	if e := j.known[key]; e != nil {
+	if e := l.known[key]; e != nil {
 		if old, ok := e.Value.(*sandpit.NetworkDecision); ok {
 			d.Count = old.Count
 		}
-		j.entries.Remove(e)
+		l.entries.Remove(e)
 	}
-	d.Seq, d.At, d.Count = j.next, time.Now(), d.Count+1
-	j.known[key] = j.entries.PushBack(&d)
-	j.dropOldest()
+	d.Seq, d.At, d.Count = l.next, time.Now(), d.Count+1
+	l.known[key] = l.entries.PushBack(&d)
+	l.dropOldest()
 }
 
 // restoreDecisions adds decisions of an earlier log of the sandbox, in the order of their
 // numbers.
-func (j *decisionLog) restoreDecisions(old []sandpit.NetworkDecision) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+func (l *decisionLog) restoreDecisions(old []sandpit.NetworkDecision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, d := range old {
 		d.Name, d.Reason = toPrintable(d.Name), toPrintable(d.Reason)
 		key := d
 		key.Seq, key.At, key.Count = 0, time.Time{}, 0
-		if e := j.known[key]; e != nil {
+		if e := l.known[key]; e != nil {
 			if known, ok := e.Value.(*sandpit.NetworkDecision); ok {
 				known.Count += d.Count
 			}
 			continue
 		}
-		j.next = max(j.next, d.Seq)
-		j.known[key] = j.insertDecision(&d)
+		l.next = max(l.next, d.Seq)
+		l.known[key] = l.insertDecision(&d)
 	}
-	j.dropOldest()
+	l.dropOldest()
 }
 
 // insertDecision inserts an entry after the last one with a lower number.
-func (j *decisionLog) insertDecision(d *sandpit.NetworkDecision) *list.Element {
-	for e := j.entries.Back(); e != nil; e = e.Prev() {
+func (l *decisionLog) insertDecision(d *sandpit.NetworkDecision) *list.Element {
+	for e := l.entries.Back(); e != nil; e = e.Prev() {
 		if other, ok := e.Value.(*sandpit.NetworkDecision); ok && other.Seq < d.Seq {
-			return j.entries.InsertAfter(d, e)
+			return l.entries.InsertAfter(d, e)
 		}
 	}
-	return j.entries.PushFront(d)
+	return l.entries.PushFront(d)
 }
 
 // dropOldest removes the oldest entries above the limit.
-func (j *decisionLog) dropOldest() {
-	for j.entries.Len() > maxDecisions {
-		first := j.entries.Front()
-		if old, ok := j.entries.Remove(first).(*sandpit.NetworkDecision); ok {
+func (l *decisionLog) dropOldest() {
+	for l.entries.Len() > maxDecisions {
+		first := l.entries.Front()
+		if old, ok := l.entries.Remove(first).(*sandpit.NetworkDecision); ok {
 			gone := *old
 			gone.Seq, gone.At, gone.Count = 0, time.Time{}, 0
-			delete(j.known, gone)
+			delete(l.known, gone)
 		}
 	}
 }
 
-// maxWords bounds each text of a decision, in bytes.
-const maxWords = 253
+// maxText bounds each text of a decision, in bytes.
+const maxText = 253
 
 // toPrintable converts a text of a sandbox so that it is harmless to display, and does not
 // grow in JSON.
 func toPrintable(text string) string {
-	clean := []byte(text[:min(len(text), maxWords)])
+	clean := []byte(text[:min(len(text), maxText)])
 	for i, c := range clean {
 		if c < ' ' || c > '~' || strings.IndexByte("\"\\<>&", c) >= 0 {
 			clean[i] = '?'
@@ -108,18 +108,18 @@ func toPrintable(text string) string {
 }
 
 // countDecisions returns the numbers of allowed and denied connections.
-func (j *decisionLog) countDecisions() (allowed, denied int64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.counts[true], j.counts[false]
+func (l *decisionLog) countDecisions() (allowed, denied int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts[true], l.counts[false]
 }
 
 // decisionsAfter returns up to limit decisions with higher numbers, oldest first.
-func (j *decisionLog) decisionsAfter(seq int64, limit int) []sandpit.NetworkDecision {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+func (l *decisionLog) decisionsAfter(seq int64, limit int) []sandpit.NetworkDecision {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var found []sandpit.NetworkDecision
-	for e := j.entries.Front(); e != nil && len(found) < limit; e = e.Next() {
+	for e := l.entries.Front(); e != nil && len(found) < limit; e = e.Next() {
 		if d, ok := e.Value.(*sandpit.NetworkDecision); ok && d.Seq > seq {
 			found = append(found, *d)
 		}

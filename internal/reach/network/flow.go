@@ -14,12 +14,12 @@ type flow struct {
 	to    netip.AddrPort
 	proto string
 
-	mu      sync.Mutex
-	named   string // the host name that the client sent; "" before it is checked
-	checked bool   // named was checked
-	asking  bool   // named is being read; its reader decides afterwards
-	end     func() // closes the flow; nil before there is something to close
-	ended   bool
+	mu          sync.Mutex
+	named       string // the host name that the client sent; "" before it is checked
+	checked     bool   // named was checked
+	readingName bool   // named is being read; its reader decides afterwards
+	end         func() // closes the flow; nil before there is something to close
+	ended       bool
 }
 
 // stillAllowed decides again with new rules.
@@ -31,14 +31,14 @@ func (f *flow) stillAllowed(rules *policy.Rules) bool {
 		v = rules.Named(v, f.named, f.asked.Port)
 	}
 	// A name that was not checked at the start of the connection cannot be read any more.
-	return v.Allowed && (f.checked || f.asking || v.Check != policy.CheckName)
+	return v.Allowed && (f.checked || f.readingName || v.Check != policy.CheckName)
 }
 
 // setName sets the checked host name.
 func (f *flow) setName(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.named, f.checked, f.asking = name, true, false
+	f.named, f.checked, f.readingName = name, true, false
 }
 
 // onEnd sets the function that closes the flow, and calls it at once if the flow was closed
@@ -72,7 +72,7 @@ func (g *Gateway) decideFlow(proto string, to netip.AddrPort) (*flow, policy.Ver
 	}}
 	g.mu.Lock()
 	v := g.rules.Connect(f.asked)
-	f.asking = v.Check != policy.CheckNothing
+	f.readingName = v.Check != policy.CheckNothing
 	if v.Allowed && g.ctx.Err() == nil {
 		g.flows[f] = struct{}{} // from now on new rules apply to it
 	}

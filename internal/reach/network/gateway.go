@@ -65,19 +65,19 @@ type Machine interface {
 // Gateway connects one sandbox to the machine's network. Its methods may be called
 // concurrently.
 type Gateway struct {
-	link    *link
-	stack   *stack.Stack
-	machine Machine
-	dns     *resolver
-	names   *names
-	log     *decisionLog
-	echoes  *pinger
-	udpSem  chan struct{}
-	held    chan struct{} // one element for each waiting SYN
-	most    int           // bound of the connections
-	meter   *meter
-	streams streams
-	wide    chan struct{} // one element for each connection with wide buffers
+	link      *link
+	stack     *stack.Stack
+	machine   Machine
+	dns       *resolver
+	names     *names
+	log       *decisionLog
+	echoes    *pinger
+	udpSem    chan struct{}
+	heldSYNs  chan struct{} // one element for each waiting SYN
+	maxOpen   int           // bound of the connections
+	meter     *meter
+	streams   streams
+	wideSlots chan struct{} // one element for each connection with wide buffers
 
 	inspector *inspector
 	rootsPEM  []byte // nil after the first use
@@ -111,8 +111,8 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		meter: newMeter(rules.Limits()), rootsPEM: cfg.Roots, secrets: cfg.Secrets, authority: cfg.Authority,
-		machine: cfg.Machine, names: newNames(), log: newJournal(time.Now()),
-		udpSem: make(chan struct{}, maxDatagrams), held: make(chan struct{}, maxHeld), wide: make(chan struct{}, wideCount), most: cmp.Or(cfg.Connections, maxConnections),
+		machine: cfg.Machine, names: newNames(), log: newDecisionLog(time.Now()),
+		udpSem: make(chan struct{}, maxDatagrams), heldSYNs: make(chan struct{}, maxHeld), wideSlots: make(chan struct{}, wideCount), maxOpen: cmp.Or(cfg.Connections, maxConnections),
 		rules: rules, source: cfg.Policy, flows: make(map[*flow]struct{}),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())

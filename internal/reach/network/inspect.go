@@ -38,9 +38,9 @@ const (
 
 func newInspector(g *Gateway) *inspector {
 	i := &inspector{g: g, conns: make(chan net.Conn), ended: make(chan struct{})}
-	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // errors of clients are not logged
+	discard := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // errors of clients are not logged
 	i.server = &http.Server{
-		Handler: i, ErrorLog: quiet,
+		Handler: i, ErrorLog: discard,
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: i.certificateFor},
 		ReadHeaderTimeout: inspectGreeting, IdleTimeout: inspectIdle, MaxHeaderBytes: inspectMaxHeader,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: inspectStreams},
@@ -209,7 +209,7 @@ func reasonOf(err error) string {
 	case errors.As(err, &untrusted):
 		return "the host's certificate is not trusted"
 	case errors.Is(err, sandpit.PermissionDenied):
-		return reasonWall
+		return reasonDialer
 	case errors.Is(err, context.DeadlineExceeded):
 		return "the host did not answer in time"
 	default:

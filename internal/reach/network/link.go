@@ -52,12 +52,12 @@ const linkBuffer = 4 << 20
 
 // link moves packets between the socket and the stack.
 type link struct {
-	file  *os.File
-	meter *meter
-	conn  syscall.RawConn
-	ep    *channel.Endpoint
-	from  [2]netip.Addr // the addresses of the sandbox
-	taken func(packet []byte) bool
+	file    *os.File
+	meter   *meter
+	conn    syscall.RawConn
+	ep      *channel.Endpoint
+	from    [2]netip.Addr // the addresses of the sandbox
+	handled func(packet []byte) bool
 
 	closed atomic.Bool
 
@@ -68,7 +68,7 @@ type link struct {
 
 // newLink returns a link that owns file. taken reports whether it handled a packet, which
 // then does not reach the stack; it must not block and not keep the memory.
-func newLink(file *os.File, m *meter, taken func(packet []byte) bool) (*link, error) {
+func newLink(file *os.File, m *meter, handled func(packet []byte) bool) (*link, error) {
 	conn, err := file.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("open the link: %w", err)
@@ -77,7 +77,7 @@ func newLink(file *os.File, m *meter, taken func(packet []byte) bool) (*link, er
 	// Memory does not corrupt packets, so checksums are not needed.
 	ep.LinkEPCapabilities = stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
 	a := LinkAddresses()
-	return &link{file: file, meter: m, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, taken: taken}, nil
+	return &link{file: file, meter: m, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, handled: handled}, nil
 }
 
 // windowSize returns how many unacknowledged bytes of one connection the sandbox may send, at
@@ -163,7 +163,7 @@ func (l *link) isFromSandbox(packet []byte) (proto tcpip.NetworkProtocolNumber, 
 		return 0, false
 	}
 	l.meter.sent.Add(int64(len(packet)))
-	return proto, !l.taken(packet)
+	return proto, !l.handled(packet)
 }
 
 // injectPacket passes a packet to the stack and owns it.

@@ -24,12 +24,12 @@ type streams struct {
 
 // copyStream copies until from ends, or the first error. It calls much whenever the stream
 // fills the small buffer.
-func (s *streams) copyStream(to io.Writer, from io.Reader, much func()) error {
+func (s *streams) copyStream(to io.Writer, from io.Reader, onBusy func()) error {
 	small := make([]byte, smallBuffer)
 	for {
 		n, err := copyOnce(to, from, small)
 		if err == nil && n == len(small) {
-			much()
+			onBusy()
 			err = s.copyWide(to, from)
 		}
 		if errors.Is(err, io.EOF) {

@@ -28,14 +28,14 @@ func (g *Gateway) holdSYN(packet []byte) bool {
 		return false
 	}
 	select {
-	case g.held <- struct{}{}:
+	case g.heldSYNs <- struct{}{}:
 	default:
 		return false
 	}
 	packet = slices.Clone(packet)
 	started := false
 	g.goDo(func() {
-		defer func() { <-g.held }()
+		defer func() { <-g.heldSYNs }()
 		for wait := time.Millisecond; wait < heldMost && g.ctx.Err() == nil && g.knowsEndpoint(proto, id); wait *= 2 {
 			time.Sleep(wait)
 		}
@@ -44,7 +44,7 @@ func (g *Gateway) holdSYN(packet []byte) bool {
 		}
 	}, &started)
 	if !started {
-		<-g.held
+		<-g.heldSYNs
 	}
 	return started
 }

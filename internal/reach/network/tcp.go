@@ -134,14 +134,14 @@ func (g *Gateway) dialOutside(ctx context.Context, f *flow) (net.Conn, error) {
 	f.onEnd(cancel)
 	conn, err := g.machine.Dial(ctx, f.proto, f.to)
 	if errors.Is(err, sandpit.PermissionDenied) {
-		g.logFlow(f, policy.Verdict{Reason: reasonWall})
+		g.logFlow(f, policy.Verdict{Reason: reasonDialer})
 	}
 	return conn, err
 }
 
-// reasonWall is the reason for a connection that the rules allow but the dialer refuses: the
+// reasonDialer is the reason for a connection that the rules allow but the dialer refuses: the
 // machine just got the address, or the gateway's decision was wrong.
-const reasonWall = "the dialer refuses a non-public address that was not granted"
+const reasonDialer = "the dialer refuses a non-public address that was not granted"
 
 // sandboxConn is the sandbox's side of a connection. It enforces the bandwidth limits.
 type sandboxConn struct {
@@ -176,7 +176,7 @@ func (c *sandboxConn) widenBuffers() {
 		return
 	}
 	select {
-	case c.g.wide <- struct{}{}:
+	case c.g.wideSlots <- struct{}{}:
 		c.ep.SocketOptions().SetReceiveBufferSize(int64(c.g.link.windowSize()), true)
 		c.ep.SocketOptions().SetSendBufferSize(wideBuffer, true)
 	default:
@@ -187,7 +187,7 @@ func (c *sandboxConn) widenBuffers() {
 // narrowBuffers releases wide buffers at the end of the connection.
 func (c *sandboxConn) narrowBuffers() {
 	if c.wide.Load() {
-		<-c.g.wide
+		<-c.g.wideSlots
 	}
 }
 
@@ -274,7 +274,7 @@ func (g *Gateway) copyHalf(to net.Conn, from io.Reader, much func()) error {
 func (g *Gateway) reserveFlow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	most := g.most
+	most := g.maxOpen
 	if limit := g.rules.Limits().Connections; limit > 0 {
 		most = min(most, limit)
 	}

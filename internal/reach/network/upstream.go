@@ -55,7 +55,7 @@ func (r dnsRecords) followAliases(name string) []string {
 
 // askResolvers sends a question to the resolvers, one after the other.
 func (r *resolver) askResolvers(ctx context.Context, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, error) {
-	err := errors.New("there is no resolver")
+	err := errors.New("no resolver configured")
 	for range askRounds {
 		for _, upstream := range r.upstreams {
 			var rcode dnsmessage.RCode

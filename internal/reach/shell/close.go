@@ -24,8 +24,8 @@ func (s *Session) closeSession(reason error) error {
 		close(s.closing)
 	}
 	s.mu.Unlock()
-	s.turn <- struct{}{} // its holder releases it soon
-	defer func() { <-s.turn }()
+	s.lock <- struct{}{} // its holder releases it soon
+	defer func() { <-s.lock }()
 	defer s.memory.Close()
 	ctx := context.Background()
 	var err error

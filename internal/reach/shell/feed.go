@@ -8,11 +8,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// feed is the input of a process: a bounded queue of bytes. A Read returns at the latest when
-// the feed ends.
-type feed struct {
-	limit int
-	turn  chan struct{} // held by the writer
+// inputQueue is the input of a process: a bounded queue of bytes. A Read returns at
+// the latest when the queue is closed.
+type inputQueue struct {
+	limit     int
+	writeLock chan struct{} // held by the writer
 
 	mu     sync.Mutex
 	queue  []byte
@@ -21,15 +21,15 @@ type feed struct {
 	room   chan struct{} // buffer of one: signals free space or the end
 }
 
-func newFeed(limit int) *feed {
-	return &feed{
-		limit: limit, turn: make(chan struct{}, 1),
+func newInputQueue(limit int) *inputQueue {
+	return &inputQueue{
+		limit: limit, writeLock: make(chan struct{}, 1),
 		more: make(chan struct{}, 1), room: make(chan struct{}, 1),
 	}
 }
 
 // Read implements io.Reader, for one reader.
-func (f *feed) Read(p []byte) (int, error) {
+func (f *inputQueue) Read(p []byte) (int, error) {
 	for {
 		f.mu.Lock()
 		n := copy(p, f.queue)
@@ -48,10 +48,10 @@ func (f *feed) Read(p []byte) (int, error) {
 }
 
 // queueInput queues all of p, waiting for room until ctx ends. Gone: the input is closed.
-func (f *feed) queueInput(ctx context.Context, p []byte) error {
+func (f *inputQueue) queueInput(ctx context.Context, p []byte) error {
 	select {
-	case f.turn <- struct{}{}:
-		defer func() { <-f.turn }()
+	case f.writeLock <- struct{}{}:
+		defer func() { <-f.writeLock }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -78,12 +78,12 @@ func (f *feed) queueInput(ctx context.Context, p []byte) error {
 }
 
 // closeInput ends the input after the queued bytes.
-func (f *feed) closeInput() { f.endInput(false) }
+func (f *inputQueue) closeInput() { f.endInput(false) }
 
 // abandonInput ends the input at once and drops the queued bytes.
-func (f *feed) abandonInput() { f.endInput(true) }
+func (f *inputQueue) abandonInput() { f.endInput(true) }
 
-func (f *feed) endInput(drop bool) {
+func (f *inputQueue) endInput(drop bool) {
 	f.mu.Lock()
 	f.closed = true
 	if drop {

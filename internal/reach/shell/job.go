@@ -50,8 +50,8 @@ func (r JobRequest) validateRequest() error {
 		return sandpit.Errorf(sandpit.Invalid, "start a job: the command is not text")
 	case r.Timeout < 0:
 		return sandpit.Errorf(sandpit.Invalid, "start a job: timeout %s: want more than 0", r.Timeout)
-	case r.MaxOutput < 0 || r.MaxOutput > mostOutput:
-		return sandpit.Errorf(sandpit.Invalid, "start a job: output of %d bytes: want up to %d", r.MaxOutput, mostOutput)
+	case r.MaxOutput < 0 || r.MaxOutput > maxOutputLimit:
+		return sandpit.Errorf(sandpit.Invalid, "start a job: output of %d bytes: want up to %d", r.MaxOutput, maxOutputLimit)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ type Job struct {
 	dir     string
 	began   time.Time
 	process sandpit.Process
-	input   *feed // nil without an open input
+	input   *inputQueue // nil without an open input
 	output  *ring
 	cancel  context.CancelFunc
 
@@ -146,7 +146,7 @@ func (s *Session) exportedEnv(ctx context.Context) (env map[string]string, dir s
 		return nil, "", err
 	}
 	s.status = earlier
-	s.unsaid = unsaid{result.Late, result.Fresh}
+	s.pending = pendingReport{result.Late, result.Fresh}
 	if result.ExitCode != 0 || result.Truncated {
 		return nil, "", sandpit.Errorf(sandpit.Conflict, "cannot read the environment of the shell: %s", limitText(result.Stdout))
 	}
@@ -165,7 +165,7 @@ func limitText(b []byte) string {
 	return strings.ToValidUTF8(string(b[:min(len(b), most)]), "\uFFFD")
 }
 
-// launchJob starts a job. The caller must hold the session's turn.
+// launchJob starts a job. The caller must hold the session's lock.
 func (s *Session) launchJob(ctx context.Context, r JobRequest, env map[string]string, dir string) (*Job, error) {
 	if err := s.memory.Reserve(jobCost); err != nil {
 		return nil, err
@@ -186,7 +186,7 @@ func (s *Session) launchJob(ctx context.Context, r JobRequest, env map[string]st
 		}
 	}
 	if r.Stdin || r.Terminal != nil {
-		j.input = newFeed(inputLimit)
+		j.input = newInputQueue(inputLimit)
 		cmd.Stdin = j.input
 	}
 	if err := s.jobs.addJob(j); err != nil {
@@ -229,7 +229,7 @@ func (j *Job) followOutput(ctx context.Context) {
 	defer j.cancel()
 	j.status, j.err = j.process.Wait(ctx)
 	if j.err != nil && ctx.Err() == nil {
-		j.err = j.session.noteGone(whyGone(ctx, j.session.guest, j.err))
+		j.err = j.session.noteGone(findGoneCause(ctx, j.session.guest, j.err))
 	}
 	j.at = time.Now()
 	j.abandonInput()
@@ -331,14 +331,14 @@ func (j *Job) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 	return j.session.noteGone(j.process.Resize(ctx, size))
 }
 
-// mostSignal is the highest number of a signal.
-const mostSignal = 64
+// maxSignal is the highest number of a signal.
+const maxSignal = 64
 
 // Signal sends a signal to the job: SIGTERM and SIGKILL to all its descendants, others to its
 // process group. Gone: the job has ended.
 func (j *Job) Signal(ctx context.Context, sig sandpit.Signal) error {
-	if sig < 1 || sig > mostSignal {
-		return sandpit.Errorf(sandpit.Invalid, "signal %d: want 1 to %d", sig, mostSignal)
+	if sig < 1 || sig > maxSignal {
+		return sandpit.Errorf(sandpit.Invalid, "signal %d: want 1 to %d", sig, maxSignal)
 	}
 	select {
 	case <-j.ended:
@@ -375,11 +375,11 @@ func (j *Job) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
 // jobs has the jobs of one session, oldest first. Ended jobs are kept until a new one needs
 // their place.
 type jobs struct {
-	mu   sync.Mutex
-	max  int
-	next int
-	list []*Job
-	up   map[*Job]bool // published jobs
+	mu        sync.Mutex
+	max       int
+	next      int
+	list      []*Job
+	published map[*Job]bool // published jobs
 }
 
 // addJob reserves a place for j and sets its name.
@@ -390,7 +390,7 @@ func (js *jobs) addJob(j *Job) error {
 		select {
 		case <-js.list[i].ended:
 			js.list[i].freeOutput()
-			delete(js.up, js.list[i])
+			delete(js.published, js.list[i])
 			js.list = append(js.list[:i:i], js.list[i+1:]...)
 		default:
 			i++
@@ -409,10 +409,10 @@ func (js *jobs) addJob(j *Job) error {
 func (js *jobs) publishJob(j *Job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
-	if js.up == nil {
-		js.up = make(map[*Job]bool)
+	if js.published == nil {
+		js.published = make(map[*Job]bool)
 	}
-	js.up[j] = true
+	js.published[j] = true
 }
 
 func (js *jobs) removeJob(j *Job) {
@@ -432,7 +432,7 @@ func (js *jobs) startedJobs() []*Job {
 	defer js.mu.Unlock()
 	list := make([]*Job, 0, len(js.list))
 	for _, j := range js.list {
-		if js.up[j] {
+		if js.published[j] {
 			list = append(list, j)
 		}
 	}

@@ -25,59 +25,59 @@ const (
 	outputCost = 3
 )
 
-// live is one shell process. It runs one call at a time.
-type live struct {
+// shellProcess is one shell process. It runs one call at a time.
+type shellProcess struct {
 	guest   sandpit.Guest
 	dialect dialect
 	user    string
 	process sandpit.Process
 	dir     string // the shell's directory after the last call
-	script  *feed
+	script  *inputQueue
 	cancel  context.CancelFunc // stops following the process
 
 	mu      sync.Mutex
 	stdout  marks
 	stderr  marks
-	call    *answer        // nil without a call
+	call    *callResult    // nil without a call
 	between *memory.Window // output since the last call
 
-	gone   func(error)   // called when the sandbox has ended
+	onGone func(error)   // called when the sandbox has ended
 	ended  chan struct{} // closed when the process has ended, or cannot be followed
 	status sandpit.ExitStatus
 	err    error // why it cannot be followed
 }
 
-// answer collects the output and the state of one call.
-type answer struct {
+// callResult collects the output and the state of one call.
+type callResult struct {
 	token          string
 	skipping       bool // markSkip may end the call too
 	stdout, stderr section
-	tell           func([]byte)   // called with output; may be nil
-	complaint      *memory.Window // of the parser
+	onOutput       func([]byte)   // called with output; may be nil
+	parserOutput   *memory.Window // of the parser
 	status         int
 	dir            string
-	bad            bool          // the shell could not parse the command
+	invalid        bool          // the shell could not parse the command
 	garbled        string        // why the response is invalid; "" if it is valid
 	done           chan struct{} // closed when the response is complete
-	over           bool
+	ended          bool
 }
 
 // section is one output during a call.
 type section struct {
-	kept  *memory.Window
-	stage byte // the last mark; 0 before the first
+	window *memory.Window
+	stage  byte // the last mark; 0 before the first
 }
 
 func (s *section) isOver() bool {
 	return s.stage == markEnd || s.stage == markBad || s.stage == markSkip
 }
 
-// startLive starts a shell and returns after its first response. The shell outlives ctx.
-func startLive(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Command, gone func(error)) (*live, error) {
+// startProcess starts a shell and returns after its first response. The shell outlives ctx.
+func startProcess(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Command, gone func(error)) (*shellProcess, error) {
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	l := &live{
-		guest: g, dialect: d, user: cmd.User, script: newFeed(scriptLimit), cancel: cancel,
-		between: memory.NewWindow(nil, maxLate, 1), gone: gone, ended: make(chan struct{}),
+	l := &shellProcess{
+		guest: g, dialect: d, user: cmd.User, script: newInputQueue(scriptLimit), cancel: cancel,
+		between: memory.NewWindow(nil, maxLate, 1), onGone: gone, ended: make(chan struct{}),
 	}
 	l.stdout = marks{text: l.textHandler(false), mark: l.markHandler(false), bad: l.failGarbled}
 	l.stderr = marks{text: l.textHandler(true), mark: l.markHandler(true), bad: l.failGarbled}
@@ -116,7 +116,7 @@ func discardProcess(ctx context.Context, p sandpit.Process) error {
 }
 
 // awaitReady waits for the first response.
-func (l *live) awaitReady(ctx context.Context) error {
+func (l *shellProcess) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
 	if err := l.script.queueInput(ctx, []byte(l.dialect.prologue)); err != nil {
@@ -127,7 +127,7 @@ func (l *live) awaitReady(ctx context.Context) error {
 
 // awaitSettled runs a call that does nothing and returns after its response, so that no
 // output of an earlier call is still in transit. token is that of the earlier call.
-func (l *live) awaitSettled(ctx context.Context, token string) error {
+func (l *shellProcess) awaitSettled(ctx context.Context, token string) error {
 	a, err := l.beginCall(ctx, call{token: token, text: ":"}, 0, nil)
 	if err != nil {
 		return err
@@ -141,14 +141,14 @@ func (l *live) awaitSettled(ctx context.Context, token string) error {
 	}
 	l.finishCall(a)
 	l.dir = a.dir
-	if a.garbled != "" || a.bad {
+	if a.garbled != "" || a.invalid {
 		return sandpit.Errorf(sandpit.Unsupported, "%s does not behave like a shell", l.dialect.name)
 	}
 	return nil
 }
 
 // endError returns why the shell has ended.
-func (l *live) endError() error {
+func (l *shellProcess) endError() error {
 	if l.err != nil {
 		return l.err
 	}
@@ -162,14 +162,14 @@ func newToken() string {
 }
 
 // beginCall sends a command. It keeps up to limit bytes of each output, and passes all output
-// to tell, which may be nil.
-func (l *live) beginCall(ctx context.Context, c call, limit int, tell func([]byte)) (*answer, error) {
+// to onOutput, which may be nil.
+func (l *shellProcess) beginCall(ctx context.Context, c call, limit int, onOutput func([]byte)) (*callResult, error) {
 	if c.token == "" {
 		c.token = newToken()
 	}
-	a := &answer{token: c.token, complaint: memory.NewWindow(nil, 4<<10, 1), tell: tell, done: make(chan struct{})}
+	a := &callResult{token: c.token, parserOutput: memory.NewWindow(nil, 4<<10, 1), onOutput: onOutput, done: make(chan struct{})}
 	account := memory.AccountOf(ctx)
-	a.stdout.kept, a.stderr.kept = memory.NewWindow(account, limit, outputCost), memory.NewWindow(account, limit, outputCost)
+	a.stdout.window, a.stderr.window = memory.NewWindow(account, limit, outputCost), memory.NewWindow(account, limit, outputCost)
 	l.mu.Lock()
 	l.stdout.expectToken(c.token)
 	l.stderr.expectToken(c.token)
@@ -181,7 +181,7 @@ func (l *live) beginCall(ctx context.Context, c call, limit int, tell func([]byt
 }
 
 // finishCall ends a call: later output does not belong to it.
-func (l *live) finishCall(a *answer) {
+func (l *shellProcess) finishCall(a *callResult) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.call == a {
@@ -192,7 +192,7 @@ func (l *live) finishCall(a *answer) {
 }
 
 // takeLate returns the output outside of calls since its last call.
-func (l *live) takeLate() []byte {
+func (l *shellProcess) takeLate() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	late := l.between.Bytes()
@@ -201,7 +201,7 @@ func (l *live) takeLate() []byte {
 }
 
 // outputWriter returns the writer for an output of the process with marks.
-func (l *live) outputWriter(m *marks) writerFunc {
+func (l *shellProcess) outputWriter(m *marks) writerFunc {
 	return func(p []byte) (int, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -216,24 +216,24 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // textHandler returns the handler for the text of an output between marks.
-func (l *live) textHandler(stderr bool) func([]byte) {
+func (l *shellProcess) textHandler(stderr bool) func([]byte) {
 	return func(p []byte) {
 		s := l.sectionOf(stderr)
 		switch {
 		case s == nil || s.stage == 0 || s.isOver():
 			_, _ = l.between.Write(p) // never fails
 		case s.stage == markBegin:
-			_, _ = s.kept.Write(p) // as above
-			if l.call.tell != nil {
-				l.call.tell(p)
+			_, _ = s.window.Write(p) // as above
+			if l.call.onOutput != nil {
+				l.call.onOutput(p)
 			}
 		case stderr: // of the parser
-			_, _ = l.call.complaint.Write(p) // as above
+			_, _ = l.call.parserOutput.Write(p) // as above
 		}
 	}
 }
 
-func (l *live) sectionOf(stderr bool) *section {
+func (l *shellProcess) sectionOf(stderr bool) *section {
 	switch {
 	case l.call == nil:
 		return nil
@@ -244,7 +244,7 @@ func (l *live) sectionOf(stderr bool) *section {
 }
 
 // markHandler returns the handler for the marks of an output.
-func (l *live) markHandler(stderr bool) func(byte, string) {
+func (l *shellProcess) markHandler(stderr bool) func(byte, string) {
 	return func(kind byte, payload string) {
 		a, s := l.call, l.sectionOf(stderr)
 		if s == nil || s.isOver() || kind == markSkip && !a.skipping {
@@ -258,45 +258,45 @@ func (l *live) markHandler(stderr bool) func(byte, string) {
 				return
 			}
 		}
-		a.bad = a.bad || kind == markBad
+		a.invalid = a.invalid || kind == markBad
 		if a.stdout.isOver() && a.stderr.isOver() {
-			a.closeAnswer()
+			a.closeResult()
 		}
 	}
 }
 
 // failGarbled ends a call with an invalid response.
-func (l *live) failGarbled(reason string) {
+func (l *shellProcess) failGarbled(reason string) {
 	if l.call != nil {
 		l.call.garbled = reason
-		l.call.closeAnswer()
+		l.call.closeResult()
 	}
 }
 
-func (a *answer) closeAnswer() {
-	if !a.over {
-		a.over = true
+func (a *callResult) closeResult() {
+	if !a.ended {
+		a.ended = true
 		close(a.done)
 	}
 }
 
 // followProcess waits for the end of the process.
-func (l *live) followProcess(ctx context.Context) {
+func (l *shellProcess) followProcess(ctx context.Context) {
 	defer close(l.ended)
 	defer l.cancel()
 	l.status, l.err = l.process.Wait(ctx)
 	l.script.abandonInput()
 	if l.err != nil && ctx.Err() == nil {
-		l.err = whyGone(ctx, l.guest, l.err)
+		l.err = findGoneCause(ctx, l.guest, l.err)
 		if sandpit.CodeOf(l.err) == sandpit.Gone {
-			l.gone(l.err)
+			l.onGone(l.err)
 		}
 	}
 }
 
-// whyGone replaces the error of a broken connection by the reason why the sandbox has ended,
+// findGoneCause replaces the error of a broken connection by the reason why the sandbox has ended,
 // if it has.
-func whyGone(ctx context.Context, g sandpit.Guest, err error) error {
+func findGoneCause(ctx context.Context, g sandpit.Guest, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
 	defer cancel()
 	if _, asked := g.ListProcesses(ctx); sandpit.CodeOf(asked) == sandpit.Gone {
@@ -307,7 +307,7 @@ func whyGone(ctx context.Context, g sandpit.Guest, err error) error {
 
 // killShell kills the shell and all its descendants that did not detach themselves, and waits
 // up to killWithin for their end.
-func (l *live) killShell(ctx context.Context) error {
+func (l *shellProcess) killShell(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
 	defer cancel()
 	defer func() {

@@ -18,13 +18,13 @@ type ring struct {
 	limit   int
 	account *memory.Account
 
-	mu       sync.Mutex
-	pages    [][]byte
-	kept     int   // bytes in the pages
-	reserved int64 // bytes reserved in the account
-	size     int64 // all bytes written
-	ended    bool
-	changed  chan struct{} // closed at the next change
+	mu        sync.Mutex
+	pages     [][]byte
+	keptBytes int   // bytes in the pages
+	reserved  int64 // bytes reserved in the account
+	size      int64 // all bytes written
+	ended     bool
+	changed   chan struct{} // closed at the next change
 }
 
 func newRing(limit int, account *memory.Account) *ring {
@@ -47,8 +47,8 @@ func (r *ring) Write(p []byte) (int, error) {
 		page := r.writablePage(len(p))
 		m := min(len(p), cap(*page)-len(*page))
 		*page = append(*page, p[:m]...)
-		r.kept, p = r.kept+m, p[m:]
-		for r.kept-len(r.pages[0]) >= r.limit {
+		r.keptBytes, p = r.keptBytes+m, p[m:]
+		for r.keptBytes-len(r.pages[0]) >= r.limit {
 			r.dropPage()
 		}
 	}
@@ -83,7 +83,7 @@ func (r *ring) writablePage(more int) *[]byte {
 		return &r.pages[0]
 	}
 	oldest := r.pages[0]
-	r.kept -= len(oldest)
+	r.keptBytes -= len(oldest)
 	r.pages = append(r.pages[1:len(r.pages):len(r.pages)], oldest[:0])
 	return &r.pages[len(r.pages)-1]
 }
@@ -99,7 +99,7 @@ func (r *ring) reserveMemory(size int) bool {
 // dropPage drops the oldest page. The caller must hold the lock.
 func (r *ring) dropPage() {
 	size := min(int64(cap(r.pages[0])), r.reserved)
-	r.kept -= len(r.pages[0])
+	r.keptBytes -= len(r.pages[0])
 	r.pages = r.pages[1:]
 	r.reserved -= size
 	r.account.Return(size)
@@ -143,9 +143,9 @@ type Chunk struct {
 func (r *ring) readAt(offset int64, most int) (Chunk, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := r.size - int64(min(r.kept, r.limit))
+	first := r.size - int64(min(r.keptBytes, r.limit))
 	offset = min(max(offset, first), r.size)
-	data := r.copyFrom(r.kept-int(r.size-offset), most)
+	data := r.copyFrom(r.keptBytes-int(r.size-offset), most)
 	next := offset + int64(len(data))
 	return Chunk{Data: data, Offset: offset, Next: next, Ended: r.ended && next == r.size}, r.changed
 }

@@ -78,7 +78,7 @@ func (s *Session) runLocked(ctx context.Context, r RunRequest, c call) (Result, 
 	if fresh {
 		c.status = 0
 	}
-	fresh = fresh || s.unsaid.fresh
+	fresh = fresh || s.pending.fresh
 	began := time.Now()
 	a, err := s.shell.beginCall(ctx, c, r.MaxOutput, r.Output)
 	if err != nil && sandpit.CodeOf(err) != sandpit.Gone { // Gone is returned below, with its reason
@@ -90,11 +90,11 @@ func (s *Session) runLocked(ctx context.Context, r RunRequest, c call) (Result, 
 	result := Result{Outcome: outcome, Fresh: fresh, Duration: time.Since(began)}
 	result.TimedOut = sandpit.CodeOf(cause) == sandpit.Timeout && ctx.Err() == nil
 	s.shell.finishCall(a)
-	result.Late = slices.Concat(s.unsaid.late, s.shell.takeLate())
-	s.unsaid = unsaid{}
+	result.Late = slices.Concat(s.pending.late, s.shell.takeLate())
+	s.pending = pendingReport{}
 	s.collectResult(a, &result)
-	if cause == nil && a.bad {
-		text := strings.TrimSpace(strings.ToValidUTF8(string(a.complaint.Bytes()), "\uFFFD"))
+	if cause == nil && a.invalid {
+		text := strings.TrimSpace(strings.ToValidUTF8(string(a.parserOutput.Bytes()), "\uFFFD"))
 		cause = sandpit.Errorf(sandpit.Invalid, "the shell cannot parse the command: %s", text)
 	}
 	return result, s.noteGone(cause)
@@ -116,7 +116,7 @@ func (s *Session) ensureShell(ctx context.Context) (fresh bool, err error) {
 
 // awaitAnswer waits for the end of a call. It stops the call when limit has passed or ctx
 // ends.
-func (s *Session) awaitAnswer(ctx context.Context, a *answer, limit time.Duration, began time.Time) (Outcome, error) {
+func (s *Session) awaitAnswer(ctx context.Context, a *callResult, limit time.Duration, began time.Time) (Outcome, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var cause error
@@ -166,7 +166,7 @@ func (o Outcome) describeState() string {
 }
 
 // completeCall handles a call that ended without being stopped.
-func (s *Session) completeCall(ctx context.Context, a *answer) (Outcome, error) {
+func (s *Session) completeCall(ctx context.Context, a *callResult) (Outcome, error) {
 	if a.garbled == "" {
 		return Completed, nil
 	}
@@ -175,7 +175,7 @@ func (s *Session) completeCall(ctx context.Context, a *answer) (Outcome, error) 
 }
 
 // shellEnded handles a call during which the shell or the sandbox ended.
-func (s *Session) shellEnded(a *answer) (Outcome, error) {
+func (s *Session) shellEnded(a *callResult) (Outcome, error) {
 	if s.shell.err != nil {
 		return Lost, s.shell.err
 	}
@@ -187,12 +187,12 @@ func (s *Session) shellEnded(a *answer) (Outcome, error) {
 }
 
 // collectResult fills in the result of a call, and keeps the state for the next call.
-func (s *Session) collectResult(a *answer, r *Result) {
+func (s *Session) collectResult(a *callResult, r *Result) {
 	l := s.shell
 	l.mu.Lock()
-	r.Stdout, r.StdoutSize = a.stdout.kept.Bytes(), a.stdout.kept.Size()
-	r.Stderr, r.StderrSize = a.stderr.kept.Bytes(), a.stderr.kept.Size()
-	r.Truncated = a.stdout.kept.Omitted() > 0 || a.stderr.kept.Omitted() > 0
+	r.Stdout, r.StdoutSize = a.stdout.window.Bytes(), a.stdout.window.Size()
+	r.Stderr, r.StderrSize = a.stderr.window.Bytes(), a.stderr.window.Size()
+	r.Truncated = a.stdout.window.Omitted() > 0 || a.stderr.window.Omitted() > 0
 	r.ExitCode, r.Cwd = a.status, a.dir
 	l.mu.Unlock()
 	switch {
@@ -200,7 +200,7 @@ func (s *Session) collectResult(a *answer, r *Result) {
 		r.ExitCode = 128 + sigint
 	case r.Outcome == Killed && r.ExitCode == 0, r.Outcome == Lost:
 		r.ExitCode = 128 + int(sandpit.SIGKILL)
-	case a.bad:
+	case a.invalid:
 		r.ExitCode = 2 // the exit code of shells for a syntax error
 	}
 	s.status = r.ExitCode

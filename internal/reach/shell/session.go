@@ -18,7 +18,7 @@ const (
 	defaultGrace     = 2 * time.Second
 	defaultMaxOutput = 1 << 20
 	defaultMaxJobs   = 32
-	mostOutput       = 64 << 20
+	maxOutputLimit   = 64 << 20
 	maxCommand       = 1 << 20
 	maxStdin         = 16 << 20
 	// maxLate bounds Result.Late, in bytes.
@@ -60,8 +60,8 @@ func (o Options) withDefaults() (Options, error) {
 	switch {
 	case o.Timeout < 0 || o.Grace < 0 || o.MaxJobs < 0:
 		return o, sandpit.Errorf(sandpit.Invalid, "session: negative limit")
-	case o.MaxOutput < 0 || o.MaxOutput > mostOutput:
-		return o, sandpit.Errorf(sandpit.Invalid, "session: output of %d bytes: want up to %d", o.MaxOutput, mostOutput)
+	case o.MaxOutput < 0 || o.MaxOutput > maxOutputLimit:
+		return o, sandpit.Errorf(sandpit.Invalid, "session: output of %d bytes: want up to %d", o.MaxOutput, maxOutputLimit)
 	case o.Shell != "" && o.Shell != "bash" && o.Shell != "sh":
 		return o, sandpit.Errorf(sandpit.Invalid, "session: shell %q: want bash or sh", o.Shell)
 	case o.Dir != "" && !path.IsAbs(o.Dir):
@@ -112,8 +112,8 @@ func (r RunRequest) validateRequest() error {
 		return sandpit.Errorf(sandpit.Invalid, "the input has %d bytes, at most %d are allowed", len(r.Stdin), maxStdin)
 	case r.Timeout < 0:
 		return sandpit.Errorf(sandpit.Invalid, "timeout %s: want more than 0", r.Timeout)
-	case r.MaxOutput < 0 || r.MaxOutput > mostOutput:
-		return sandpit.Errorf(sandpit.Invalid, "output of %d bytes: want up to %d", r.MaxOutput, mostOutput)
+	case r.MaxOutput < 0 || r.MaxOutput > maxOutputLimit:
+		return sandpit.Errorf(sandpit.Invalid, "output of %d bytes: want up to %d", r.MaxOutput, maxOutputLimit)
 	}
 	return nil
 }
@@ -156,16 +156,16 @@ type Session struct {
 	guest   sandpit.Guest
 	o       Options
 	created time.Time
-	turn    chan struct{} // held by the caller that uses the shell
+	lock    chan struct{} // held by the caller that uses the shell
 	closing chan struct{} // closed when Close begins
 	onGone  func(error)   // called when the sandbox has ended; may be nil
 	memory  *memory.Account
 
-	// Guarded by turn.
-	shell   *live
+	// Guarded by lock.
+	shell   *shellProcess
 	dialect *dialect // set by the first start of a shell
 	status  int
-	unsaid  unsaid
+	pending pendingReport
 
 	jobs jobs
 
@@ -178,8 +178,8 @@ type Session struct {
 	reason   error // why the session is closed
 }
 
-// unsaid is the information for the result of the next command.
-type unsaid struct {
+// pendingReport is the information for the result of the next command.
+type pendingReport struct {
 	late  []byte
 	fresh bool
 }
@@ -190,15 +190,15 @@ type unsaid struct {
 // Invalid: the options can never work. NotFound: the sandbox has no shell. Also the errors of
 // sandpit.Processes.Start.
 func Open(ctx context.Context, g sandpit.Guest, o Options) (*Session, error) {
-	return openSession(ctx, g, newID(), o, surroundings{})
+	return openSession(ctx, g, newID(), o, sessionHooks{})
 }
 
 func newID() string {
 	return "shell-" + newToken()[:16]
 }
 
-// surroundings are the callback and the account that Sessions passes to a session.
-type surroundings struct {
+// sessionHooks are the callback and the account that Sessions passes to a session.
+type sessionHooks struct {
 	// onGone is called when the session ended because the sandbox did. Default: none.
 	onGone func(error)
 	// memory is the account of the session, and is closed with it. Default: no limit.
@@ -206,16 +206,16 @@ type surroundings struct {
 }
 
 // openSession is Open with an ID. It closes the account after an error too.
-func openSession(ctx context.Context, g sandpit.Guest, id string, o Options, around surroundings) (*Session, error) {
+func openSession(ctx context.Context, g sandpit.Guest, id string, o Options, hooks sessionHooks) (*Session, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		around.memory.Close()
+		hooks.memory.Close()
 		return nil, err
 	}
 	now := time.Now()
 	s := &Session{
-		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: around.onGone, memory: around.memory,
-		turn: make(chan struct{}, 1), closing: make(chan struct{}),
+		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: hooks.onGone, memory: hooks.memory,
+		lock: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	s.jobs.max = o.MaxJobs
 	err = s.memory.Reserve(sessionCost)
@@ -264,7 +264,7 @@ func (s *Session) Info() Info {
 	return info
 }
 
-// startShell starts a shell. The caller must hold turn.
+// startShell starts a shell. The caller must hold lock.
 func (s *Session) startShell(ctx context.Context) error {
 	var choice []dialect
 	for _, d := range []dialect{bashDialect(), posixDialect()} {
@@ -276,9 +276,9 @@ func (s *Session) startShell(ctx context.Context) error {
 	cmd := sandpit.Command{Dir: s.o.Dir, User: s.o.User, Env: s.startEnv()}
 	var err error
 	for _, d := range choice {
-		s.shell, err = startLive(ctx, s.guest, d, cmd, s.sandboxGone)
+		s.shell, err = startProcess(ctx, s.guest, d, cmd, s.sandboxGone)
 		if sandpit.CodeOf(err) == sandpit.Invalid && s.o.Dir != "" && s.makeDir(ctx) == nil {
-			s.shell, err = startLive(ctx, s.guest, d, cmd, s.sandboxGone)
+			s.shell, err = startProcess(ctx, s.guest, d, cmd, s.sandboxGone)
 		}
 		if err == nil {
 			s.dialect, s.status = &d, 0
@@ -333,16 +333,16 @@ func (s *Session) noteGone(err error) error {
 func (s *Session) lockShell(ctx context.Context) (release func(), err error) {
 	if s.o.RefuseBusy {
 		select {
-		case s.turn <- struct{}{}:
-			return func() { <-s.turn }, nil
+		case s.lock <- struct{}{}:
+			return func() { <-s.lock }, nil
 		default:
 			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the session is busy with another command"),
 				"wait for it, or use another session")
 		}
 	}
 	select {
-	case s.turn <- struct{}{}:
-		return func() { <-s.turn }, nil
+	case s.lock <- struct{}{}:
+		return func() { <-s.lock }, nil
 	case <-s.closing:
 		return nil, s.closedError()
 	case <-ctx.Done():

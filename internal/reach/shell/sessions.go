@@ -25,8 +25,8 @@ type SetOptions struct {
 	Memory func() *memory.Account `json:"-"`
 }
 
-// mostTombs bounds the closed sessions whose reasons are kept.
-const mostTombs = 64
+// maxClosed bounds the closed sessions whose reasons are kept.
+const maxClosed = 64
 
 // Sessions has the sessions of one sandbox. All methods may be called concurrently.
 type Sessions struct {
@@ -37,13 +37,13 @@ type Sessions struct {
 
 	mu       sync.Mutex
 	open     map[string]*Session // nil while it is being opened
-	closed   []tomb              // oldest first
+	closed   []closedSession     // oldest first
 	reason   error               // why the set is closed
 	stopOnce sync.Once
 }
 
-// tomb is the record of a closed session.
-type tomb struct {
+// closedSession is the record of a closed session.
+type closedSession struct {
 	id     string
 	reason error
 }
@@ -92,7 +92,7 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	if set.o.Memory != nil {
 		account = set.o.Memory()
 	}
-	s, err := openSession(ctx, set.guest, name, o, surroundings{onGone: set.Ended, memory: account})
+	s, err := openSession(ctx, set.guest, name, o, sessionHooks{onGone: set.Ended, memory: account})
 	set.mu.Lock()
 	if err == nil && set.reason == nil {
 		set.open[name] = s
@@ -183,8 +183,8 @@ func (set *Sessions) closeAndRemember(s *Session, reason error) error {
 	set.mu.Lock()
 	if set.open[s.id] == s {
 		delete(set.open, s.id)
-		set.closed = append(set.closed, tomb{s.id, reason})
-		set.closed = set.closed[max(0, len(set.closed)-mostTombs):]
+		set.closed = append(set.closed, closedSession{s.id, reason})
+		set.closed = set.closed[max(0, len(set.closed)-maxClosed):]
 	}
 	set.mu.Unlock()
 	return s.closeSession(reason)

@@ -63,7 +63,7 @@ const signalWithin = 10 * time.Second
 
 // sandboxTime converts a time to the sandbox's clock, in hundredths of a second. The result
 // is never too late, but too early by up to the duration of the query.
-func (l *live) sandboxTime(ctx context.Context, when time.Time) (int64, error) {
+func (l *shellProcess) sandboxTime(ctx context.Context, when time.Time) (int64, error) {
 	text, err := runScript(ctx, l.guest, l.user, uptimeScript)
 	if err != nil {
 		return 0, err
@@ -78,7 +78,7 @@ func (l *live) sandboxTime(ctx context.Context, when time.Time) (int64, error) {
 
 // signalSince sends INT or KILL to the processes that the shell has started since a time of
 // the sandbox's clock.
-func (l *live) signalSince(ctx context.Context, signal string, since int64) error {
+func (l *shellProcess) signalSince(ctx context.Context, signal string, since int64) error {
 	_, err := runScript(ctx, l.guest, l.user, signalScript, signal, strconv.Itoa(l.process.PID()), strconv.FormatInt(since, 10))
 	return err
 }
@@ -117,7 +117,7 @@ func (l *limited) String() string { return strings.ToValidUTF8(l.buf.String(), "
 
 // stopCall ends a call after its timeout or its caller's end, as gently as possible, and
 // returns the necessary step. It takes at most about half a minute.
-func (l *live) stopCall(ctx context.Context, a *answer, began time.Time, grace time.Duration) (Outcome, error) {
+func (l *shellProcess) stopCall(ctx context.Context, a *callResult, began time.Time, grace time.Duration) (Outcome, error) {
 	ctx = context.WithoutCancel(ctx)
 	how := Interrupted
 	if since, err := l.sandboxTime(ctx, began); err == nil { // fails without a free process or /proc
@@ -132,7 +132,7 @@ func (l *live) stopCall(ctx context.Context, a *answer, began time.Time, grace t
 }
 
 // stopGently interrupts a call, then kills its processes, but not the shell.
-func (l *live) stopGently(ctx context.Context, a *answer, since int64, grace time.Duration) Outcome {
+func (l *shellProcess) stopGently(ctx context.Context, a *callResult, since int64, grace time.Duration) Outcome {
 	// The second interrupt is for a program that started just after the first.
 	for range 2 {
 		if l.isOver(a) {
@@ -153,7 +153,7 @@ func (l *live) stopGently(ctx context.Context, a *answer, since int64, grace tim
 
 // skipCall makes the shell write a mark that arrives even if an interrupt skipped the end of
 // a call.
-func (l *live) skipCall(ctx context.Context, a *answer) error {
+func (l *shellProcess) skipCall(ctx context.Context, a *callResult) error {
 	l.mu.Lock()
 	already := a.skipping
 	a.skipping = true
@@ -167,9 +167,9 @@ func (l *live) skipCall(ctx context.Context, a *answer) error {
 }
 
 // isOver reports whether a call has ended, or the shell.
-func (l *live) isOver(a *answer) bool { return l.waitFor(a, 0) }
+func (l *shellProcess) isOver(a *callResult) bool { return l.waitFor(a, 0) }
 
-func (l *live) waitFor(a *answer, d time.Duration) bool {
+func (l *shellProcess) waitFor(a *callResult, d time.Duration) bool {
 	select {
 	case <-a.done:
 		return true
@@ -188,7 +188,7 @@ func (l *live) waitFor(a *answer, d time.Duration) bool {
 }
 
 // confirmStopped verifies that the shell is usable after a call was stopped.
-func (l *live) confirmStopped(ctx context.Context, a *answer, how Outcome) (Outcome, error) {
+func (l *shellProcess) confirmStopped(ctx context.Context, a *callResult, how Outcome) (Outcome, error) {
 	l.finishCall(a)
 	select {
 	case <-l.ended:

@@ -38,7 +38,7 @@ const (
 // Client sends requests to a dialer. Its methods may be called concurrently.
 type Client struct {
 	conn *net.UnixConn
-	turn chan struct{} // a lock for the fields below
+	lock chan struct{} // a lock for the fields below
 	next uint32
 
 	mu     sync.Mutex
@@ -53,8 +53,8 @@ type knownRoute struct {
 // NewClient returns a Client that sends requests through conn, a packet socket, and owns it.
 // It ignores replies to earlier users of the socket.
 func NewClient(conn *net.UnixConn) *Client {
-	c := &Client{conn: conn, turn: make(chan struct{}, 1), next: rand.Uint32(), routes: make(map[netip.Addr]knownRoute)} //nolint:gosec // only distinguishes replies
-	c.turn <- struct{}{}
+	c := &Client{conn: conn, lock: make(chan struct{}, 1), next: rand.Uint32(), routes: make(map[netip.Addr]knownRoute)} //nolint:gosec // only distinguishes replies
+	c.lock <- struct{}{}
 	return c
 }
 
@@ -183,8 +183,8 @@ func (c *Client) IsLocal(addr netip.Addr) bool {
 // descriptor of the reply.
 func (c *Client) sendUntil(ctx context.Context, r request, limit time.Duration) (reply, *os.File, error) {
 	select {
-	case <-c.turn:
-		defer func() { c.turn <- struct{}{} }()
+	case <-c.lock:
+		defer func() { c.lock <- struct{}{} }()
 	case <-ctx.Done():
 		return reply{}, nil, ctx.Err()
 	}
