@@ -110,7 +110,7 @@ func constantFacts(t *testing.T) []fact {
 		{"docs/terminals.md", "any number of lines, up to {}, no NUL byte", sized("internal/reach/shell", "maxCommand")},
 		{"docs/terminals.md", "when the command is stopped | the session's: {} |", timed("internal/reach/shell", "defaultTimeout")},
 		{"docs/terminals.md", "| its input, bytes, up to {} |", sized("internal/reach/shell", "maxStdin")},
-		{"docs/terminals.md", "is kept, in bytes, up to {} |", sized("internal/reach/shell", "mostOutput")},
+		{"docs/terminals.md", "is kept, in bytes, up to {} |", sized("internal/reach/shell", "maxOutputLimit")},
 		{"docs/terminals.md", "MiB | the session's: {} |", sized("internal/reach/shell", "defaultMaxOutput")},
 		{"docs/terminals.md", "did not help for `grace` ({})", timed("internal/reach/shell", "defaultGrace")},
 		{"docs/terminals.md", "of the next result, up to {}.", sized("internal/reach/shell", "maxLate")},

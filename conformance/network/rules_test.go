@@ -133,7 +133,7 @@ func (l *lab) limits(t *testing.T) {
 			t.Errorf("%d connections in %d ms, want at most %d", made, millis, most)
 		}
 		if made < 40 {
-			b.wantLogged(t, "tcp", addr, "the sandbox begins too many connections a second")
+			b.wantLogged(t, "tcp", addr, "the sandbox opens too many connections a second")
 		}
 	})
 	const bytes, rate, burst = 128 << 10, 64 << 10, 16 << 10

@@ -1,8 +1,9 @@
 // Package commandscreen checks a command before it runs, and reports whether it would
 // destroy a system, such as rm -rf /, mkfs or a fork bomb.
 //
-// It is a guard rail and not the security boundary. It reads the text of a command: quotes, options in any order and form, braces, variables, functions
-// and pipes of the same text, and programs that run other programs. It cannot see
+// It is a guard rail and not the security boundary. It reads the text of a command: quotes,
+// options in any order and form, braces, variables, functions and pipes of the same text, and
+// programs that run other programs. It cannot see
 // what a program does (python3 -c, make, a script in a file), the value of a variable
 // that is set elsewhere, or the response of a server. A program can evade it. The sandbox
 // is what prevents harm.

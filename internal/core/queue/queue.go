@@ -105,15 +105,15 @@ type Consumer interface {
 	// oldest Due first. The caller holds them until now + visibility: no other
 	// worker gets them before. A pending message waits while another of the same Sandbox
 	// and Kind is claimed and that claim has not run out; a claim that ran out
-	// while a newer message is pending is dropped, since it was replaced. n is 1 or
-	// more, visibility 1 ms to MaxVisibility. No due message is no error.
+	// while a newer message is pending is dropped, because that replaced it. n is 1 or
+	// more, visibility 1 ms to MaxVisibility. Without a due message the list is empty.
 	Claim(ctx context.Context, now time.Time, topics []string, n int, visibility time.Duration) ([]Claim, error)
-	// Next returns when there may be something to claim. That is the earliest of:
+	// Next returns when the next claim may be possible. That is the earliest of:
 	// Due of the pending messages of the topics that do not wait for a claimed one,
 	// Until of the claims that others wait for, and Until of the topics' other
-	// claims. It reports false if there is none of these. It may be in the past. A
-	// time that is not after now means that Claim at now has something to give or to
-	// drop, so a caller that alternates both never spins.
+	// claims. It reports false without any of these. The time may be in the past: then
+	// Claim at now returns or drops a message, so a caller that alternates both calls
+	// makes progress.
 	Next(ctx context.Context, topics []string) (time.Time, bool, error)
 }
 
@@ -122,24 +122,24 @@ type Consumer interface {
 // not end a claim: until another worker claims the message, a late answer counts.
 type Holder interface {
 	// Extend moves the end of the claim, and returns the claim with it. An end that
-	// is not after now gives the message back, with everything as it was.
+	// is not after now makes the message pending again, unchanged.
 	Extend(ctx context.Context, c Claim, until time.Time) (Claim, error)
 	// Complete removes the message: it was done.
 	Complete(ctx context.Context, c Claim) error
 	// Retry makes the message pending again, due then, with one more attempt and
 	// cause as LastError. If a newer one of the same Sandbox and Kind is pending,
-	// this one is removed instead, which is no error.
+	// this one is removed instead, without an error.
 	Retry(ctx context.Context, c Claim, due time.Time, cause string) error
 	// Bury makes the message a dead letter, with one more attempt and cause as
 	// LastError.
 	Bury(ctx context.Context, c Claim, cause string) error
 }
 
-// DeadLetters handles what failed for good.
+// DeadLetters handles messages that failed permanently.
 type DeadLetters interface {
-	// Revive makes a dead letter pending, due then, with no attempts and its ID and
-	// LastError kept. It is NotFound if there is no such dead letter, and a
-	// Conflict while another message of the same Sandbox and Kind is pending or claimed.
+	// Revive makes a dead letter pending, due at due, without attempts. It keeps the ID and
+	// LastError. NotFound: no such dead letter. Conflict: another message of the same
+	// Sandbox and Kind is pending or claimed.
 	Revive(ctx context.Context, id string, due time.Time) error
 	// Drop removes a dead letter. NotFound.
 	Drop(ctx context.Context, id string) error

@@ -56,8 +56,8 @@ func NewKeys(s *store.Store, apiKeys APIKeys, c clock.Clock, log *slog.Logger) *
 }
 
 // Add registers a public key for the sandboxes of owner. The text is as in a .pub file
-// of OpenSSH; without a name, the comment of the key is its name. The public key ends with
-// the API key of the ID apiKey; "" is none.
+// of OpenSSH; without a name, the comment of the key is its name. The public key is
+// deleted with the API key of the ID apiKey, unless that is "".
 //
 // Invalid: not a public key, one with options, or one that is too weak. AlreadyExists: the
 // owner has this key. Exhausted: the owner has too many keys. NotFound: the API key.

@@ -27,8 +27,8 @@ func diskError(err error, what string) error {
 	return sandpit.Errorf(sandpit.CodeOf(err), "%s: %w", what, err)
 }
 
-// wrapError gives an error of SQLite a code and says what was being done. It returns an
-// error that has a code unchanged.
+// wrapError adds a code and the failed operation to an error of SQLite. It returns an error
+// that has a code unchanged.
 func (s *Store) wrapError(err error, format string, args ...any) error {
 	if _, ok := errors.AsType[*sandpit.Error](err); ok {
 		return err

@@ -125,8 +125,8 @@ func (r *reserve) fillJournal(size int64) error {
 	return errors.Join(err, f.Close())
 }
 
-// allocateBlocks allocates blocks behind the end of a file. Without support in the file system
-// there is no reserve.
+// allocateBlocks allocates blocks behind the end of a file. It does nothing if the file
+// system does not support that.
 func allocateBlocks(f *os.File, from, bytes int64) error {
 	if bytes <= 0 {
 		return nil

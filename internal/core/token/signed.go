@@ -58,7 +58,7 @@ func (g *guestSecrets) tokenIDs() map[string]bool {
 	return all
 }
 
-// findToken returns the token of a sandbox whose secret matches; "" if there is none.
+// findToken returns the token of a sandbox whose secret matches, or "".
 func (g *guestSecrets) findToken(sandbox sandpit.ID, matches func(secret string) bool) string {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -70,7 +70,7 @@ func (g *guestSecrets) findToken(sandbox sandpit.ID, matches func(secret string)
 	return ""
 }
 
-// findSandbox returns the sandbox with a token whose secret matches; "" if there is none.
+// findSandbox returns the sandbox with a token whose secret matches, or "".
 func (g *guestSecrets) findSandbox(matches func(secret string) bool) sandpit.ID {
 	g.mu.RLock()
 	defer g.mu.RUnlock()

@@ -99,8 +99,8 @@ type Tokens struct {
 	access map[accessKey]accessTokens
 	epochs map[sandpit.ID]int64 // zero if missing
 	pruned time.Time
-	// changes counts revocations, so that a look-up that began before one does not bring back
-	// what was revoked.
+	// changes counts revocations, so that a look-up that began before one does not restore a
+	// revoked token.
 	changes int64
 }
 

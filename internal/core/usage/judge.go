@@ -25,11 +25,11 @@ type streak struct {
 	measured int // in a row
 	warned   bool
 	since    time.Time
-	share    float64 // at last
+	share    float64 // of the last measurement
 }
 
-// NewJudge returns a Judge that warns from these shares of the limits on; a kind without
-// one is not looked at. CPU must be high in so many measurements in a row.
+// NewJudge returns a Judge that warns from these shares of the limits on; it ignores a kind
+// without one. CPU must be high in that many measurements in a row.
 func NewJudge(high map[Kind]float64, patience int) *Judge {
 	return &Judge{high: high, patience: patience, seen: make(map[Kind]*streak)}
 }

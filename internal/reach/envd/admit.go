@@ -49,7 +49,7 @@ func peekStart(r *http.Request) (*process.StartRequest, error) {
 		}
 	}
 	var m process.StartRequest
-	read := tap{account: account, header: r.Header, kept: text}
+	read := bodyRecord{account: account, header: r.Header, data: text}
 	if len(text) > maxObserved || !read.parseMessage(&m) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "the request to start a command is unreadable, so the command screen cannot check it")
 	}

@@ -48,7 +48,7 @@ var errNotMessage = errors.New("not a message")
 // Name implements connect.Codec.
 func (codec) Name() string { return "proto" }
 
-// IsBinary tells connect that a message is not text.
+// IsBinary reports to connect that messages are not text.
 func (codec) IsBinary() bool { return true }
 
 // Marshal implements connect.Codec.

@@ -98,12 +98,12 @@ type authorized struct {
 
 type limitKey struct{}
 
-// shownKey is the context key of a request with a key of its own.
-type shownKey struct{}
+// requestKey is the context key of a request with a key of its own.
+type requestKey struct{}
 
 // keyFor returns the key that a request sends now.
 func (a *authorized) keyFor(ctx context.Context) string {
-	if shown, ok := ctx.Value(shownKey{}).(string); ok {
+	if shown, ok := ctx.Value(requestKey{}).(string); ok {
 		return shown
 	}
 	return *a.token.Load()
@@ -190,7 +190,7 @@ func (c *Client) Init(ctx context.Context, req InitRequest) error {
 	if err != nil {
 		return err
 	}
-	ctx = context.WithValue(ctx, shownKey{}, shown)
+	ctx = context.WithValue(ctx, requestKey{}, shown)
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/init", bytes.NewReader(body))
 	if err != nil {
 		return err
@@ -295,8 +295,8 @@ const (
 
 // byCause distinguishes an unknown user from a wrong key, for which the protocol has one
 // code.
-func byCause(code sandpit.Code, told http.Header) sandpit.Code {
-	if code == sandpit.Unauthenticated && told.Get(causeHeader) == causeUser {
+func byCause(code sandpit.Code, header http.Header) sandpit.Code {
+	if code == sandpit.Unauthenticated && header.Get(causeHeader) == causeUser {
 		return sandpit.Invalid
 	}
 	return code

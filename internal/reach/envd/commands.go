@@ -18,8 +18,8 @@ import (
 // idHeader carries the id of a command, both ways.
 const idHeader = "Sandpit-Command-Id"
 
-// errNoSense returns the error for an invalid report of the guest about a command.
-func errNoSense(what string) error {
+// newReportError returns the error for an invalid report of the guest about a command.
+func newReportError(what string) error {
 	return sandpit.Errorf(sandpit.Internal, "the guest reports a command with an invalid %s", what)
 }
 
@@ -85,7 +85,7 @@ func (c *Client) ForgetCommand(ctx context.Context, id string) error {
 
 // Follow implements sandpit.Journal.
 func (c *Client) Follow(ctx context.Context, id string, o sandpit.FollowOptions) (sandpit.Followed, error) {
-	r := replay{id: id, to: o, told: sandpit.Followed{Next: o.From}}
+	r := replay{id: id, to: o, result: sandpit.Followed{Next: o.From}}
 	err := checkID(id)
 	if err == nil && (o.From.Stdout < 0 || o.From.Stderr < 0) {
 		err = sandpit.Errorf(sandpit.Invalid, "an offset is negative")
@@ -94,9 +94,9 @@ func (c *Client) Follow(ctx context.Context, id string, o sandpit.FollowOptions)
 		err = c.replayOutput(ctx, &r)
 	}
 	if err != nil {
-		return r.told, fmt.Errorf("follow command %.80s: %w", plainText(id), err)
+		return r.result, fmt.Errorf("follow command %.80s: %w", plainText(id), err)
 	}
-	return r.told, nil
+	return r.result, nil
 }
 
 func (c *Client) replayOutput(ctx context.Context, r *replay) error {
@@ -116,12 +116,12 @@ func (c *Client) replayOutput(ctx context.Context, r *replay) error {
 		if err != nil {
 			return err
 		}
-		if r.told.Command.ID != "" {
+		if r.result.Command.ID != "" {
 			late.Stop()
 		}
 		if over {
-			impatient := time.AfterFunc(endPatience, func() { _ = stream.Close() }) // as with a process
-			defer impatient.Stop()
+			timeout := time.AfterFunc(endGrace, func() { _ = stream.Close() }) // as with a process
+			defer timeout.Stop()
 			stream.Receive()
 			return nil
 		}
@@ -138,18 +138,18 @@ func (c *Client) replayOutput(ctx context.Context, r *replay) error {
 
 // replay is the state of following a command's log: what was received, and where it goes.
 type replay struct {
-	id   string
-	to   sandpit.FollowOptions
-	told sandpit.Followed
+	id     string
+	to     sandpit.FollowOptions
+	result sandpit.Followed
 }
 
 // handleEvent handles one event, and reports whether it is the last one.
 func (r *replay) handleEvent(event *commands.FollowResponse) (over bool, err error) {
-	if start := event.GetStart(); start != nil && r.told.Command.ID == "" {
-		r.told.Command, err = commandOf(r.id, start)
+	if start := event.GetStart(); start != nil && r.result.Command.ID == "" {
+		r.result.Command, err = commandOf(r.id, start)
 		return false, err
 	}
-	if r.told.Command.ID == "" && event.GetKeepalive() == nil {
+	if r.result.Command.ID == "" && event.GetKeepalive() == nil {
 		return false, sandpit.Errorf(sandpit.Internal, "the first event of the guest does not describe the command")
 	}
 	switch e := event.GetEvent().(type) {
@@ -168,16 +168,16 @@ func (r *replay) handleEvent(event *commands.FollowResponse) (over bool, err err
 // offsetOf returns the current offset of a stream, or an error if the guest reports another
 // offset or an invalid number of bytes.
 func (r *replay) offsetOf(stream commands.Stream, offset, n int64) (*int64, error) {
-	next := &r.told.Next.Stdout
+	next := &r.result.Next.Stdout
 	switch stream {
 	case commands.Stream_STREAM_STDOUT:
 	case commands.Stream_STREAM_STDERR:
-		next = &r.told.Next.Stderr
+		next = &r.result.Next.Stderr
 	default:
-		return nil, errNoSense("stream")
+		return nil, newReportError("stream")
 	}
 	if offset != *next || n <= 0 || n > math.MaxInt64-offset {
-		return nil, errNoSense("output offset")
+		return nil, newReportError("output offset")
 	}
 	return next, nil
 }
@@ -217,9 +217,9 @@ func (r *replay) handleMissing(m *commands.Missing) error {
 	}
 	*next += m.GetBytes()
 	if isStderr {
-		r.told.Missing.Stderr += m.GetBytes()
+		r.result.Missing.Stderr += m.GetBytes()
 	} else {
-		r.told.Missing.Stdout += m.GetBytes()
+		r.result.Missing.Stdout += m.GetBytes()
 	}
 	return nil
 }
@@ -233,50 +233,50 @@ func (r *replay) handleEnd(end *commands.Command) error {
 	switch {
 	case !info.Ended && !r.to.NoWait:
 		return sandpit.Errorf(sandpit.Internal, "the guest does not report how the command ended")
-	case next != r.told.Next && !r.to.NoWait, next.Stdout < r.told.Next.Stdout, next.Stderr < r.told.Next.Stderr:
+	case next != r.result.Next && !r.to.NoWait, next.Stdout < r.result.Next.Stdout, next.Stderr < r.result.Next.Stderr:
 		return sandpit.Errorf(sandpit.Internal, "the guest sent more or less output than the command has")
 	}
-	r.told.Command = info
+	r.result.Command = info
 	return nil
 }
 
 // commandOf is commandInfo for the command with an id.
-func commandOf(id string, told *commands.Command) (sandpit.CommandInfo, error) {
-	info, err := commandInfo(told)
+func commandOf(id string, reported *commands.Command) (sandpit.CommandInfo, error) {
+	info, err := commandInfo(reported)
 	if err == nil && info.ID != id {
-		return sandpit.CommandInfo{}, errNoSense("id")
+		return sandpit.CommandInfo{}, newReportError("id")
 	}
 	return info, err
 }
 
 // commandInfo checks and converts a guest's description of a command.
-func commandInfo(told *commands.Command) (sandpit.CommandInfo, error) {
+func commandInfo(reported *commands.Command) (sandpit.CommandInfo, error) {
 	info := sandpit.CommandInfo{
-		ID: told.GetId(), PID: int(told.GetPid()), Args: told.GetArgs(), ArgsCut: told.GetArgsCut(),
-		Tag: told.GetTag(), Terminal: told.GetTerminal(),
-		StartedAt: time.UnixMilli(told.GetStartedAt()).UTC(),
-		Stdout:    sandpit.Journaled{Size: told.GetStdout().GetSize(), Dropped: told.GetStdout().GetDropped()},
-		Stderr:    sandpit.Journaled{Size: told.GetStderr().GetSize(), Dropped: told.GetStderr().GetDropped()},
+		ID: reported.GetId(), PID: int(reported.GetPid()), Args: reported.GetArgs(), ArgsCut: reported.GetArgsCut(),
+		Tag: reported.GetTag(), Terminal: reported.GetTerminal(),
+		StartedAt: time.UnixMilli(reported.GetStartedAt()).UTC(),
+		Stdout:    sandpit.Journaled{Size: reported.GetStdout().GetSize(), Dropped: reported.GetStdout().GetDropped()},
+		Stderr:    sandpit.Journaled{Size: reported.GetStderr().GetSize(), Dropped: reported.GetStderr().GetDropped()},
 	}
 	none := sandpit.CommandInfo{}
 	switch {
 	case sandpit.ValidateCommandID(info.ID) != nil:
-		return none, errNoSense("id")
-	case !isPID(told.GetPid()):
-		return none, errNoSense("process id")
+		return none, newReportError("id")
+	case !isPID(reported.GetPid()):
+		return none, newReportError("process id")
 	case len(info.Args) == 0:
-		return none, errNoSense("empty command line")
+		return none, newReportError("empty command line")
 	case !isPossible(info.Stdout) || !isPossible(info.Stderr):
-		return none, errNoSense("output size")
-	case !isMoment(told.GetStartedAt()):
-		return none, errNoSense("start time")
+		return none, newReportError("output size")
+	case !isMoment(reported.GetStartedAt()):
+		return none, newReportError("start time")
 	}
-	ended := told.GetEnded()
+	ended := reported.GetEnded()
 	if ended == nil {
 		return info, nil
 	}
 	if !isMoment(ended.GetEndedAt()) {
-		return none, errNoSense("end")
+		return none, newReportError("end")
 	}
 	reason := ended.GetError()
 	info.Ended, info.EndedAt, info.TimedOut = true, time.UnixMilli(ended.GetEndedAt()).UTC(), ended.GetTimedOut()

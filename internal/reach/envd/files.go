@@ -85,13 +85,13 @@ func (f *files) newUpload(ctx context.Context, what, user, p string) (*http.Requ
 // Afterwards it does not use the content any more, except for a Read that is still pending
 // long after the end of the context.
 func (f *files) sendContent(r *http.Request, content io.Reader) (all bool, err error) {
-	body := lendReader(r.Context(), content)
+	body := newContentBody(r.Context(), content)
 	r.Body = body
 	res, err := doRequest(f.http, r)
 	if err == nil {
 		err = res.Body.Close()
 	}
-	all, own := body.takeBack(r.Context())
+	all, own := body.stopReading(r.Context())
 	if own != nil {
 		return all, own // independent of the response
 	}
@@ -163,16 +163,16 @@ type readCloser struct {
 
 // responseBody returns the body of a response. Its read errors have a code.
 func responseBody(ctx context.Context, res *http.Response) io.ReadCloser {
-	return &answer{ctx: ctx, ReadCloser: res.Body}
+	return &responseReader{ctx: ctx, ReadCloser: res.Body}
 }
 
-type answer struct {
+type responseReader struct {
 	io.ReadCloser
 
 	ctx context.Context //nolint:containedctx // the context of the call
 }
 
-func (a *answer) Read(b []byte) (int, error) {
+func (a *responseReader) Read(b []byte) (int, error) {
 	n, err := a.ReadCloser.Read(b)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = transportError(a.ctx, err)

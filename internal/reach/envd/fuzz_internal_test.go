@@ -83,7 +83,7 @@ func FuzzReplay(f *testing.F) {
 			From: sandpit.Offsets{Stdout: from}, NoWait: noWait,
 			Stdout: counting{&written}, Stderr: counting{&written}, Missing: func(_ bool, _, n int64) { missed += n },
 		}}
-		r.told.Next = r.to.From
+		r.result.Next = r.to.From
 		for {
 			b, n := protowire.ConsumeBytes(data)
 			if n < 0 {
@@ -95,13 +95,13 @@ func FuzzReplay(f *testing.F) {
 				return
 			}
 			over, err := r.handleEvent(event)
-			next := r.told.Next
+			next := r.result.Next
 			// Sums of what is huge wrap around, on both sides alike.
 			if next.Stdout < from || next.Stderr < 0 || next.Stdout+next.Stderr-from != written+missed {
 				t.Fatalf("it came to %+v after %d and %d bytes", next, written, missed)
 			}
-			if over && err == nil && !noWait && (next.Stdout != r.told.Command.Stdout.Size || !r.told.Command.Ended) {
-				t.Fatalf("told: %+v", r.told)
+			if over && err == nil && !noWait && (next.Stdout != r.result.Command.Stdout.Size || !r.result.Command.Ended) {
+				t.Fatalf("told: %+v", r.result)
 			}
 			if over || err != nil {
 				return

@@ -60,12 +60,12 @@ type observation struct {
 	ctx   context.Context //nolint:containedctx // the context of this call
 	to    sandpit.GuestObserver
 	begin time.Time
-	body  *tap // nil: the request has none
+	body  *bodyRecord // nil for a request without a body
 	read  func(*observation, *sandpit.GuestCall) bool
 
-	mu   sync.Mutex
-	call sandpit.GuestCall
-	told bool
+	mu       sync.Mutex
+	call     sandpit.GuestCall
+	reported bool
 }
 
 // beginObservation starts to observe a call. It returns nil for a call that is not observed.
@@ -80,8 +80,8 @@ func (o *observed) beginObservation(r *http.Request) *observation {
 	}
 	x := &observation{ctx: r.Context(), to: *to, begin: time.Now(), read: read, call: sandpit.GuestCall{Action: action}}
 	if r.Body != nil && r.Body != http.NoBody {
-		x.body = &tap{account: memory.AccountOf(r.Context()), header: r.Header, over: isContent(r.URL.Path)}
-		r.Body = &tapped{r.Body, x.body}
+		x.body = &bodyRecord{account: memory.AccountOf(r.Context()), header: r.Header, over: isContent(r.URL.Path)}
+		r.Body = &recordedBody{r.Body, x.body}
 		if again := r.GetBody; again != nil {
 			r.GetBody = func() (io.ReadCloser, error) {
 				body, err := again()
@@ -187,7 +187,7 @@ func readCompose(x *observation, c *sandpit.GuestCall) bool {
 		Sources     []string `json:"source_paths"`
 		Destination string   `json:"destination"`
 	}
-	err := json.Unmarshal(x.body.keptBytes(), &m)
+	err := json.Unmarshal(x.body.recordedBytes(), &m)
 	c.Path, c.Files = m.Destination, len(m.Sources)
 	return err == nil
 }
@@ -209,11 +209,11 @@ func (x *observation) observeResponse(res *http.Response, err error) (*http.Resp
 		x.reportOnce(0, transportError(x.ctx, err))
 		x.reportEnd(command, sandpit.ExitStatus{}, transportError(x.ctx, err))
 	case command || x.call.Action == sandpit.AttachCommand:
-		res.Body = &processAnswer{answerTap: answerTap{ReadCloser: res.Body, res: res}, x: x, command: command}
+		res.Body = &observedProcess{observedBody: observedBody{ReadCloser: res.Body, res: res}, x: x, command: command}
 	case x.call.Action == sandpit.ReadFile || x.call.Action == sandpit.ReadTree:
-		res.Body = &contentAnswer{answerTap: answerTap{ReadCloser: res.Body, res: res}, x: x}
+		res.Body = &observedContent{observedBody: observedBody{ReadCloser: res.Body, res: res}, x: x}
 	case x.call.Action == sandpit.WriteFile && x.call.Path == "":
-		res.Body = &namedAnswer{answerTap: answerTap{ReadCloser: res.Body, res: res}, x: x}
+		res.Body = &observedNames{observedBody: observedBody{ReadCloser: res.Body, res: res}, x: x}
 	default:
 		x.reportOnce(0, grpcError(res.Header))
 	}
@@ -229,10 +229,10 @@ func statusError(status int) error {
 func (x *observation) reportOnce(sent int64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.told {
+	if x.reported {
 		return
 	}
-	x.told = true
+	x.reported = true
 	c := x.call
 	if !x.read(x, &c) {
 		c.Program = unreadable
@@ -241,7 +241,7 @@ func (x *observation) reportOnce(sent int64, err error) {
 	if c.Action == sandpit.WriteFile || c.Action == sandpit.WriteTree {
 		c.Bytes = x.body.byteCount()
 	}
-	x.body.dropKept()
+	x.body.dropRecord()
 	x.to.Called(x.ctx, c)
 }
 
@@ -254,74 +254,74 @@ func (x *observation) reportEnd(command bool, status sandpit.ExitStatus, err err
 	}
 }
 
-// tap records and counts what the transport reads of a request. All methods may be called
+// bodyRecord records and counts what the transport reads of a request. All methods may be called
 // concurrently, and on nil for a request without a body.
-type tap struct {
+type bodyRecord struct {
 	account *memory.Account
 	header  http.Header
 
 	mu   sync.Mutex
-	kept []byte
+	data []byte
 	n    int64
 	over bool // nothing is recorded any more
 }
 
-// keepBytes records what was read.
-func (t *tap) keepBytes(p []byte) error {
+// recordBytes counts and records read bytes.
+func (t *bodyRecord) recordBytes(p []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.n += int64(len(p))
 	if t.over || len(p) == 0 {
 		return nil
 	}
-	if len(t.kept)+len(p) > maxObserved {
-		t.account.Return(int64(len(t.kept)))
-		t.over, t.kept = true, nil
+	if len(t.data)+len(p) > maxObserved {
+		t.account.Return(int64(len(t.data)))
+		t.over, t.data = true, nil
 		return nil
 	}
 	if err := t.account.Reserve(int64(len(p))); err != nil {
 		return err
 	}
-	t.kept = append(t.kept, p...)
+	t.data = append(t.data, p...)
 	return nil
 }
 
 // restartBody discards the recording and returns body, a new reader of the same content, with
-// the tap on it.
-func (t *tap) restartBody(body io.ReadCloser) io.ReadCloser {
+// the record on it.
+func (t *bodyRecord) restartBody(body io.ReadCloser) io.ReadCloser {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.account.Return(int64(len(t.kept)))
-	t.kept, t.n = nil, 0
-	return &tapped{body, t}
+	t.account.Return(int64(len(t.data)))
+	t.data, t.n = nil, 0
+	return &recordedBody{body, t}
 }
 
-// tapped is a body whose bytes a tap records.
-type tapped struct {
+// recordedBody is a body whose bytes a bodyRecord records.
+type recordedBody struct {
 	io.ReadCloser
 
-	tap *tap
+	tap *bodyRecord
 }
 
 // Read implements io.Reader.
-func (b *tapped) Read(p []byte) (int, error) {
+func (b *recordedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if full := b.tap.keepBytes(p[:n]); full != nil {
+	if full := b.tap.recordBytes(p[:n]); full != nil {
 		return 0, full
 	}
 	return n, err
 }
 
-func (t *tap) keptBytes() []byte {
+func (t *bodyRecord) recordedBytes() []byte {
 	if t == nil {
 		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return bytes.Clone(t.kept)
+	return bytes.Clone(t.data)
 }
 
-func (t *tap) byteCount() int64 {
+func (t *bodyRecord) byteCount() int64 {
 	if t == nil {
 		return 0
 	}
@@ -330,20 +330,20 @@ func (t *tap) byteCount() int64 {
 	return t.n
 }
 
-// dropKept drops the recording and returns its memory to the account.
-func (t *tap) dropKept() {
+// dropRecord drops the recording and returns its memory to the account.
+func (t *bodyRecord) dropRecord() {
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.account.Return(int64(len(t.kept)))
-	t.kept, t.over = nil, true
+	t.account.Return(int64(len(t.data)))
+	t.data, t.over = nil, true
 }
 
 // parseMessage parses the first message of the body, in any form that guests accept.
-func (t *tap) parseMessage(m proto.Message) bool {
-	text := t.keptBytes()
+func (t *bodyRecord) parseMessage(m proto.Message) bool {
+	text := t.recordedBytes()
 	if text == nil {
 		return false
 	}

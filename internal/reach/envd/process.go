@@ -20,8 +20,8 @@ import (
 // inputChunk is the most input in one message, in bytes.
 const inputChunk = 64 << 10
 
-// running is a sandpit.Process.
-type running struct {
+// remoteProcess is a sandpit.Process.
+type remoteProcess struct {
 	client *Client
 	pid    uint32
 	id     string // "" if the guest sends none
@@ -46,7 +46,7 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	}
 	scope, begin := sandpit.CommandScopeOf(ctx), time.Now()
 	cmd = scope.Apply(cmd)
-	p, err := c.followProcess(ctx, followed{
+	p, err := c.followProcess(ctx, followOptions{
 		streams:  sandpit.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr},
 		terminal: cmd.Terminal != nil,
 		limit:    cmd.Timeout, fromStart: true,
@@ -67,11 +67,11 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	return p, nil
 }
 
-// giveUp kills a process that needs an id but has none: a guest without a command log starts
-// it all the same.
-func (p *running) giveUp(ctx context.Context) error {
+// giveUp kills a process that has no id but needs one: a guest without a command log starts
+// the process nevertheless.
+func (p *remoteProcess) giveUp(ctx context.Context) error {
 	p.cancel(nil)
-	killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killPatience)
+	killCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
 	err := sandpit.Errorf(sandpit.Unsupported, "this guest has no command log")
 	if killErr := p.Signal(killCtx, sandpit.SIGKILL); killErr != nil && sandpit.CodeOf(killErr) != sandpit.Gone {
@@ -86,7 +86,7 @@ func (c *Client) Connect(ctx context.Context, pid int, s sandpit.Streams) (sandp
 	if pid < 1 || pid > math.MaxInt32 {
 		return nil, sandpit.Errorf(sandpit.NotFound, "connect: no process %d", pid)
 	}
-	p, err := c.followProcess(ctx, followed{
+	p, err := c.followProcess(ctx, followOptions{
 		streams: s,
 		open: func(ctx context.Context) (events, error) {
 			stream, err := c.processes.Connect(ctx, connect.NewRequest(&process.ConnectRequest{Process: pidSelector(uint32(pid))})) //nolint:gosec // checked above
@@ -119,8 +119,8 @@ func (c *Client) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, erro
 	return list, nil
 }
 
-// followed has the options for following a process.
-type followed struct {
+// followOptions has the options for following a process.
+type followOptions struct {
 	streams  sandpit.Streams
 	terminal bool
 	limit    time.Duration // the guest kills the process then; 0 means never
@@ -133,7 +133,7 @@ type followed struct {
 
 // followProcess opens the stream of a process and copies its input and output until the
 // process has ended.
-func (c *Client) followProcess(ctx context.Context, f followed) (*running, error) {
+func (c *Client) followProcess(ctx context.Context, f followOptions) (*remoteProcess, error) {
 	if err := ctx.Err(); err != nil { // the calls below may notice too late
 		return nil, callError(ctx, err)
 	}
@@ -160,7 +160,7 @@ func (c *Client) followProcess(ctx context.Context, f followed) (*running, error
 		cancel(nil)
 		return nil, callError(ctx, err)
 	}
-	p := &running{client: c, pid: pid, cancel: cancel, ended: make(chan struct{})}
+	p := &remoteProcess{client: c, pid: pid, cancel: cancel, ended: make(chan struct{})}
 	if id := stream.ResponseHeader().Get(idHeader); sandpit.ValidateCommandID(id) == nil {
 		p.id = id
 	}
@@ -253,18 +253,18 @@ var errNoStart = sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the guest
 
 func isPID(n uint32) bool { return n >= 1 && n <= math.MaxInt32 }
 
-// endPatience is how long a stream may take to end after its last event.
-const endPatience = time.Second
+// endGrace is how long a stream may take to end after its last event.
+const endGrace = time.Second
 
-// mostResumes is how often a stream may break before the client gives up the process: a
+// maxResumes is how often a stream may break before the client gives up the process: a
 // hostile guest could break every stream.
-const mostResumes = 1000
+const maxResumes = 1000
 
-// killPatience bounds the attempt to kill an unwanted process.
-const killPatience = 5 * time.Second
+// killTimeout bounds the attempt to kill an unwanted process.
+const killTimeout = 5 * time.Second
 
 // receiveOutput copies output until the process has ended.
-func (p *running) receiveOutput(ctx context.Context, stream events, f followed) (sandpit.ExitStatus, error) {
+func (p *remoteProcess) receiveOutput(ctx context.Context, stream events, f followOptions) (sandpit.ExitStatus, error) {
 	defer stream.Close()
 	var told sandpit.Offsets
 	for stream.Receive() {
@@ -272,7 +272,7 @@ func (p *running) receiveOutput(ctx context.Context, stream events, f followed) 
 		if end := event.GetEnd(); end != nil {
 			// After the end of the stream the connection can be reused. The wait for a
 			// guest that does not end it is bounded.
-			impatient := time.AfterFunc(endPatience, func() { _ = stream.Close() })
+			impatient := time.AfterFunc(endGrace, func() { _ = stream.Close() })
 			defer impatient.Stop()
 			stream.Receive()
 			return exitStatus(end), nil
@@ -300,28 +300,28 @@ func (p *running) receiveOutput(ctx context.Context, stream events, f followed) 
 // resumeOutput continues to follow a process whose stream broke, for instance because the
 // sandbox was saved: the command log has the output that was not received. broken is the
 // error if the process cannot be followed any more.
-func (p *running) resumeOutput(ctx context.Context, told sandpit.Offsets, to sandpit.Streams, broken error) (sandpit.ExitStatus, error) {
-	for range mostResumes {
+func (p *remoteProcess) resumeOutput(ctx context.Context, received sandpit.Offsets, to sandpit.Streams, broken error) (sandpit.ExitStatus, error) {
+	for range maxResumes {
 		r := replay{
-			id: p.id, told: sandpit.Followed{Next: told},
-			to: sandpit.FollowOptions{From: told, Stdout: to.Stdout, Stderr: to.Stderr},
+			id: p.id, result: sandpit.Followed{Next: received},
+			to: sandpit.FollowOptions{From: received, Stdout: to.Stdout, Stderr: to.Stderr},
 		}
 		err := p.client.replayOutput(ctx, &r)
-		told = r.told.Next
+		received = r.result.Next
 		switch {
 		case context.Cause(ctx) != nil:
 			return sandpit.ExitStatus{}, context.Cause(ctx)
-		case r.told.Missing != sandpit.Offsets{}:
+		case r.result.Missing != sandpit.Offsets{}:
 			return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Exhausted, "output was dropped before it was read: %w", broken)
-		case err == nil && r.told.Command.TimedOut:
+		case err == nil && r.result.Command.TimedOut:
 			return sandpit.ExitStatus{}, sandpit.Errorf(sandpit.Timeout, "the process was killed at its deadline")
 		case err == nil:
-			return r.told.Command.Status, nil
+			return r.result.Command.Status, nil
 		case sandpit.CodeOf(err) == sandpit.Conflict: // the sandbox is paused, or stopped
 			return sandpit.ExitStatus{}, err
 		case sandpit.CodeOf(err) != sandpit.Gone && sandpit.CodeOf(err) != sandpit.NotFound:
 			return sandpit.ExitStatus{}, err
-		case r.told.Command.ID == "": // the command was not found
+		case r.result.Command.ID == "": // the command was not found
 			return sandpit.ExitStatus{}, broken
 		}
 	}
@@ -364,7 +364,7 @@ func exitStatus(end *process.ProcessEvent_EndEvent) sandpit.ExitStatus {
 
 // sendInput copies the command's input until it ends, and then closes it. It reports no
 // errors, because the process's own stream reports the same failures.
-func (p *running) sendInput(ctx context.Context, f followed) {
+func (p *remoteProcess) sendInput(ctx context.Context, f followOptions) {
 	stream, err := p.openInput(ctx)
 	buf := make([]byte, inputChunk)
 	for err == nil {
@@ -401,7 +401,7 @@ func (p *running) sendInput(ctx context.Context, f followed) {
 }
 
 // openInput opens a stream for input.
-func (p *running) openInput(ctx context.Context) (*connect.ClientStreamForClient[process.StreamInputRequest, process.StreamInputResponse], error) {
+func (p *remoteProcess) openInput(ctx context.Context) (*connect.ClientStreamForClient[process.StreamInputRequest, process.StreamInputResponse], error) {
 	stream := p.client.processes.StreamInput(ctx)
 	return stream, stream.Send(&process.StreamInputRequest{Event: &process.StreamInputRequest_Start{
 		Start: &process.StreamInputRequest_StartEvent{Process: p.processSelector()},
@@ -409,7 +409,7 @@ func (p *running) openInput(ctx context.Context) (*connect.ClientStreamForClient
 }
 
 // InputSent reports whether the guest has confirmed all of the process's input, and its end.
-func (p *running) InputSent() bool { return p.inputSent.Load() }
+func (p *remoteProcess) InputSent() bool { return p.inputSent.Load() }
 
 func inputEvent(b []byte, terminal bool) *process.StreamInputRequest {
 	input := &process.ProcessInput{Input: &process.ProcessInput_Stdin{Stdin: b}}
@@ -421,20 +421,20 @@ func inputEvent(b []byte, terminal bool) *process.StreamInputRequest {
 	}}
 }
 
-func (p *running) processSelector() *process.ProcessSelector { return pidSelector(p.pid) }
+func (p *remoteProcess) processSelector() *process.ProcessSelector { return pidSelector(p.pid) }
 
 func pidSelector(pid uint32) *process.ProcessSelector {
 	return &process.ProcessSelector{Selector: &process.ProcessSelector_Pid{Pid: pid}}
 }
 
 // PID implements sandpit.Process.
-func (p *running) PID() int { return int(p.pid) }
+func (p *remoteProcess) PID() int { return int(p.pid) }
 
 // ID implements sandpit.Process.
-func (p *running) ID() string { return p.id }
+func (p *remoteProcess) ID() string { return p.id }
 
 // Signal implements sandpit.Process.
-func (p *running) Signal(ctx context.Context, s sandpit.Signal) error {
+func (p *remoteProcess) Signal(ctx context.Context, s sandpit.Signal) error {
 	_, err := p.client.processes.SendSignal(ctx, connect.NewRequest(&process.SendSignalRequest{
 		Process: p.processSelector(), Signal: process.Signal(s), //nolint:gosec // signals are small
 	}))
@@ -449,7 +449,7 @@ func (p *running) Signal(ctx context.Context, s sandpit.Signal) error {
 }
 
 // Resize implements sandpit.Process.
-func (p *running) Resize(ctx context.Context, size sandpit.TerminalSize) error {
+func (p *remoteProcess) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 	_, err := p.client.processes.Update(ctx, connect.NewRequest(&process.UpdateRequest{
 		Process: p.processSelector(), Pty: terminalSize(size),
 	}))
@@ -460,7 +460,7 @@ func (p *running) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 }
 
 // Wait implements sandpit.Process.
-func (p *running) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
+func (p *remoteProcess) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
 	select {
 	case <-p.ended:
 		return p.status, p.err

@@ -46,15 +46,15 @@ func (s server) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, transportError(r.Context(), err)
 	}
 	if strings.HasPrefix(res.Header.Get("Content-Type"), "application/connect+") {
-		res.Body = &spoken{ReadCloser: res.Body, ctx: r.Context()}
+		res.Body = &connectStream{ReadCloser: res.Body, ctx: r.Context()}
 	}
 	return res, nil
 }
 
-// spoken is a stream of Connect's protocol. If the guest stops in the middle of it, the
+// connectStream is a stream of Connect's protocol. If the guest stops in the middle of it, the
 // stream ends with the protocol's own error message, so that the client learns more than
 // that a connection broke.
-type spoken struct {
+type connectStream struct {
 	io.ReadCloser
 
 	ctx    context.Context //nolint:containedctx // the request's
@@ -64,7 +64,7 @@ type spoken struct {
 }
 
 // Read implements io.Reader.
-func (s *spoken) Read(p []byte) (int, error) {
+func (s *connectStream) Read(p []byte) (int, error) {
 	if !s.over {
 		n, err := s.ReadCloser.Read(p)
 		s.frames.Pass(p[:n])

@@ -11,11 +11,11 @@ type call struct {
 	monitor *Monitor
 	end     func(error)
 
-	mu      sync.Mutex
-	over    bool
-	turn    int // grows each time a limit is set or removed
-	timer   *time.Timer
-	excused bool // time passed for which the guest is not responsible
+	mu         sync.Mutex
+	over       bool
+	generation int // grows each time a limit is set or removed
+	timer      *time.Timer
+	excused    bool // time passed for which the guest is not responsible
 }
 
 // endWatch ends the watching of the call.
@@ -33,7 +33,7 @@ func (c *call) stopLimit() {
 }
 
 func (c *call) clearLocked() {
-	c.turn++
+	c.generation++
 	if c.timer != nil {
 		c.timer.Stop()
 		c.timer = nil
@@ -58,22 +58,22 @@ func (c *call) limitFor(left, whole time.Duration) {
 	if c.over {
 		return
 	}
-	turn := c.turn
-	c.timer = time.AfterFunc(left, func() { c.expireCall(turn, whole) })
+	generation := c.generation
+	c.timer = time.AfterFunc(left, func() { c.expireCall(generation, whole) })
 }
 
 // expireCall ends the call. If the sandbox cannot answer, for instance because it is paused,
 // it restarts the limit instead.
-func (c *call) expireCall(turn int, whole time.Duration) {
+func (c *call) expireCall(generation int, whole time.Duration) {
 	found := c.monitor.probeGuest(context.Background(), c.monitor.o.Recheck)
 	c.mu.Lock()
-	if c.turn != turn || c.over {
+	if c.generation != generation || c.over {
 		c.mu.Unlock()
 		return
 	}
 	if found == isUnknown {
 		c.excused = true
-		c.timer = time.AfterFunc(whole, func() { c.expireCall(turn, whole) })
+		c.timer = time.AfterFunc(whole, func() { c.expireCall(generation, whole) })
 		c.mu.Unlock()
 		return
 	}

@@ -77,14 +77,14 @@ type Monitor struct {
 	probe Probe
 	o     Options
 
-	mu      sync.Mutex
-	calls   map[*call]struct{}
-	heard   time.Time // when the guest last sent something, or the first of calls began
-	silent  bool      // the guest did not answer the last probe
-	asked   bool      // it has answered a probe since the first of calls began
-	asking  bool
-	timer   *time.Timer
-	stopAsk context.CancelFunc // ends the running probe; nil without one
+	mu        sync.Mutex
+	calls     map[*call]struct{}
+	lastSign  time.Time // when the guest last sent something, or the first of calls began
+	silent    bool      // the guest did not answer the last probe
+	answered  bool      // it has answered a probe since the first of calls began
+	asking    bool
+	timer     *time.Timer
+	stopProbe context.CancelFunc // ends the running probe; nil without one
 }
 
 // New returns a Monitor of a sandbox.
@@ -137,7 +137,7 @@ func (m *Monitor) addCall(end func(error)) *call {
 	defer m.mu.Unlock()
 	m.calls[c] = struct{}{}
 	if len(m.calls) == 1 {
-		m.heard, m.asked = time.Now(), false
+		m.lastSign, m.answered = time.Now(), false
 		m.armLocked(m.quietLocked())
 	}
 	return c
@@ -149,7 +149,7 @@ func (m *Monitor) quietLocked() time.Duration {
 	switch {
 	case m.silent:
 		return min(m.o.Quiet, m.o.Recheck) / 5
-	case m.asked:
+	case m.answered:
 		return m.o.Interval
 	}
 	return m.o.Quiet
@@ -173,8 +173,8 @@ func (m *Monitor) removeCall(c *call) bool {
 	delete(m.calls, c)
 	if len(m.calls) == 0 {
 		m.timer.Stop()
-		if m.stopAsk != nil {
-			m.stopAsk()
+		if m.stopProbe != nil {
+			m.stopProbe()
 		}
 	}
 	return true
@@ -184,7 +184,7 @@ func (m *Monitor) removeCall(c *call) bool {
 func (m *Monitor) recordSign() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.heard, m.silent = time.Now(), false
+	m.lastSign, m.silent = time.Now(), false
 }
 
 // probeIfQuiet probes the guest if it was silent for a while, and ends all calls if it does
@@ -192,7 +192,7 @@ func (m *Monitor) recordSign() {
 func (m *Monitor) probeIfQuiet() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	patience, before, due := m.beginAsking(cancel)
+	patience, before, due := m.beginProbe(cancel)
 	if !due {
 		return
 	}
@@ -202,34 +202,34 @@ func (m *Monitor) probeIfQuiet() {
 	}
 }
 
-// beginAsking reports whether a probe is due, how long the guest may take, and when it last
+// beginProbe reports whether a probe is due, how long the guest may take, and when it last
 // sent something. The Monitor calls stop when no call waits any more.
-func (m *Monitor) beginAsking(stop context.CancelFunc) (patience time.Duration, heard time.Time, due bool) {
+func (m *Monitor) beginProbe(stop context.CancelFunc) (patience time.Duration, heard time.Time, due bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.asking || len(m.calls) == 0 {
-		return 0, m.heard, false
+		return 0, m.lastSign, false
 	}
-	if left := m.quietLocked() - time.Since(m.heard); left > 0 {
+	if left := m.quietLocked() - time.Since(m.lastSign); left > 0 {
 		m.armLocked(left)
-		return 0, m.heard, false
+		return 0, m.lastSign, false
 	}
-	m.asking, m.stopAsk = true, stop
+	m.asking, m.stopProbe = true, stop
 	if m.silent {
-		return m.o.Recheck, m.heard, true
+		return m.o.Recheck, m.lastSign, true
 	}
-	return m.o.Patience, m.heard, true
+	return m.o.Patience, m.lastSign, true
 }
 
 // recordFinding records the result of a probe, and removes and returns the calls to end.
 func (m *Monitor) recordFinding(found finding, heard time.Time) (over []*call) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.asking, m.stopAsk = false, nil
+	m.asking, m.stopProbe = false, nil
 	switch {
 	case found != isSilent:
-		m.heard, m.silent, m.asked = time.Now(), false, true
-	case m.heard.Equal(heard): // the guest sent nothing else meanwhile
+		m.lastSign, m.silent, m.answered = time.Now(), false, true
+	case m.lastSign.Equal(heard): // the guest sent nothing else meanwhile
 		m.silent = true
 		over = slices.Collect(maps.Keys(m.calls))
 		clear(m.calls)

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Authority makes the certificates that a gateway shows to its sandbox where headers
-// are set. It is made for one sandbox: nothing else has a reason to trust it, and its
-// key never leaves the gateway.
+// Authority issues the certificates that a gateway presents to its sandbox for hosts with
+// headers. It is for one sandbox: nothing else needs to trust it, and its key never leaves the
+// gateway.
 type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -26,7 +26,8 @@ type Authority struct {
 	leaves map[string]*tls.Certificate
 }
 
-// How long certificates are good for. A sandbox may be saved, and go on much later.
+// The validity of certificates. It is long because a sandbox may be saved and resumed much
+// later.
 const (
 	authorityLife = 10 * 365 * 24 * time.Hour
 	leafLife      = 7 * 24 * time.Hour
@@ -34,14 +35,14 @@ const (
 	clockSlack    = 24 * time.Hour
 )
 
-// maxLeaves is how many certificates are kept.
+// maxLeaves bounds the cached certificates.
 const maxLeaves = 64
 
-// NewAuthority makes an authority.
+// NewAuthority creates an authority with a new key.
 func NewAuthority() (*Authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make an authority: %w", err)
+		return nil, fmt.Errorf("create an authority: %w", err)
 	}
 	now := time.Now()
 	template := &x509.Certificate{
@@ -52,7 +53,7 @@ func NewAuthority() (*Authority, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("make an authority: %w", err)
+		return nil, fmt.Errorf("create an authority: %w", err)
 	}
 	return newAuthority(der, key)
 }
@@ -60,40 +61,40 @@ func NewAuthority() (*Authority, error) {
 func newAuthority(der []byte, key *ecdsa.PrivateKey) (*Authority, error) {
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("read an authority: %w", err)
+		return nil, fmt.Errorf("parse an authority: %w", err)
 	}
 	return &Authority{cert: cert, key: key, leaves: make(map[string]*tls.Certificate)}, nil
 }
 
-// ParseAuthority reads what Encode wrote.
+// ParseAuthority parses the output of Encode.
 func ParseAuthority(data []byte) (*Authority, error) {
 	cert, rest := pem.Decode(data)
 	key, _ := pem.Decode(rest)
 	if cert == nil || key == nil {
-		return nil, errors.New("read an authority: it is not whole")
+		return nil, errors.New("parse an authority: certificate or key missing")
 	}
 	parsed, err := x509.ParseECPrivateKey(key.Bytes)
 	if err != nil {
-		return nil, fmt.Errorf("read an authority: %w", err)
+		return nil, fmt.Errorf("parse an authority: %w", err)
 	}
 	return newAuthority(cert.Bytes, parsed)
 }
 
-// Encode writes the authority down, its key included.
+// Encode returns the authority as PEM, with its key.
 func (a *Authority) Encode() ([]byte, error) {
 	key, err := x509.MarshalECPrivateKey(a.key)
 	if err != nil {
-		return nil, fmt.Errorf("write an authority: %w", err)
+		return nil, fmt.Errorf("encode an authority: %w", err)
 	}
 	return append(a.Certificate(), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: key})...), nil
 }
 
-// Certificate is what the sandbox is to trust, as PEM.
+// Certificate returns the certificate for the sandbox to trust, as PEM.
 func (a *Authority) Certificate() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// leafFor returns a certificate for a name.
+// leafFor returns a cached or new certificate for a name.
 func (a *Authority) leafFor(name string) (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -126,7 +127,7 @@ func (a *Authority) leafFor(name string) (*tls.Certificate, error) {
 	return c, nil
 }
 
-// newSerial returns a number that no other certificate has.
+// newSerial returns a unique random number.
 func newSerial() *big.Int {
 	var random [16]byte
 	_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the program instead

@@ -9,97 +9,96 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// decisionLog remembers the last decisions. Equal ones are one entry with a count,
-// which moves to the end each time: a sandbox that tries one thing for ever pushes
-// nothing else out.
+// decisionLog keeps the last decisions. Equal decisions are one entry with a count, which
+// moves to the end each time, so that repeated attempts do not displace other entries.
 type decisionLog struct {
 	mu      sync.Mutex
 	next    int64
-	counts  map[bool]int64 // by whether it was allowed
+	counts  map[bool]int64 // by Allowed
 	entries *list.List     // of *sandpit.NetworkDecision, oldest first
 	known   map[sandpit.NetworkDecision]*list.Element
 }
 
-// newJournal numbers entries upwards from a number that grows with time, so that
-// those of a gateway that was started again are higher.
-func newJournal(now time.Time) *decisionLog {
+// newDecisionLog returns an empty log. Its first number grows with time, so that a restarted
+// gateway uses higher numbers.
+func newDecisionLog(now time.Time) *decisionLog {
 	return &decisionLog{next: now.UnixMicro(), counts: make(map[bool]int64), entries: list.New(), known: make(map[sandpit.NetworkDecision]*list.Element)}
 }
 
-// protocolGateway is of entries that are no decisions.
+// protocolGateway is the protocol of entries that are not decisions.
 const protocolGateway = "gateway"
 
-// addDecision takes a decision without number, time and count.
-func (j *decisionLog) addDecision(d sandpit.NetworkDecision) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+// addDecision adds a decision and sets its number, time and count.
+func (l *decisionLog) addDecision(d sandpit.NetworkDecision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	d.Name, d.Reason = toPrintable(d.Name), toPrintable(d.Reason)
 	key := d
-	j.next++
+	l.next++
 	if d.Protocol != protocolGateway {
-		j.counts[d.Allowed]++
+		l.counts[d.Allowed]++
 	}
-	if e := j.known[key]; e != nil {
+	if e := l.known[key]; e != nil {
 		if old, ok := e.Value.(*sandpit.NetworkDecision); ok {
 			d.Count = old.Count
 		}
-		j.entries.Remove(e)
+		l.entries.Remove(e)
 	}
-	d.Seq, d.At, d.Count = j.next, time.Now(), d.Count+1
-	j.known[key] = j.entries.PushBack(&d)
-	j.dropOldest()
+	d.Seq, d.At, d.Count = l.next, time.Now(), d.Count+1
+	l.known[key] = l.entries.PushBack(&d)
+	l.dropOldest()
 }
 
-// restoreDecisions takes decisions that another journal of the sandbox had, with their numbers, and
-// puts them where these belong.
-func (j *decisionLog) restoreDecisions(old []sandpit.NetworkDecision) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+// restoreDecisions adds decisions of an earlier log of the sandbox, in the order of their
+// numbers.
+func (l *decisionLog) restoreDecisions(old []sandpit.NetworkDecision) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, d := range old {
 		d.Name, d.Reason = toPrintable(d.Name), toPrintable(d.Reason)
 		key := d
 		key.Seq, key.At, key.Count = 0, time.Time{}, 0
-		if e := j.known[key]; e != nil {
+		if e := l.known[key]; e != nil {
 			if known, ok := e.Value.(*sandpit.NetworkDecision); ok {
 				known.Count += d.Count
 			}
 			continue
 		}
-		j.next = max(j.next, d.Seq)
-		j.known[key] = j.insertDecision(&d)
+		l.next = max(l.next, d.Seq)
+		l.known[key] = l.insertDecision(&d)
 	}
-	j.dropOldest()
+	l.dropOldest()
 }
 
-// insertDecision puts an entry behind the last one that has a lower number.
-func (j *decisionLog) insertDecision(d *sandpit.NetworkDecision) *list.Element {
-	for e := j.entries.Back(); e != nil; e = e.Prev() {
+// insertDecision inserts an entry after the last one with a lower number.
+func (l *decisionLog) insertDecision(d *sandpit.NetworkDecision) *list.Element {
+	for e := l.entries.Back(); e != nil; e = e.Prev() {
 		if other, ok := e.Value.(*sandpit.NetworkDecision); ok && other.Seq < d.Seq {
-			return j.entries.InsertAfter(d, e)
+			return l.entries.InsertAfter(d, e)
 		}
 	}
-	return j.entries.PushFront(d)
+	return l.entries.PushFront(d)
 }
 
-// dropOldest removes the oldest entries of too many.
-func (j *decisionLog) dropOldest() {
-	for j.entries.Len() > maxDecisions {
-		first := j.entries.Front()
-		if old, ok := j.entries.Remove(first).(*sandpit.NetworkDecision); ok {
+// dropOldest removes the oldest entries above the limit.
+func (l *decisionLog) dropOldest() {
+	for l.entries.Len() > maxDecisions {
+		first := l.entries.Front()
+		if old, ok := l.entries.Remove(first).(*sandpit.NetworkDecision); ok {
 			gone := *old
 			gone.Seq, gone.At, gone.Count = 0, time.Time{}, 0
-			delete(j.known, gone)
+			delete(l.known, gone)
 		}
 	}
 }
 
-// maxWords bounds each text of a decision, in bytes.
-const maxWords = 253
+// maxText bounds each text of a decision, in bytes.
+const maxText = 253
 
-// toPrintable makes text of a sandbox harmless to read: to people, and as JSON, where
-// everything unusual takes more room.
+// toPrintable converts a text of a sandbox so that it is harmless to display, and does not
+// grow in JSON.
 func toPrintable(text string) string {
-	clean := []byte(text[:min(len(text), maxWords)])
+	clean := []byte(text[:min(len(text), maxText)])
 	for i, c := range clean {
 		if c < ' ' || c > '~' || strings.IndexByte("\"\\<>&", c) >= 0 {
 			clean[i] = '?'
@@ -108,19 +107,19 @@ func toPrintable(text string) string {
 	return string(clean)
 }
 
-// countDecisions counts decisions.
-func (j *decisionLog) countDecisions() (allowed, denied int64) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.counts[true], j.counts[false]
+// countDecisions returns the numbers of allowed and denied connections.
+func (l *decisionLog) countDecisions() (allowed, denied int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts[true], l.counts[false]
 }
 
 // decisionsAfter returns up to limit decisions with higher numbers, oldest first.
-func (j *decisionLog) decisionsAfter(seq int64, limit int) []sandpit.NetworkDecision {
-	j.mu.Lock()
-	defer j.mu.Unlock()
+func (l *decisionLog) decisionsAfter(seq int64, limit int) []sandpit.NetworkDecision {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	var found []sandpit.NetworkDecision
-	for e := j.entries.Front(); e != nil && len(found) < limit; e = e.Next() {
+	for e := l.entries.Front(); e != nil && len(found) < limit; e = e.Next() {
 		if d, ok := e.Value.(*sandpit.NetworkDecision); ok && d.Seq > seq {
 			found = append(found, *d)
 		}

@@ -19,8 +19,8 @@ const (
 	dnsPort         = 53
 	dnsStreamIdle   = 30 * time.Second
 	dnsDatagramIdle = 5 * time.Second
-	// plainSize is how much a client takes that does not say otherwise, askSize what
-	// we say to resolvers and the most we believe of clients.
+	// plainSize is the response size for a client without EDNS. askSize is the size that
+	// the gateway announces to resolvers, and the bound of the sizes that clients announce.
 	plainSize = 512
 	askSize   = 4096
 )
@@ -36,7 +36,7 @@ func newResolver(g *Gateway, upstreams []netip.AddrPort) *resolver {
 	return &resolver{g: g, upstreams: upstreams, room: make(chan struct{}, maxQuestions)}
 }
 
-// serveStream answers questions by TCP until the client is done.
+// serveStream answers questions over TCP until the client closes the connection.
 func (r *resolver) serveStream(conn net.Conn) {
 	for {
 		if err := conn.SetReadDeadline(time.Now().Add(dnsStreamIdle)); err != nil {
@@ -66,7 +66,7 @@ func (r *resolver) serveStream(conn net.Conn) {
 	}
 }
 
-// serveDatagrams answers questions by UDP until there were none for a while.
+// serveDatagrams answers questions over UDP until there were none for a while.
 func (r *resolver) serveDatagrams(conn net.Conn) {
 	stop := context.AfterFunc(r.g.ctx, func() { _ = conn.Close() })
 	defer stop()
@@ -82,7 +82,7 @@ func (r *resolver) serveDatagrams(conn net.Conn) {
 			return
 		}
 		if !mayPass(r.g.meter.send, n) {
-			continue // as if it was lost
+			continue // counts as lost
 		}
 		question := append([]byte(nil), packet[:n]...)
 		select {
@@ -90,24 +90,24 @@ func (r *resolver) serveDatagrams(conn net.Conn) {
 			tasks.Go(func() {
 				defer func() { <-r.room }()
 				if answer := r.answerPacket(r.g.ctx, question, 0); answer != nil && mayPass(r.g.meter.receive, len(answer)) {
-					_, _ = conn.Write(answer) // one that is lost is asked for again
+					_, _ = conn.Write(answer) // the client repeats a lost question
 				}
 			})
-		default: // as if it was lost
+		default: // counts as lost
 		}
 	}
 }
 
-// question is what a client asks.
+// question is a client's DNS question.
 type question struct {
 	header dnsmessage.Header
 	q      dnsmessage.Question
 	name   string // in policy.Normal form
-	size   int    // the largest answer the client takes
+	size   int    // the largest response that the client accepts
 	edns   bool
 }
 
-// parseQuestion returns false for what deserves no answer.
+// parseQuestion parses a packet. It returns false for a packet that gets no response.
 func parseQuestion(packet []byte) (question, bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(packet)
@@ -138,8 +138,8 @@ func parseQuestion(packet []byte) (question, bool) {
 	return q, true
 }
 
-// answerPacket returns the answer to a packet, or nil. It is at most size bytes long; size
-// 0 is what the client says.
+// answerPacket returns the response to a packet, or nil. The response has at most size bytes;
+// size 0 means the client's size.
 func (r *resolver) answerPacket(ctx context.Context, packet []byte, size int) []byte {
 	q, ok := parseQuestion(packet)
 	if !ok {
@@ -151,7 +151,7 @@ func (r *resolver) answerPacket(ctx context.Context, packet []byte, size int) []
 	rcode, records := r.resolveQuestion(ctx, q)
 	data, err := q.packAnswer(rcode, records, false)
 	if err == nil && len(data) > size {
-		data, err = q.packAnswer(rcode, dnsRecords{}, true) // the client asks by TCP then
+		data, err = q.packAnswer(rcode, dnsRecords{}, true) // the client then retries over TCP
 	}
 	if err != nil {
 		data, err = q.packAnswer(dnsmessage.RCodeServerFailure, dnsRecords{}, false)
@@ -163,12 +163,12 @@ func (r *resolver) answerPacket(ctx context.Context, packet []byte, size int) []
 }
 
 const (
-	reasonNoResolver    = "no resolver answers"
-	reasonPrivateAnswer = "a private or special address in an answer"
+	reasonNoResolver    = "no resolver answered"
+	reasonPrivateAnswer = "a private or special address in a DNS response"
 )
 
-// resolveQuestion decides about a question, asks it, and takes out of the answer what the
-// sandbox may not reach anyway.
+// resolveQuestion decides about a question, asks the resolvers, and removes addresses from the
+// response that the sandbox may not reach.
 func (r *resolver) resolveQuestion(ctx context.Context, q question) (dnsmessage.RCode, dnsRecords) {
 	if q.header.OpCode != 0 || q.q.Class != dnsmessage.ClassINET {
 		return dnsmessage.RCodeNotImplemented, dnsRecords{}
@@ -180,8 +180,8 @@ func (r *resolver) resolveQuestion(ctx context.Context, q question) (dnsmessage.
 		return dnsmessage.RCodeNameError, dnsRecords{}
 	}
 	if q.q.Type == typeSVCB || q.q.Type == typeHTTPS {
-		// They tell addresses, and keys by which a name can be hidden; clients do
-		// without.
+		// These records have addresses, and keys that hide the name in TLS. Clients work
+		// without them.
 		return dnsmessage.RCodeSuccess, dnsRecords{}
 	}
 	if q.q.Type == dnsmessage.TypeAXFR || q.q.Type == dnsmessage.TypeALL {
@@ -207,8 +207,8 @@ const (
 	typeHTTPS dnsmessage.Type = 65
 )
 
-// learnAddresses remembers the addresses that belong to name, and takes out those that the
-// sandbox may not reach.
+// learnAddresses records the addresses of name, and removes those that the sandbox may not
+// reach.
 func (r *resolver) learnAddresses(rules *policy.Rules, name string, chain []string, records *dnsRecords) {
 	of := map[string]bool{name: true}
 	for _, c := range chain {
@@ -249,7 +249,7 @@ func (r *resolver) logDecision(name, address string, v policy.Verdict) {
 	r.g.log.addDecision(sandpit.NetworkDecision{Protocol: "dns", Address: address, Name: name, Allowed: v.Allowed, Reason: v.Reason})
 }
 
-// packAnswer writes an answer.
+// packAnswer encodes a response.
 func (q question) packAnswer(rcode dnsmessage.RCode, records dnsRecords, truncated bool) ([]byte, error) {
 	m := dnsmessage.Message{
 		Header: dnsmessage.Header{

@@ -139,7 +139,7 @@ func TestRebinding(t *testing.T) {
 		if got := b.resolve("evil.example.org"); len(got) != 0 {
 			t.Errorf("private addresses came through: %v", got)
 		}
-		if got := b.last(); got.Allowed || got.Reason != "a private or special address in an answer" {
+		if got := b.last(); got.Allowed || got.Reason != "a private or special address in a DNS response" {
 			t.Errorf("decision: %+v", got)
 		}
 		for _, addr := range []string{"10.0.0.5:7", "169.254.169.254:7", "[fd00::5]:7"} {
@@ -150,7 +150,7 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// TestNoResolver says that something failed when no resolver answers.
+// TestNoResolver says that something failed if no resolver answered.
 func TestNoResolver(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, newInternet(), network.Config{})

@@ -1,22 +1,21 @@
-// Package network is the gateway of one online sandbox: a network stack of its own
-// at the other end of the sandbox's only link. Each connection that the sandbox
-// opens ends in it; the gateway asks package policy, and dials by the machine's
-// network if it may. Packets of the sandbox never reach the machine, so nothing of
-// the machine has to be set up or torn down: no bridge, no translation of
-// addresses, no filter, no rights.
+// Package network is the egress gateway of one online sandbox: a separate network stack at the
+// other end of the sandbox's only link. Each connection of the sandbox ends in that stack. The
+// gateway asks package policy, and dials through the machine's network if the policy allows
+// it. Packets of the sandbox never reach the machine, so sandpit changes nothing on the
+// machine: no bridge, no address translation, no filter, no privileges.
 //
-// The gateway runs in a process of its own without any rights (see provider/gvisor):
-// everything that comes by the link is hostile.
+// The gateway runs in a separate process without any privileges (see provider/gvisor), because
+// everything on the link is hostile.
 package network
 
 import "net/netip"
 
-// MTU is the largest packet on the link, in bytes. There is no wire: fewer, larger
-// packets are what makes it fast.
+// MTU is the largest packet on the link, in bytes. The link is in memory, where fewer, larger
+// packets are faster.
 const MTU = 65000
 
-// Addresses are those of a link. They are the same for every sandbox, since no two
-// share a link.
+// Addresses are the addresses of a link. They are the same for every sandbox, because no two
+// sandboxes share a link.
 type Addresses struct {
 	Box4, Gateway4 netip.Prefix
 	Box6, Gateway6 netip.Prefix
@@ -30,12 +29,12 @@ func LinkAddresses() Addresses {
 	}
 }
 
-// The bounds of what one sandbox may use of its gateway.
+// Bounds of one sandbox's use of its gateway.
 const (
-	maxConnections = 4096 // those that are being opened included
-	maxDatagrams   = 1024 // conversations by UDP
+	maxConnections = 4096 // connections being opened included
+	maxDatagrams   = 1024 // UDP flows
 	maxQuestions   = 128  // DNS questions at a time
-	maxAnswers     = 4096 // addresses that are remembered
-	maxDecisions   = 1024 // that are remembered
+	maxAnswers     = 4096 // addresses with recorded names
+	maxDecisions   = 1024 // entries of the log
 	maxEchoes      = 64   // pings at a time
 )

@@ -13,11 +13,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// Explain tells what would become of a TCP connection to "name:port" or
-// "address:port", by each address that the target stands for. Nothing is connected,
-// remembered or counted; for a name the resolvers are asked.
+// Explain returns the decisions about a TCP connection to "name:port" or "address:port", one
+// for each address of the target. It opens no connection, and does not change the log or the
+// counters. For a name it asks the resolvers.
 //
-// Invalid: the target is neither.
+// Invalid: the target has neither form.
 func (g *Gateway) Explain(ctx context.Context, target string) ([]sandpit.NetworkDecision, error) {
 	name, addr, port, err := policy.SplitTarget(target)
 	if err != nil {
@@ -51,7 +51,7 @@ func (g *Gateway) Explain(ctx context.Context, target string) ([]sandpit.Network
 	return list, nil
 }
 
-// lookupAddresses finds the addresses of a name, without any for a name that may not be known.
+// lookupAddresses returns the addresses of a name, or none if the rules forbid resolving it.
 func (r *resolver) lookupAddresses(ctx context.Context, rules *policy.Rules, name string) (policy.Verdict, []netip.Addr) {
 	v := rules.Resolve(name)
 	if !v.Allowed {
@@ -84,8 +84,8 @@ func (r *resolver) lookupAddresses(ctx context.Context, rules *policy.Rules, nam
 	return v, addrs
 }
 
-// explainDecision decides about a connection that nobody has asked for. name is what the
-// client would call its peer.
+// explainDecision decides about a hypothetical connection. name is the name that the client
+// would send.
 func (g *Gateway) explainDecision(rules *policy.Rules, name string, to netip.AddrPort) sandpit.NetworkDecision {
 	f := policy.Flow{Addr: to.Addr(), Port: to.Port(), Names: g.names.namesOf(to.Addr()), Local: g.machine.IsLocal(to.Addr())}
 	if name != "" && !slices.Contains(f.Names, name) {

@@ -129,7 +129,7 @@ const (
 // Journal gives tests the memory of decisions.
 type Journal struct{ *decisionLog }
 
-func NewJournal() Journal                              { return Journal{newJournal(time.Now())} }
+func NewJournal() Journal                              { return Journal{newDecisionLog(time.Now())} }
 func (j Journal) Add(d sandpit.NetworkDecision)        { j.addDecision(d) }
 func (j Journal) Recall(old []sandpit.NetworkDecision) { j.restoreDecisions(old) }
 func (j Journal) After(seq int64, limit int) []sandpit.NetworkDecision {
@@ -145,7 +145,7 @@ func (s *Streams) Copy(to io.Writer, from io.Reader) error {
 func (s *Streams) Used() int { return int(s.s.used.Load()) }
 
 // Wide is how many connections have wide buffers, Large how many large buffers are in use.
-func (g *Gateway) Wide() int  { return len(g.wide) }
+func (g *Gateway) Wide() int  { return len(g.wideSlots) }
 func (g *Gateway) Large() int { return int(g.streams.used.Load()) }
 
 // Sizes and bounds of what streams are carried in, and how many packets wait for a link.

@@ -8,21 +8,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// flow is a connection that was allowed.
+// flow is an allowed connection.
 type flow struct {
 	asked policy.Flow
 	to    netip.AddrPort
 	proto string
 
-	mu      sync.Mutex
-	named   string // what the client called its peer; "" as long as nobody asked
-	checked bool   // named was asked for
-	asking  bool   // it is just being asked for: whoever asks decides afterwards
-	end     func() // closes it; nil as long as there is nothing to close
-	ended   bool
+	mu          sync.Mutex
+	named       string // the host name that the client sent; "" before it is checked
+	checked     bool   // named was checked
+	readingName bool   // named is being read; its reader decides afterwards
+	end         func() // closes the flow; nil before there is something to close
+	ended       bool
 }
 
-// stillAllowed decides again, by other rules.
+// stillAllowed decides again with new rules.
 func (f *flow) stillAllowed(rules *policy.Rules) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -30,19 +30,19 @@ func (f *flow) stillAllowed(rules *policy.Rules) bool {
 	if v.Allowed && f.checked {
 		v = rules.Named(v, f.named, f.asked.Port)
 	}
-	// A name that nobody asked for when the connection began is not seen any more.
-	return v.Allowed && (f.checked || f.asking || v.Check != policy.CheckName)
+	// A name that was not checked at the start of the connection cannot be read any more.
+	return v.Allowed && (f.checked || f.readingName || v.Check != policy.CheckName)
 }
 
-// setName says which name it is.
+// setName sets the checked host name.
 func (f *flow) setName(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.named, f.checked, f.asking = name, true, false
+	f.named, f.checked, f.readingName = name, true, false
 }
 
-// onEnd sets what closes the flow, and does it at once if that was already asked
-// for.
+// onEnd sets the function that closes the flow, and calls it at once if the flow was closed
+// before.
 func (f *flow) onEnd(end func()) {
 	f.mu.Lock()
 	ended := f.ended
@@ -63,8 +63,8 @@ func (f *flow) closeFlow() {
 	}
 }
 
-// decideFlow decides about a connection and writes the decision down. The flow it
-// returns is nil if it is denied.
+// decideFlow decides about a connection and logs the decision. It returns a nil flow for a
+// denied connection.
 func (g *Gateway) decideFlow(proto string, to netip.AddrPort) (*flow, policy.Verdict) {
 	f := &flow{to: to, proto: proto, asked: policy.Flow{
 		Addr: to.Addr(), Port: to.Port(), Names: g.names.namesOf(to.Addr()),
@@ -72,9 +72,9 @@ func (g *Gateway) decideFlow(proto string, to netip.AddrPort) (*flow, policy.Ver
 	}}
 	g.mu.Lock()
 	v := g.rules.Connect(f.asked)
-	f.asking = v.Check != policy.CheckNothing
+	f.readingName = v.Check != policy.CheckNothing
 	if v.Allowed && g.ctx.Err() == nil {
-		g.flows[f] = struct{}{} // from now on new rules reach it
+		g.flows[f] = struct{}{} // from now on new rules apply to it
 	}
 	g.mu.Unlock()
 	if !v.Allowed {
@@ -87,7 +87,7 @@ func (g *Gateway) decideFlow(proto string, to netip.AddrPort) (*flow, policy.Ver
 	return f, v
 }
 
-// logFlow writes a decision about a flow down.
+// logFlow logs a decision about a flow.
 func (g *Gateway) logFlow(f *flow, v policy.Verdict) {
 	d := sandpit.NetworkDecision{Protocol: f.proto, Address: f.to.String(), Allowed: v.Allowed, Reason: v.Reason}
 	if f.to.Port() == 0 {

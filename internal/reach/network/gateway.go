@@ -25,73 +25,74 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// Config says how a Gateway works.
+// Config is the configuration of a Gateway.
 type Config struct {
-	// Link is the gateway's end of a SocketPair. It becomes the gateway's.
+	// Link is the gateway's end of a SocketPair. The gateway owns it.
 	Link *os.File
-	// Policy is what the sandbox may reach at first.
+	// Policy is the initial policy.
 	Policy sandpit.NetworkPolicy
 	// Resolvers answer DNS questions. None: every question fails.
 	Resolvers []netip.AddrPort
-	// Machine is the network that connections go out by.
+	// Machine is the network through which the gateway dials.
 	Machine Machine
-	// Connections is how many connections there may be at a time, whatever the policy
-	// says. Default: 4096.
+	// Connections bounds the concurrent connections, in addition to the policy. Default:
+	// 4096.
 	Connections int
 	// Note, if set, is the first line of the log.
 	Note string
-	// Roots are the authorities, as PEM, that hosts are believed by for which headers
-	// are set. None: no such host is.
+	// Roots are the trusted certificate authorities for hosts with headers, as PEM. None: no
+	// such host is trusted.
 	Roots []byte
-	// Secrets are those that headers refer to, by name. Default: none.
+	// Secrets are the secrets for headers, by name. Default: none.
 	Secrets map[string]string
-	// Authority is what the sandbox trusts. Default: none; see SetAuthority.
+	// Authority is the authority that the sandbox trusts. Default: none; see SetAuthority.
 	Authority *Authority
 }
 
-// Machine is a network to dial by. It is a second wall, and refuses addresses inside
-// that the sandbox was not granted whatever the gateway has decided.
+// Machine is the network of the machine. It is a second check, and refuses non-public
+// addresses that the sandbox was not granted, independent of the gateway's decision.
 type Machine interface {
 	// Dial opens a connection to exactly the address; network is "tcp", "udp" or "icmp",
-	// which is for pings and has no port. PermissionDenied: it does so to nobody here.
+	// which is for pings and has no port. PermissionDenied: connections to the address are
+	// not permitted.
 	Dial(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
 	// DialResolver is Dial to one of Config.Resolvers.
 	DialResolver(ctx context.Context, network string, addr netip.AddrPort) (net.Conn, error)
-	// IsLocal reports whether the address is the machine's own.
+	// IsLocal reports whether the address is an address of the machine.
 	IsLocal(addr netip.Addr) bool
 }
 
-// Gateway connects one sandbox with the machine's network. Its methods may be
-// called concurrently.
+// Gateway connects one sandbox to the machine's network. Its methods may be called
+// concurrently.
 type Gateway struct {
-	link    *link
-	stack   *stack.Stack
-	machine Machine
-	dns     *resolver
-	names   *names
-	log     *decisionLog
-	echoes  *pinger
-	udpSem  chan struct{}
-	held    chan struct{} // one for each SYN that waits
-	most    int           // connections
-	meter   *meter
-	streams streams
-	wide    chan struct{} // one for each connection with wide buffers
+	link      *link
+	stack     *stack.Stack
+	machine   Machine
+	dns       *resolver
+	names     *names
+	log       *decisionLog
+	echoes    *pinger
+	udpSem    chan struct{}
+	heldSYNs  chan struct{} // one element for each waiting SYN
+	maxOpen   int           // bound of the connections
+	meter     *meter
+	streams   streams
+	wideSlots chan struct{} // one element for each connection with wide buffers
 
 	inspector *inspector
-	rootsPEM  []byte // until they are first needed
+	rootsPEM  []byte // nil after the first use
 	rootsOnce sync.Once
 	rootPool  *x509.CertPool
 
-	ctx    context.Context //nolint:containedctx // the life of Run, which begins before Run is called
+	ctx    context.Context //nolint:containedctx // ends with Run; created before Run is called
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // what connections do
+	tasks  sync.WaitGroup // goroutines of connections
 
 	mu     sync.Mutex
 	rules  *policy.Rules
 	source sandpit.NetworkPolicy
 	flows  map[*flow]struct{}
-	open   int // connections, those that are being opened included
+	open   int // number of connections, those being opened included
 
 	secrets   map[string]string
 	authority *Authority
@@ -99,8 +100,7 @@ type Gateway struct {
 
 const nic tcpip.NICID = 1
 
-// New returns a Gateway that does nothing until Run. Invalid: the policy cannot be
-// understood.
+// New returns a Gateway that does nothing until Run. Invalid: the policy cannot be parsed.
 func New(cfg Config) (*Gateway, error) {
 	rules, err := policy.Parse(cfg.Policy)
 	if err != nil {
@@ -111,8 +111,8 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g := &Gateway{
 		meter: newMeter(rules.Limits()), rootsPEM: cfg.Roots, secrets: cfg.Secrets, authority: cfg.Authority,
-		machine: cfg.Machine, names: newNames(), log: newJournal(time.Now()),
-		udpSem: make(chan struct{}, maxDatagrams), held: make(chan struct{}, maxHeld), wide: make(chan struct{}, wideCount), most: cmp.Or(cfg.Connections, maxConnections),
+		machine: cfg.Machine, names: newNames(), log: newDecisionLog(time.Now()),
+		udpSem: make(chan struct{}, maxDatagrams), heldSYNs: make(chan struct{}, maxHeld), wideSlots: make(chan struct{}, wideCount), maxOpen: cmp.Or(cfg.Connections, maxConnections),
 		rules: rules, source: cfg.Policy, flows: make(map[*flow]struct{}),
 	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -134,7 +134,7 @@ func New(cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// newStack makes the network stack that answers for every address there is.
+// newStack creates the network stack, which accepts connections to every address.
 func (g *Gateway) newStack() error {
 	g.stack = stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
@@ -161,7 +161,7 @@ func (g *Gateway) newStack() error {
 	}
 	for _, err := range steps {
 		if err != nil {
-			return fmt.Errorf("make the gateway's network: %s", err)
+			return fmt.Errorf("create the gateway's network stack: %s", err)
 		}
 	}
 	g.stack.SetRouteTable([]tcpip.Route{
@@ -173,9 +173,9 @@ func (g *Gateway) newStack() error {
 	return nil
 }
 
-// The buffers of one connection, in bytes. What is under way must fit into the link's
-// (see link.windowSize), so that few packets are lost. Connections that carry much may have
-// the wide ones, as long as not too many do.
+// The buffers of one connection, in bytes. Unacknowledged bytes must fit into the link's
+// buffer (see link.windowSize), so that few packets are lost. Up to wideCount busy connections
+// have wide buffers.
 const (
 	receiveWindow = 256 << 10
 	sendBuffer    = 256 << 10
@@ -187,22 +187,22 @@ func tuneStack(s *stack.Stack) error {
 	sack := tcpip.TCPSACKEnabled(true)
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: receiveWindow, Max: wideBuffer}
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: sendBuffer, Max: wideBuffer}
-	// Windows are announced as if they could become wide; sandboxConn says when they do.
+	// The window scale is for wide buffers; sandboxConn sets the current size.
 	scale := tcpip.TCPModerateReceiveBufferOption(true)
-	// On this link no packet is ever late, so ports need no rest. While they rest,
-	// the stack would swallow the beginning of a new connection between them.
+	// On this link no packet is late, so TIME_WAIT is not needed. During it, the stack would
+	// drop the SYN of a new connection between the same ports.
 	rest := tcpip.TCPTimeWaitTimeoutOption(0)
 	linger := tcpip.TCPLingerTimeoutOption(10 * time.Second)
 	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &scale, &rest, &linger} {
 		if err := s.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
-			return fmt.Errorf("tune the gateway's network: %s", err)
+			return fmt.Errorf("configure the gateway's network stack: %s", err)
 		}
 	}
 	return nil
 }
 
-// Run carries packets until ctx ends or the link does. It closes all connections,
-// and returns when everything it started has ended. It can be called once.
+// Run forwards packets until ctx or the link ends. Then it closes all connections, and returns
+// when all its goroutines have ended. It can be called once.
 func (g *Gateway) Run(ctx context.Context) error {
 	defer g.cancel()
 	stop := context.AfterFunc(ctx, g.cancel)
@@ -226,15 +226,15 @@ func (g *Gateway) Run(ctx context.Context) error {
 	return err
 }
 
-// Close gives up a Gateway whose Run was never called.
+// Close releases a Gateway whose Run was never called.
 func (g *Gateway) Close() {
 	g.cancel()
 	g.link.closeLink()
 	g.stack.Destroy()
 }
 
-// goDo runs f beside everything else and sets started; Run waits for it. It does
-// nothing once Run is ending.
+// goDo runs f in a goroutine and sets started; Run waits for the goroutine. It does nothing
+// while Run ends.
 func (g *Gateway) goDo(f func(), started *bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -245,8 +245,8 @@ func (g *Gateway) goDo(f func(), started *bool) {
 	g.tasks.Go(f)
 }
 
-// SetPolicy replaces the rules. Connections that they forbid are closed, all others
-// go on. Invalid: the policy cannot be understood.
+// SetPolicy replaces the policy. It closes the connections that the new policy forbids.
+// Invalid: the policy cannot be parsed.
 func (g *Gateway) SetPolicy(p sandpit.NetworkPolicy) error {
 	rules, err := policy.Parse(p)
 	if err != nil {
@@ -260,7 +260,7 @@ func (g *Gateway) SetPolicy(p sandpit.NetworkPolicy) error {
 	return nil
 }
 
-// Policy returns what SetPolicy or New was given last.
+// Policy returns the current policy.
 func (g *Gateway) Policy() sandpit.NetworkPolicy {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -273,7 +273,7 @@ func (g *Gateway) currentRules() *policy.Rules {
 	return g.rules
 }
 
-// Stats counts what passed since the gateway was made.
+// Stats returns the traffic since the creation of the gateway.
 func (g *Gateway) Stats() sandpit.NetworkStats {
 	s := sandpit.NetworkStats{Received: g.meter.received.Load(), Sent: g.meter.sent.Load()}
 	s.Allowed, s.Denied = g.log.countDecisions()
@@ -283,14 +283,14 @@ func (g *Gateway) Stats() sandpit.NetworkStats {
 	return s
 }
 
-// Decisions returns what was decided after the given number, oldest first, as far
-// as it is remembered.
+// Decisions returns up to limit logged decisions with higher numbers than after, oldest
+// first.
 func (g *Gateway) Decisions(after int64, limit int) []sandpit.NetworkDecision {
 	return g.log.decisionsAfter(after, limit)
 }
 
-// Recall adds decisions that an earlier gateway of the sandbox returned, as far as there is
-// room for them beside newer ones.
+// Recall adds decisions of an earlier gateway of the sandbox to the log. Newer decisions have
+// priority if there are too many.
 func (g *Gateway) Recall(old []sandpit.NetworkDecision) { g.log.restoreDecisions(old) }
 
 // toAddr returns the address in the form used outside of the stack.
@@ -299,7 +299,7 @@ func toAddr(a tcpip.Address) netip.Addr {
 	return addr
 }
 
-// isGateway reports whether the address is the gateway's own.
+// isGateway reports whether the address is an address of the gateway.
 func isGateway(a netip.Addr) bool {
 	l := LinkAddresses()
 	return a == l.Gateway4.Addr() || a == l.Gateway6.Addr()

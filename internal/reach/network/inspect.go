@@ -18,9 +18,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// inspector sets headers in requests by HTTPS. To the sandbox it is the host, by a
-// certificate of the sandbox's authority; towards the host it is a client like any
-// other, and sends nothing before the host has shown a certificate for its name.
+// inspector sets headers in HTTPS requests. To the sandbox it acts as the host, with a
+// certificate of the sandbox's authority. To the host it is an ordinary client, and sends
+// nothing before the host has presented a valid certificate for its name.
 type inspector struct {
 	g      *Gateway
 	server *http.Server
@@ -30,17 +30,17 @@ type inspector struct {
 
 // The bounds of one inspected connection.
 const (
-	inspectGreeting  = 30 * time.Second // of TLS, and of each request's headers
+	inspectGreeting  = 30 * time.Second // for the TLS handshake, and for each request's headers
 	inspectIdle      = 5 * time.Minute
-	inspectStreams   = 100 // requests at a time, and so connections to the host
+	inspectStreams   = 100 // concurrent requests, and so connections to the host
 	inspectMaxHeader = 256 << 10
 )
 
 func newInspector(g *Gateway) *inspector {
 	i := &inspector{g: g, conns: make(chan net.Conn), ended: make(chan struct{})}
-	quiet := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // what clients do wrong is not ours to tell
+	discard := slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug) // errors of clients are not logged
 	i.server = &http.Server{
-		Handler: i, ErrorLog: quiet,
+		Handler: i, ErrorLog: discard,
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: i.certificateFor},
 		ReadHeaderTimeout: inspectGreeting, IdleTimeout: inspectIdle, MaxHeaderBytes: inspectMaxHeader,
 		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: inspectStreams},
@@ -55,7 +55,7 @@ func newInspector(g *Gateway) *inspector {
 func (i *inspector) serveAll() {
 	defer close(i.ended)
 	_ = i.server.ServeTLS(i, "", "") // ends with Accept
-	_ = i.server.Close()             // connections: there is nothing else to close
+	_ = i.server.Close()             // closes the connections
 }
 
 // Accept implements net.Listener.
@@ -80,12 +80,12 @@ type inspected struct {
 
 	flow   *flow
 	name   string
-	first  io.Reader // what was read of it already, and then the rest
+	first  io.Reader // the bytes already read, and then the rest
 	once   sync.Once
 	closed chan struct{}
 
 	usual    *http.Transport // to the host
-	upgrades *http.Transport // for requests that HTTP/2 does not know
+	upgrades *http.Transport // for upgrades, which HTTP/2 does not support
 }
 
 type inspectedKey struct{}
@@ -108,7 +108,7 @@ func (c *inspected) Close() error {
 	return err
 }
 
-// serveConn carries a connection whose client wants name until it ends. It takes box over.
+// serveConn serves a connection to name until it ends. It owns box.
 func (i *inspector) serveConn(f *flow, box *sandboxConn, first io.Reader, name string) {
 	c := &inspected{sandboxConn: box, flow: f, name: name, first: io.MultiReader(first, box), closed: make(chan struct{})}
 	c.usual, c.upgrades = i.hostTransport(c, true), i.hostTransport(c, false)
@@ -124,7 +124,7 @@ func (i *inspector) serveConn(f *flow, box *sandboxConn, first io.Reader, name s
 	}
 }
 
-// hostTransport reaches the host of a connection, by the address that was decided about.
+// hostTransport returns a transport to the host of a connection, at the decided address.
 func (i *inspector) hostTransport(c *inspected, two bool) *http.Transport {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -145,12 +145,12 @@ func (i *inspector) certificateFor(hello *tls.ClientHelloInfo) (*tls.Certificate
 	c := inspectedOf(hello.Conn)
 	authority := i.g.currentAuthority()
 	if c == nil || authority == nil {
-		return nil, errors.New("nobody to answer for")
+		return nil, errors.New("no connection or no authority")
 	}
 	return authority.leafFor(c.name)
 }
 
-// ServeHTTP passes one request on.
+// ServeHTTP forwards one request.
 func (i *inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, _ := r.Context().Value(inspectedKey{}).(*inspected)
 	switch {
@@ -158,18 +158,18 @@ func (i *inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "sandpit: no connection", http.StatusInternalServerError)
 		return
 	case hostOf(r.Host) != c.name:
-		// One server may answer for many names, also for somebody else's.
+		// One server may serve many names, also those of other tenants.
 		i.writeRefusal(w, c, http.StatusMisdirectedRequest, "the request is for another host than the connection")
 		return
 	case r.Method == http.MethodTrace || r.Method == http.MethodConnect:
-		i.writeRefusal(w, c, http.StatusMethodNotAllowed, "a request by "+r.Method+" would show the headers that are set") // to the sandbox
+		i.writeRefusal(w, c, http.StatusMethodNotAllowed, "a "+r.Method+" request would reveal the headers that are set") // to the sandbox
 		return
 	}
 	set := make(http.Header)
 	for _, h := range i.g.currentRules().HeadersFor(c.name, c.flow.to.Port()) {
 		value, missing := i.g.fillSecrets(h)
 		if missing != "" {
-			i.writeRefusal(w, c, http.StatusBadGateway, "secret "+missing+" is not known, which header "+h.Name+" needs")
+			i.writeRefusal(w, c, http.StatusBadGateway, "header "+h.Name+" needs the unknown secret "+missing)
 			return
 		}
 		set.Set(h.Name, value)
@@ -190,7 +190,7 @@ func (i *inspector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	proxy.ServeHTTP(w, r)
 }
 
-// rewriteRequest makes the request to the host: it is the client's, but for the headers.
+// rewriteRequest creates the request to the host: the client's request with the headers set.
 func rewriteRequest(p *httputil.ProxyRequest, set http.Header) {
 	p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "https", p.In.Host, p.In.Host
 	p.Out.URL.RawQuery = p.In.URL.RawQuery
@@ -202,28 +202,28 @@ func rewriteRequest(p *httputil.ProxyRequest, set http.Header) {
 	maps.Copy(p.Out.Header, set)
 }
 
-// reasonOf says why a host was not asked, without what the error may quote.
+// reasonOf returns why a request to a host failed, without the text of the error.
 func reasonOf(err error) string {
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &untrusted):
 		return "the host's certificate is not trusted"
 	case errors.Is(err, sandpit.PermissionDenied):
-		return reasonWall
+		return reasonDialer
 	case errors.Is(err, context.DeadlineExceeded):
-		return "the host does not answer in time"
+		return "the host did not answer in time"
 	default:
-		return "the host does not answer"
+		return "the host did not answer"
 	}
 }
 
-// writeRefusal tells the sandbox, and the log, that a request is not passed on.
+// writeRefusal responds to the sandbox, and logs, that a request was refused.
 func (i *inspector) writeRefusal(w http.ResponseWriter, c *inspected, status int, reason string) {
 	i.g.logFlow(c.flow, policy.Verdict{Reason: reason})
 	http.Error(w, "sandpit: "+reason, status)
 }
 
-// hostOf is the name in a Host header, in Normal form.
+// hostOf returns the name in a Host header, in Normal form.
 func hostOf(host string) string {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -231,8 +231,8 @@ func hostOf(host string) string {
 	return normalName(host)
 }
 
-// trustedRoots are the authorities that hosts are believed by. They are read when they are
-// first needed: few sandboxes do.
+// trustedRoots returns the certificate authorities for hosts. It parses them at the first use,
+// because few sandboxes need them.
 func (g *Gateway) trustedRoots() *x509.CertPool {
 	g.rootsOnce.Do(func() {
 		g.rootPool = x509.NewCertPool()
@@ -242,14 +242,15 @@ func (g *Gateway) trustedRoots() *x509.CertPool {
 	return g.rootPool
 }
 
-// fillSecrets puts secrets into a header. It returns the name of one that is missing, or "".
+// fillSecrets replaces the references in a header by secrets. It returns the name of a missing
+// secret, or "".
 func (g *Gateway) fillSecrets(h policy.Header) (value, missing string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return h.Fill(g.secrets)
 }
 
-// SetSecrets replaces all secrets. Invalid: one that cannot be. Exhausted: too many.
+// SetSecrets replaces all secrets. Invalid: a secret is invalid. Exhausted: too many.
 func (g *Gateway) SetSecrets(secrets map[string]string) error {
 	if err := CheckSecrets(secrets); err != nil {
 		return err
@@ -260,10 +261,10 @@ func (g *Gateway) SetSecrets(secrets map[string]string) error {
 	return nil
 }
 
-// maxSecrets is how many secrets a gateway knows.
+// maxSecrets bounds the secrets of a gateway.
 const maxSecrets = 64
 
-// CheckSecrets refuses what cannot be a gateway's secrets.
+// CheckSecrets refuses invalid secrets, and too many.
 func CheckSecrets(secrets map[string]string) error {
 	if len(secrets) > maxSecrets {
 		return sandpit.Errorf(sandpit.Exhausted, "%d secrets: want at most %d", len(secrets), maxSecrets)
@@ -276,8 +277,8 @@ func CheckSecrets(secrets map[string]string) error {
 	return nil
 }
 
-// SetAuthority gives the gateway what the sandbox trusts. Without one, no connection
-// to a host for which headers are set succeeds.
+// SetAuthority sets the authority that the sandbox trusts. Without one, connections to hosts
+// for which headers are set fail.
 func (g *Gateway) SetAuthority(a *Authority) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -274,7 +274,7 @@ func TestHeadersStayHome(t *testing.T) {
 		}
 	})
 	t.Run("shown again", func(t *testing.T) {
-		refused(t, host, b.browser(pool, apiAddress, "", false), request(t, http.MethodTrace, "https://api.example.org/", nil), "405 sandpit: a request by TRACE would show the headers that are set\n")
+		refused(t, host, b.browser(pool, apiAddress, "", false), request(t, http.MethodTrace, "https://api.example.org/", nil), "405 sandpit: a TRACE request would reveal the headers that are set\n")
 	})
 	t.Run("an address of another name", func(t *testing.T) {
 		// It was resolved for another name, so the gateway does not look into it: the
@@ -293,7 +293,7 @@ func TestHeadersStayHome(t *testing.T) {
 		if err := b.SetSecrets(nil); err != nil {
 			t.Fatal(err)
 		}
-		refused(t, host, b.browser(pool, apiAddress, "", false), request(t, http.MethodGet, "https://api.example.org/", nil), "502 sandpit: secret TOKEN is not known, which header Authorization needs\n")
+		refused(t, host, b.browser(pool, apiAddress, "", false), request(t, http.MethodGet, "https://api.example.org/", nil), "502 sandpit: header Authorization needs the unknown secret TOKEN\n")
 	})
 	neverTold(t, b)
 }

@@ -188,8 +188,8 @@ func TestExplain(t *testing.T) {
 		Allow: []string{"good.example", "*.good.example", "198.41.0.4:53", "10.9.0.0/16"}, Deny: []string{"bad.example"}, Inside: []string{"10.9.0.0/16"},
 	}})
 	for target, want := range map[string]string{
-		"good.example:443":       "true allow good.example|false a private or special address in an answer",
-		"good.example:22":        "true allow good.example|false a private or special address in an answer",
+		"good.example:443":       "true allow good.example|false a private or special address in a DNS response",
+		"good.example:22":        "true allow good.example|false a private or special address in a DNS response",
 		"bad.example:443":        "false deny bad.example",
 		"alias.good.example:443": "false deny bad.example",
 		"nobody.example:443":     "false no rule allows it",

@@ -22,26 +22,27 @@ import (
 )
 
 const (
-	// linkQueue is how many packets wait for the link. It never drops one that the
-	// stack has accepted.
+	// linkQueue bounds the packets that wait for the link. The link never drops a packet that
+	// the stack has accepted.
 	linkQueue = 1024
-	// A packet has up to maxPacket bytes. One of ownPacket bytes or more is passed on in
-	// the memory that it was read into; what is smaller is copied, since it would hold
-	// on to far more memory than it is counted for.
+	// A packet has up to maxPacket bytes. One of ownPacket bytes or more keeps the
+	// memory that it was read into; a smaller one is copied, because it would hold far more
+	// memory than it is counted for.
 	maxPacket = 64 << 10
 	ownPacket = maxPacket / 2
 )
 
-// SocketPair makes a link: two ends of a pair of sockets that carry a packet with
-// each message. Datagram sockets, because those of other kinds end for one side
-// when the other is gone, and take an empty packet for the end.
+// SocketPair creates a link: a pair of sockets that carries one packet in each message. They
+// are datagram sockets, because other kinds end for one side when the other is closed, and
+// treat an empty packet as the end.
 func SocketPair() (gateway, box *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a link: %w", err)
+		return nil, nil, fmt.Errorf("create a link: %w", err)
 	}
 	for _, fd := range fds {
-		// As much as the machine allows: what does not fit is lost, and TCP slows down.
+		// As large as the machine allows: packets that do not fit are lost, and TCP slows
+		// down.
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, linkBuffer)
 	}
 	return os.NewFile(uintptr(fds[0]), "gateway"), os.NewFile(uintptr(fds[1]), "box"), nil
@@ -51,46 +52,46 @@ const linkBuffer = 4 << 20
 
 // link moves packets between the socket and the stack.
 type link struct {
-	file  *os.File
-	meter *meter
-	conn  syscall.RawConn
-	ep    *channel.Endpoint
-	from  [2]netip.Addr // the only addresses that the sandbox has
-	taken func(packet []byte) bool
+	file    *os.File
+	meter   *meter
+	conn    syscall.RawConn
+	ep      *channel.Endpoint
+	from    [2]netip.Addr // the addresses of the sandbox
+	handled func(packet []byte) bool
 
 	closed atomic.Bool
 
-	mu      sync.Mutex // of writing
-	waiting int        // packets that write has not sent yet
+	mu      sync.Mutex // guards writing
+	waiting int        // packets that writePackets has not sent yet
 	parts   []unix.Iovec
 }
 
-// newLink takes the file over. taken may keep a packet from the stack; it must not
-// block and not keep the memory.
-func newLink(file *os.File, m *meter, taken func(packet []byte) bool) (*link, error) {
+// newLink returns a link that owns file. taken reports whether it handled a packet, which
+// then does not reach the stack; it must not block and not keep the memory.
+func newLink(file *os.File, m *meter, handled func(packet []byte) bool) (*link, error) {
 	conn, err := file.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("open the link: %w", err)
 	}
 	ep := channel.New(linkQueue, MTU, "")
-	// Nothing can go wrong in memory, so nothing is summed up.
+	// Memory does not corrupt packets, so checksums are not needed.
 	ep.LinkEPCapabilities = stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
 	a := LinkAddresses()
-	return &link{file: file, meter: m, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, taken: taken}, nil
+	return &link{file: file, meter: m, conn: conn, ep: ep, from: [2]netip.Addr{a.Box4.Addr(), a.Box6.Addr()}, handled: handled}, nil
 }
 
-// windowSize is how many bytes of one connection the sandbox may have under way, at most
-// wideBuffer: when the link's buffer is full, the sandbox's kernel loses packets.
+// windowSize returns how many unacknowledged bytes of one connection the sandbox may send, at
+// most wideBuffer: when the link's buffer is full, the sandbox's kernel loses packets.
 func (l *link) windowSize() int {
 	var size int
 	_ = l.conn.Control(func(fd uintptr) { size, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF) })
 	return min(max(size/8, receiveWindow), wideBuffer)
 }
 
-// closeLink ends read and write.
+// closeLink closes the link and ends readPackets and writePackets.
 func (l *link) closeLink() {
 	l.closed.Store(true)
-	_ = l.file.Close() // a socket keeps nothing that could be lost
+	_ = l.file.Close() // closing a socket loses no data
 }
 
 // readPackets delivers packets until the link is closed.
@@ -129,15 +130,16 @@ func (l *link) receivePacket(packet []byte) (n int, err error) {
 	return n, errors.Join(err, errno)
 }
 
-// deliverPacket gives one packet to the stack, if its sender is the sandbox. The packet's
-// memory stays the caller's.
+// deliverPacket passes one packet to the stack if its source is the sandbox. The caller keeps
+// the packet's memory.
 func (l *link) deliverPacket(packet []byte) {
 	if proto, ok := l.isFromSandbox(packet); ok {
 		l.injectPacket(proto, buffer.MakeWithData(packet))
 	}
 }
 
-// isFromSandbox reports whether a packet is one for the stack, and of which kind.
+// isFromSandbox reports whether a packet has the sandbox's source address, and returns its
+// protocol.
 func (l *link) isFromSandbox(packet []byte) (proto tcpip.NetworkProtocolNumber, ok bool) {
 	if len(packet) == 0 {
 		return 0, false
@@ -161,10 +163,10 @@ func (l *link) isFromSandbox(packet []byte) (proto tcpip.NetworkProtocolNumber, 
 		return 0, false
 	}
 	l.meter.sent.Add(int64(len(packet)))
-	return proto, !l.taken(packet)
+	return proto, !l.handled(packet)
 }
 
-// injectPacket gives a packet to the stack, and takes it over.
+// injectPacket passes a packet to the stack and owns it.
 func (l *link) injectPacket(proto tcpip.NetworkProtocolNumber, packet buffer.Buffer) {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: packet})
 	pkt.RXChecksumValidated = true
@@ -172,8 +174,8 @@ func (l *link) injectPacket(proto tcpip.NetworkProtocolNumber, packet buffer.Buf
 	pkt.DecRef()
 }
 
-// linkEndpoint is where the stack leaves packets. They go to the socket at once, from
-// where they lie, as long as it has room, and wait in the channel's queue from then on.
+// linkEndpoint receives packets of the stack. It sends them to the socket at once, without a
+// copy, while the socket has space, and queues them in the channel otherwise.
 type linkEndpoint struct {
 	*channel.Endpoint
 
@@ -199,13 +201,13 @@ func (e linkEndpoint) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Erro
 	return pkts.Len(), nil
 }
 
-// trySend sends a packet if that needs no waiting. Whatever fails otherwise fails again in
-// write, which can tell.
+// trySend sends a packet if that does not block. Other errors occur again in writePackets,
+// which reports them.
 func (l *link) trySend(pkt *stack.PacketBuffer) bool {
 	l.parts = appendParts(l.parts[:0], pkt)
 	errno := unix.EBADF // closed
 	_ = l.conn.Control(func(fd uintptr) { errno = rawfile.NonBlockingWriteIovec(int(fd), l.parts) })
-	clear(l.parts) // what is sent must not be held on to
+	clear(l.parts) // release the packet's memory
 	if errno != 0 {
 		return false
 	}
@@ -220,8 +222,8 @@ func appendParts(parts []unix.Iovec, pkt *stack.PacketBuffer) []unix.Iovec {
 	return parts
 }
 
-// writePackets sends the packets that wait until ctx ends or the link is closed. It waits
-// when the sandbox is slow: then the stack's queue fills up, and its TCP waits too.
+// writePackets sends waiting packets until ctx ends or the link is closed. It blocks when the
+// sandbox is slow: then the stack's queue fills up, and its TCP waits too.
 func (l *link) writePackets(ctx context.Context) error {
 	packet := make([]byte, 0, maxPacket)
 	for {
@@ -247,7 +249,7 @@ func (l *link) writePackets(ctx context.Context) error {
 	}
 }
 
-// sendPacket may be called concurrently.
+// sendPacket sends one packet. It may be called concurrently.
 func (l *link) sendPacket(packet []byte) error {
 	var errno error
 	l.meter.received.Add(int64(len(packet)))

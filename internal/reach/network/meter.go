@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// meter counts what passes the link, and bounds what is carried. Streams wait at a
-// bound, which their senders notice; of datagrams, those are lost that are too many.
+// meter counts the bytes on the link, and enforces the limits. A stream above a limit waits,
+// which slows its sender; datagrams above it are dropped.
 type meter struct {
 	received, sent atomic.Int64 // bytes of packets
 
@@ -25,10 +25,10 @@ func newMeter(l sandpit.NetworkLimits) *meter {
 	return m
 }
 
-// leastBurst is how many bytes pass at once at least: below, every packet would wait.
+// leastBurst is the smallest burst in bytes: with a smaller one, every packet would wait.
 const leastBurst = 16 << 10
 
-// setLimits replaces the bounds.
+// setLimits replaces the limits.
 func (m *meter) setLimits(l sandpit.NetworkLimits) {
 	setBound(m.receive, l.Receive, max(l.Receive/8, leastBurst))
 	setBound(m.send, l.Send, max(l.Send/8, leastBurst))
@@ -44,7 +44,7 @@ func setBound(l *rate.Limiter, perSecond, burst int64) {
 	l.SetLimit(rate.Limit(perSecond))
 }
 
-// portionOf is how many of n bytes pass at once.
+// portionOf returns how many of n bytes may pass at once.
 func portionOf(l *rate.Limiter, n int) int {
 	if l.Limit() == rate.Inf {
 		return n
@@ -60,7 +60,7 @@ func awaitBytes(ctx context.Context, l *rate.Limiter, n int) error {
 			n -= part
 		} else if ctx.Err() != nil {
 			return context.Cause(ctx)
-		} // else the bound was replaced meanwhile
+		} // otherwise the limit was replaced meanwhile
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// names remembers which addresses were answered for which names.
+// names records which addresses the gateway returned for which names.
 type names struct {
 	mu    sync.Mutex
 	known map[netip.Addr][]nameEntry
@@ -19,8 +19,8 @@ type nameEntry struct {
 	until time.Time
 }
 
-// How long answers count, in addition to what they say of themselves, and how long
-// the sandbox is told that they do.
+// How long responses count in addition to their TTL, and the bounds of the TTL that the
+// sandbox gets.
 const (
 	answerGrace = 5 * time.Minute
 	maxTTL      = 5 * time.Minute
@@ -28,7 +28,7 @@ const (
 
 func newNames() *names { return &names{known: make(map[netip.Addr][]nameEntry)} }
 
-// learnName remembers that name has the address for so long.
+// learnName records that name has the address for ttl.
 func (n *names) learnName(name string, addr netip.Addr, ttl time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,7 +47,7 @@ func (n *names) learnName(name string, addr netip.Addr, ttl time.Duration) {
 	n.count++
 }
 
-// dropLocked makes room: what is over goes, or else what is over first.
+// dropLocked frees space: it drops the expired entries, or else the one that expires first.
 func (n *names) dropLocked(now time.Time) {
 	var oldest netip.Addr
 	var first time.Time
@@ -69,7 +69,7 @@ func (n *names) dropLocked(now time.Time) {
 	}
 }
 
-// namesOf returns the names of an address.
+// namesOf returns the current names of an address.
 func (n *names) namesOf(addr netip.Addr) []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

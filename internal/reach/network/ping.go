@@ -11,12 +11,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 )
 
-// echoTimeout is how long an answer to a ping may take.
+// echoTimeout is how long a reply to a ping may take.
 const echoTimeout = 10 * time.Second
 
-// pinger passes pings on by the kind of socket that programs without rights may
-// have, where the machine allows it (net.ipv4.ping_group_range). Nothing else
-// answers for a peer: the stack would say that everybody is there.
+// pinger forwards pings through the kind of socket that is available without privileges, where
+// the machine allows it (net.ipv4.ping_group_range). The stack must not answer pings, because
+// it would answer for every address.
 type pinger struct {
 	g    *Gateway
 	room chan struct{}
@@ -30,7 +30,7 @@ type echo struct {
 	message  []byte // ICMP header and data
 }
 
-// takePing keeps pings to others than the gateway from the stack.
+// takePing handles pings to addresses other than the gateway's.
 func (p *pinger) takePing(packet []byte) bool {
 	e, ok := parseEcho(packet)
 	if !ok || isGateway(e.to) {
@@ -55,7 +55,7 @@ func (p *pinger) takePing(packet []byte) bool {
 	return true
 }
 
-// parseEcho knows an echo request that is whole.
+// parseEcho recognizes and parses a complete echo request.
 func parseEcho(packet []byte) (echo, bool) {
 	switch header.IPVersion(packet) {
 	case header.IPv4Version:
@@ -87,7 +87,7 @@ func newEcho(from, to tcpip.Address, message []byte) echo {
 	return echo{toAddr(from), toAddr(to), append([]byte(nil), message...)}
 }
 
-// forwardPing passes one ping on and its answer back.
+// forwardPing forwards one ping and its reply.
 func (p *pinger) forwardPing(e echo) {
 	f, _ := p.g.decideFlow("icmp", netip.AddrPortFrom(e.to.Unmap(), 0))
 	if f == nil {
@@ -96,15 +96,15 @@ func (p *pinger) forwardPing(e echo) {
 	defer p.g.forgetFlow(f)
 	answer, err := p.exchangePing(f, e)
 	if err != nil {
-		return // no answer comes, which is all that a ping can say
+		return // a failed ping gets no reply
 	}
 	if mayPass(p.g.meter.receive, len(answer)) {
-		_ = p.g.link.sendPacket(e.replyPacket(answer)) // the link's end ends everything
+		_ = p.g.link.sendPacket(e.replyPacket(answer)) // fails only when the link ends
 	}
 }
 
-// exchangePing sends the ping and waits for its answer. The machine gives the ping an
-// identifier of its own and hands out only answers to that.
+// exchangePing sends the ping and waits for its reply. The machine chooses another identifier
+// for the ping and delivers only replies with that.
 func (p *pinger) exchangePing(f *flow, e echo) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(p.g.ctx, echoTimeout)
 	defer cancel()
@@ -125,13 +125,13 @@ func (p *pinger) exchangePing(f *flow, e echo) ([]byte, error) {
 		return nil, err
 	}
 	if n < header.ICMPv4MinimumSize {
-		return nil, errors.New("short answer")
+		return nil, errors.New("short reply")
 	}
 	return answer[:n], nil
 }
 
-// replyPacket is the packet that answers e for the sandbox: what came back, under the
-// identifier that the sandbox chose.
+// replyPacket returns the reply to e for the sandbox, with the identifier of the sandbox's
+// request.
 func (e echo) replyPacket(message []byte) []byte {
 	copy(message[4:6], e.message[4:6])
 	binary.BigEndian.PutUint16(message[2:4], 0)

@@ -7,29 +7,29 @@ import (
 	"sync/atomic"
 )
 
-// What streams are carried in, in bytes. Each has a small buffer, since thousands may
-// have little to say; those that fill it have a large one while they do, which few
-// calls empty: as much as some whole packets hold, whose headers have 80 bytes.
+// The buffers of streams, in bytes. Each stream has a small buffer, because thousands may be
+// almost idle. A stream that fills it gets a large one while it does, of the size of several
+// whole packets without their headers of 80 bytes, so that few calls empty it.
 const (
 	smallBuffer = 16 << 10
 	largeBuffer = 4 * (MTU - 80)
 	largeCount  = 64 // at a time
 )
 
-// streams carries bytes from one connection to another.
+// streams copies bytes between connections, with shared large buffers.
 type streams struct {
 	pool sync.Pool // of large buffers
 	used atomic.Int32
 }
 
-// copyStream returns when from has ended, or at the first error. It calls much whenever there
-// is much to carry.
-func (s *streams) copyStream(to io.Writer, from io.Reader, much func()) error {
+// copyStream copies until from ends, or the first error. It calls much whenever the stream
+// fills the small buffer.
+func (s *streams) copyStream(to io.Writer, from io.Reader, onBusy func()) error {
 	small := make([]byte, smallBuffer)
 	for {
 		n, err := copyOnce(to, from, small)
 		if err == nil && n == len(small) {
-			much()
+			onBusy()
 			err = s.copyWide(to, from)
 		}
 		if errors.Is(err, io.EOF) {
@@ -41,7 +41,7 @@ func (s *streams) copyStream(to io.Writer, from io.Reader, much func()) error {
 	}
 }
 
-// copyWide carries by a large buffer, if there is one left, until a small one would do.
+// copyWide copies with a large buffer, if one is free, until a small one is enough.
 func (s *streams) copyWide(to io.Writer, from io.Reader) error {
 	defer s.used.Add(-1)
 	if s.used.Add(1) > largeCount {
@@ -59,7 +59,7 @@ func (s *streams) copyWide(to io.Writer, from io.Reader) error {
 	}
 }
 
-// copyOnce passes on what one call reads.
+// copyOnce copies the bytes of one Read.
 func copyOnce(to io.Writer, from io.Reader, buffer []byte) (int, error) {
 	n, err := from.Read(buffer)
 	if n > 0 {

@@ -13,29 +13,29 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
-// The bounds of SYNs that are held.
+// The bounds for held SYNs.
 const (
 	maxHeld  = 64
 	heldMost = 2 * time.Second
 )
 
-// holdSYN keeps the beginning of a connection from the stack as long as an earlier one
-// between the same ports is not forgotten: the stack would answer it with a reset, since
-// nobody listens but for connections that are new to it.
+// holdSYN holds back the SYN of a connection while the stack still has an earlier connection
+// between the same ports: the stack would reset it, because its forwarder accepts only new
+// connections.
 func (g *Gateway) holdSYN(packet []byte) bool {
 	proto, id, ok := parseSYN(packet)
 	if !ok || !g.knowsEndpoint(proto, id) {
 		return false
 	}
 	select {
-	case g.held <- struct{}{}:
+	case g.heldSYNs <- struct{}{}:
 	default:
 		return false
 	}
 	packet = slices.Clone(packet)
 	started := false
 	g.goDo(func() {
-		defer func() { <-g.held }()
+		defer func() { <-g.heldSYNs }()
 		for wait := time.Millisecond; wait < heldMost && g.ctx.Err() == nil && g.knowsEndpoint(proto, id); wait *= 2 {
 			time.Sleep(wait)
 		}
@@ -44,17 +44,17 @@ func (g *Gateway) holdSYN(packet []byte) bool {
 		}
 	}, &started)
 	if !started {
-		<-g.held
+		<-g.heldSYNs
 	}
 	return started
 }
 
-// knowsEndpoint reports whether there is a connection, even one that has ended.
+// knowsEndpoint reports whether the stack has a connection, even an ended one.
 func (g *Gateway) knowsEndpoint(proto tcpip.NetworkProtocolNumber, id stack.TransportEndpointID) bool {
 	return g.stack.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, nic) != nil
 }
 
-// parseSYN knows the first packet of a connection.
+// parseSYN recognizes and parses the first packet of a TCP connection.
 func parseSYN(packet []byte) (tcpip.NetworkProtocolNumber, stack.TransportEndpointID, bool) {
 	var proto tcpip.NetworkProtocolNumber
 	var id stack.TransportEndpointID

@@ -19,8 +19,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// How long opening a connection to the outside may take. The sandbox's own
-// patience is usually shorter.
+// How long opening a connection to the outside may take. The timeout of the sandbox's programs
+// is usually shorter.
 const dialTimeout = time.Minute
 
 // acceptTCP is called for each new connection of the sandbox.
@@ -42,7 +42,7 @@ func (g *Gateway) serveTCP(r *tcp.ForwarderRequest) {
 	}
 	defer g.releaseFlow()
 	if !g.meter.begin.Allow() {
-		g.logRefusal("tcp", to, "the sandbox begins too many connections a second")
+		g.logRefusal("tcp", to, "the sandbox opens too many connections a second")
 		r.Complete(true)
 		return
 	}
@@ -52,7 +52,7 @@ func (g *Gateway) serveTCP(r *tcp.ForwarderRequest) {
 	}
 	f, v := g.decideFlow("tcp", to)
 	if f == nil {
-		r.Complete(true) // refused, as by a machine where nobody listens
+		r.Complete(true) // refused, as from a closed port
 		return
 	}
 	defer g.forgetFlow(f)
@@ -72,7 +72,7 @@ func (g *Gateway) serveOwn(r *tcp.ForwarderRequest, to netip.AddrPort) {
 	}
 	box, err := g.acceptSandbox(r)
 	if err != nil {
-		return // the sandbox gave up meanwhile
+		return // the sandbox closed it meanwhile
 	}
 	stop := context.AfterFunc(g.ctx, box.abortConn)
 	defer stop()
@@ -80,8 +80,8 @@ func (g *Gateway) serveOwn(r *tcp.ForwarderRequest, to netip.AddrPort) {
 	_ = box.Close()
 }
 
-// carryTCP connects first and answers the sandbox then, so that it learns when
-// nobody listens.
+// carryTCP connects first and then accepts the sandbox's connection, so that the sandbox
+// notices a closed port.
 func (g *Gateway) carryTCP(f *flow, r *tcp.ForwarderRequest) {
 	out, err := g.dialOutside(g.ctx, f)
 	if err != nil {
@@ -96,8 +96,8 @@ func (g *Gateway) carryTCP(f *flow, r *tcp.ForwarderRequest) {
 	g.pipeBoth(f, box, box, out)
 }
 
-// carryNamed answers the sandbox first, since it must say which name it wants
-// before anybody is called.
+// carryNamed accepts the sandbox's connection first, because the sandbox must send the host
+// name before the gateway connects.
 func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict) {
 	box, err := g.acceptSandbox(r)
 	if err != nil {
@@ -106,7 +106,7 @@ func (g *Gateway) carryNamed(f *flow, r *tcp.ForwarderRequest, v policy.Verdict)
 	f.onEnd(box.abortConn)
 	name, first := readName(g.ctx, box, f.to.Port(), v.Check)
 	f.setName(name)
-	rules := g.currentRules() // they may be others by now
+	rules := g.currentRules() // they may have changed
 	if v = rules.Connect(f.asked); v.Allowed {
 		v = rules.Named(v, name, f.to.Port())
 	}
@@ -134,16 +134,16 @@ func (g *Gateway) dialOutside(ctx context.Context, f *flow) (net.Conn, error) {
 	f.onEnd(cancel)
 	conn, err := g.machine.Dial(ctx, f.proto, f.to)
 	if errors.Is(err, sandpit.PermissionDenied) {
-		g.logFlow(f, policy.Verdict{Reason: reasonWall})
+		g.logFlow(f, policy.Verdict{Reason: reasonDialer})
 	}
 	return conn, err
 }
 
-// reasonWall says that the rules allow a connection which the dialer refuses: an address
-// that has just become the machine's own, or a wrong decision here.
-const reasonWall = "the dialer refuses an address inside that was not granted"
+// reasonDialer is the reason for a connection that the rules allow but the dialer refuses: the
+// machine just got the address, or the gateway's decision was wrong.
+const reasonDialer = "the dialer refuses a non-public address that was not granted"
 
-// sandboxConn is the sandbox's side of a connection. Bytes pass it no faster than they may.
+// sandboxConn is the sandbox's side of a connection. It enforces the bandwidth limits.
 type sandboxConn struct {
 	*gonet.TCPConn
 
@@ -154,7 +154,7 @@ type sandboxConn struct {
 	wide   atomic.Bool
 }
 
-// acceptSandbox answers the sandbox that its connection is open.
+// acceptSandbox accepts the sandbox's connection.
 func (g *Gateway) acceptSandbox(r *tcp.ForwarderRequest) (*sandboxConn, error) {
 	var queue waiter.Queue
 	ep, tcpErr := r.CreateEndpoint(&queue)
@@ -170,13 +170,13 @@ func (g *Gateway) acceptSandbox(r *tcp.ForwarderRequest) (*sandboxConn, error) {
 	return &sandboxConn{TCPConn: gonet.NewTCPConn(&queue, ep), g: g, ep: ep, ctx: ctx, cancel: cancel}, nil
 }
 
-// widenBuffers gives the connection wide buffers, unless too many have them.
+// widenBuffers sets wide buffers for the connection, unless too many connections have them.
 func (c *sandboxConn) widenBuffers() {
 	if !c.wide.CompareAndSwap(false, true) {
 		return
 	}
 	select {
-	case c.g.wide <- struct{}{}:
+	case c.g.wideSlots <- struct{}{}:
 		c.ep.SocketOptions().SetReceiveBufferSize(int64(c.g.link.windowSize()), true)
 		c.ep.SocketOptions().SetSendBufferSize(wideBuffer, true)
 	default:
@@ -184,14 +184,14 @@ func (c *sandboxConn) widenBuffers() {
 	}
 }
 
-// narrowBuffers is called when nothing more is carried.
+// narrowBuffers releases wide buffers at the end of the connection.
 func (c *sandboxConn) narrowBuffers() {
 	if c.wide.Load() {
-		<-c.g.wide
+		<-c.g.wideSlots
 	}
 }
 
-// abortConn ends the connection at once; the sandbox sees it reset.
+// abortConn resets the connection.
 func (c *sandboxConn) abortConn() {
 	c.cancel()
 	c.ep.Abort()
@@ -203,7 +203,7 @@ func (c *sandboxConn) Close() error {
 	return c.TCPConn.Close()
 }
 
-// Read implements net.Conn. What was read is handed out when it may pass.
+// Read implements net.Conn. It returns when the limits allow the bytes to pass.
 func (c *sandboxConn) Read(p []byte) (int, error) {
 	n, err := c.TCPConn.Read(p[:portionOf(c.g.meter.send, len(p))])
 	if n > 0 {
@@ -228,14 +228,14 @@ func (c *sandboxConn) Write(p []byte) (int, error) {
 	}
 }
 
-// pipeBoth carries bytes both ways until both sides are done, or one breaks. from is
-// the sandbox's side for reading.
+// pipeBoth copies bytes in both directions until both sides have ended, or one breaks. from
+// reads from the sandbox's side.
 func (g *Gateway) pipeBoth(f *flow, box *sandboxConn, from io.Reader, out net.Conn) {
 	var once sync.Once
 	end := func() {
 		once.Do(func() {
 			if t, ok := out.(*net.TCPConn); ok {
-				_ = t.SetLinger(0) // the peer shall see it reset, too
+				_ = t.SetLinger(0) // reset the peer's side too
 			}
 			_ = out.Close()
 			box.abortConn()
@@ -258,7 +258,7 @@ func (g *Gateway) pipeBoth(f *flow, box *sandboxConn, from io.Reader, out net.Co
 	})
 }
 
-// copyHalf carries one direction, its end included.
+// copyHalf copies one direction, and forwards its end.
 func (g *Gateway) copyHalf(to net.Conn, from io.Reader, much func()) error {
 	if err := g.streams.copyStream(to, from, much); err != nil {
 		return err
@@ -269,11 +269,12 @@ func (g *Gateway) copyHalf(to net.Conn, from io.Reader, much func()) error {
 	return nil
 }
 
-// reserveFlow counts a connection or a conversation by UDP, unless there are too many.
+// reserveFlow reserves a place for a connection or a UDP flow, or returns false if there are
+// too many.
 func (g *Gateway) reserveFlow() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	most := g.most
+	most := g.maxOpen
 	if limit := g.rules.Limits().Connections; limit > 0 {
 		most = min(most, limit)
 	}

@@ -14,11 +14,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// datagramIdle is how long a conversation by UDP lasts after its last datagram.
+// datagramIdle is how long a UDP flow lasts after its last datagram.
 const datagramIdle = time.Minute
 
-// acceptUDP is called with the first datagram of each conversation. It must not
-// block. Answering false lets the sandbox know that nobody is there.
+// acceptUDP is called with the first datagram of each UDP flow. It must not block. false
+// makes the stack report an unreachable port to the sandbox.
 func (g *Gateway) acceptUDP(r *udp.ForwarderRequest) bool {
 	id := r.ID()
 	to := netip.AddrPortFrom(toAddr(id.LocalAddress).Unmap(), id.LocalPort)
@@ -65,13 +65,13 @@ func (g *Gateway) acceptUDP(r *udp.ForwarderRequest) bool {
 	return true
 }
 
-// enterDatagrams counts a conversation, or says why there may be no more. Questions to
-// the gateway count on their own, so that names are known when everything else is full.
+// enterDatagrams reserves a UDP flow, or returns the reason for a refusal. DNS questions to
+// the gateway have a limit of their own, so that they work when the others are used up.
 func (g *Gateway) enterDatagrams(own bool) (leave func(), reason string) {
 	select {
 	case g.udpSem <- struct{}{}:
 	default:
-		return nil, "the sandbox has too many conversations by UDP"
+		return nil, "the sandbox has too many UDP flows"
 	}
 	free := func() { <-g.udpSem }
 	switch {
@@ -79,7 +79,7 @@ func (g *Gateway) enterDatagrams(own bool) (leave func(), reason string) {
 		return free, ""
 	case !g.meter.begin.Allow():
 		free()
-		return nil, "the sandbox begins too many connections a second"
+		return nil, "the sandbox opens too many connections a second"
 	case !g.reserveFlow():
 		free()
 		return nil, "the sandbox has too many connections"
@@ -91,16 +91,16 @@ func acceptDatagrams(r *udp.ForwarderRequest) (*gonet.UDPConn, bool) {
 	var queue waiter.Queue
 	ep, err := r.CreateEndpoint(&queue)
 	if err != nil {
-		return nil, false // another datagram of the same conversation was quicker
+		return nil, false // another datagram of the same flow was faster
 	}
 	return gonet.NewUDPConn(&queue, ep), true
 }
 
-// carryDatagrams carries datagrams both ways until there were none for a while.
+// carryDatagrams forwards datagrams in both directions until there were none for a while.
 func (g *Gateway) carryDatagrams(f *flow, box net.Conn) {
 	out, err := g.dialOutside(g.ctx, f)
 	if err != nil {
-		return // as if the datagram was lost
+		return // counts as a lost datagram
 	}
 	end := func() {
 		_ = out.Close()
@@ -116,7 +116,7 @@ func (g *Gateway) carryDatagrams(f *flow, box net.Conn) {
 	back.Wait()
 }
 
-// copyDatagrams carries one direction. What is more than may pass is lost.
+// copyDatagrams forwards one direction. It drops datagrams above the limit.
 func copyDatagrams(to, from net.Conn, used *idle, limit *rate.Limiter) {
 	packet := make([]byte, 64<<10)
 	for {
@@ -134,7 +134,7 @@ func copyDatagrams(to, from net.Conn, used *idle, limit *rate.Limiter) {
 	}
 }
 
-// idle calls a function when nothing was done for a while.
+// idle calls a function after a period without traffic.
 type idle struct {
 	period time.Duration
 	timer  *time.Timer
@@ -147,7 +147,7 @@ func newIdle(period time.Duration, f func()) *idle {
 func (i *idle) recordTraffic() { i.timer.Reset(i.period) }
 func (i *idle) stopTimer()     { i.timer.Stop() }
 
-// logRefusal writes down what was refused before there was anything to decide.
+// logRefusal logs a connection that was refused before a decision of the policy.
 func (g *Gateway) logRefusal(proto string, to netip.AddrPort, reason string) {
 	g.log.addDecision(sandpit.NetworkDecision{Protocol: proto, Address: to.String(), Reason: reason})
 }

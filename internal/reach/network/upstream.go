@@ -18,21 +18,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// Each resolver is asked twice, and has so long each time.
+// Each resolver is asked twice, with this timeout.
 const (
 	askRounds  = 2
 	askTimeout = 3 * time.Second
 )
 
-// maxRecords bounds how many records of an answer are looked at.
+// maxRecords bounds the parsed records of a response.
 const maxRecords = 512
 
-// dnsRecords are the parts of an answer that are passed on.
+// dnsRecords are the parts of a response that the gateway forwards.
 type dnsRecords struct {
 	answers, authorities []dnsmessage.Resource
 }
 
-// followAliases returns the names that name stands for by the aliases of the answer.
+// followAliases returns the names to which the aliases of the response lead from name.
 func (r dnsRecords) followAliases(name string) []string {
 	aliases := make(map[string]string)
 	for _, a := range r.answers {
@@ -41,7 +41,7 @@ func (r dnsRecords) followAliases(name string) []string {
 		}
 	}
 	var chain []string
-	for range 32 { // a circle ends, too
+	for range 32 { // bounds a cycle
 		next, ok := aliases[name]
 		if !ok {
 			break
@@ -53,9 +53,9 @@ func (r dnsRecords) followAliases(name string) []string {
 	return chain
 }
 
-// askResolvers asks the resolvers, one after the other.
+// askResolvers sends a question to the resolvers, one after the other.
 func (r *resolver) askResolvers(ctx context.Context, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, error) {
-	err := errors.New("there is no resolver")
+	err := errors.New("no resolver configured")
 	for range askRounds {
 		for _, upstream := range r.upstreams {
 			var rcode dnsmessage.RCode
@@ -75,7 +75,7 @@ func (r *resolver) askResolvers(ctx context.Context, q dnsmessage.Question) (dns
 	return 0, dnsRecords{}, err
 }
 
-// askOne asks one resolver, by TCP if the answer is too long for a datagram.
+// askOne sends a question to one resolver, over TCP if the response is truncated.
 func (r *resolver) askOne(ctx context.Context, to netip.AddrPort, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -96,8 +96,8 @@ func (r *resolver) askOne(ctx context.Context, to netip.AddrPort, q dnsmessage.Q
 	return 0, dnsRecords{}, fmt.Errorf("resolver %s: truncated answer", to)
 }
 
-// packQuestion writes a question of our own: nothing of the sandbox's packet but
-// name and type goes further.
+// packQuestion encodes a new question. Of the sandbox's packet it uses only the name and the
+// type.
 func packQuestion(q dnsmessage.Question) (id uint16, packet []byte, err error) {
 	var random [2]byte
 	_, _ = rand.Read(random[:]) // never fails: crypto/rand ends the program instead
@@ -114,7 +114,7 @@ func packQuestion(q dnsmessage.Question) (id uint16, packet []byte, err error) {
 	return id, packet, err
 }
 
-// exchangeDNS sends a question and reads until its answer comes.
+// exchangeDNS sends a question and reads until the response arrives.
 func (r *resolver) exchangeDNS(ctx context.Context, network string, to netip.AddrPort, packet []byte, id uint16, q dnsmessage.Question) (dnsmessage.RCode, dnsRecords, bool, error) { //nolint:revive // all of them are the question
 	conn, err := r.g.machine.DialResolver(ctx, network, to)
 	if err != nil {
@@ -160,7 +160,7 @@ func readAnswer(conn net.Conn, stream bool) ([]byte, error) {
 	return buf, err
 }
 
-// parseAnswer returns false for what is not the answer to q.
+// parseAnswer parses the response to q. It returns false for any other packet.
 func parseAnswer(packet []byte, id uint16, q dnsmessage.Question) (dnsmessage.Header, dnsRecords, bool) {
 	var p dnsmessage.Parser
 	var records dnsRecords
@@ -188,7 +188,7 @@ func parseAnswer(packet []byte, id uint16, q dnsmessage.Question) (dnsmessage.He
 	}
 	for len(records.authorities) < maxRecords {
 		a, err := p.Authority()
-		if err != nil { // or the end: only what says how long a "no" lasts is passed on
+		if err != nil { // or the end; only the SOA record of a negative response is forwarded
 			break
 		}
 		if a.Header.Type == dnsmessage.TypeSOA {
@@ -198,8 +198,8 @@ func parseAnswer(packet []byte, id uint16, q dnsmessage.Question) (dnsmessage.He
 	return h, records, true
 }
 
-// MachineResolvers returns the resolvers that the machine uses, at most three, as
-// its C library would take them.
+// MachineResolvers returns the resolvers of the machine, at most three, as its C library
+// selects them.
 func MachineResolvers(path string) ([]netip.AddrPort, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// quickCheck is a command for bash that succeeds if text can be parsed, without another
-// process and without running any of it: text is made the body of a function. It may
-// fail for what can be parsed, but does not succeed for what cannot: the body is enclosed
-// by what text has no end of. It is "" if there is no such thing, or if bash might end at
-// text.
+// quickCheck returns a command for bash that succeeds if text can be parsed, without another
+// process and without running any of it: text becomes the body of a function. It may fail for
+// a valid text, but never succeeds for an invalid one: the body is enclosed in a construct
+// whose end is not in text. It is "" if there is no such construct, or if text could end
+// bash.
 func quickCheck(text string) string {
 	if !safeSubstitutions(text) {
 		return ""
@@ -33,9 +33,9 @@ func quickCheck(text string) string {
 	return ""
 }
 
-// resetParser is a syntax error. Where bash has given up a text in the middle of [[ or the
-// like, it reads the next one as if it were still there, until it fails once more. By
-// command, this does not end a shell in POSIX mode.
+// resetParser is a syntax error. After an error inside [[ or a similar construct, bash parses
+// the next text as if it were still inside, until another error. With command, the error does
+// not end a shell in POSIX mode.
 const resetParser = `\command \eval ')'`
 
 func containsAny(text string, parts []string) bool {
@@ -47,9 +47,9 @@ func containsAny(text string, parts []string) bool {
 	return false
 }
 
-// Where bash takes a text for a substitution of a command, or for the words of an array, it
-// parses that at once; if it cannot, bash 5.2 ends, or goes on in the middle of the text.
-// simpleCommands and simpleSum are those that can be parsed for sure.
+// bash parses command substitutions and the words of arrays at once. At an error in them, bash
+// 5.2 ends, or continues in the middle of the text. simpleCommands and simpleSum match texts
+// that are certainly valid.
 var (
 	substitution   = regexp.MustCompile(`[$<>=]\(`)
 	simpleSum      = regexp.MustCompile(`^=\( *\)|^\$\(\([\w $+*/%<>=!&|?:,^~-]*\)\)`)
@@ -59,8 +59,8 @@ var (
 	reserved       = regexp.MustCompile(`^(?:if|then|elif|else|fi|time|for|in|until|while|do|done|case|esac|coproc|select|function)$`)
 )
 
-// safeSubstitutions reports whether each substitution in text, and all that looks like
-// one, has commands that can be parsed.
+// safeSubstitutions reports whether each substitution in text, and each text that resembles
+// one, has valid commands.
 func safeSubstitutions(text string) bool {
 	for _, at := range substitution.FindAllStringIndex(text, -1) {
 		rest := text[at[0]:]
@@ -80,9 +80,9 @@ func safeSubstitutions(text string) bool {
 	return true
 }
 
-// quoteASCII makes one word of s for bash, of ASCII characters alone.
+// quoteASCII quotes s as one word for bash, with only ASCII characters.
 func quoteASCII(s string) string {
-	if strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 }) < 0 { // also of what is no UTF-8
+	if strings.IndexFunc(s, func(r rune) bool { return r >= 0x80 }) < 0 { // also for invalid UTF-8
 		return quoteWord(s)
 	}
 	b := make([]byte, 0, len(s)*3/2)

@@ -11,10 +11,10 @@ import (
 
 func errClosed() error { return sandpit.Errorf(sandpit.Gone, "the session is closed") }
 
-// Close ends the shell, the jobs and all that they started and that did not detach
-// itself into a session of its own, and waits for that. A command that runs is
-// ended; it and those that wait return Gone. Close is idempotent; Info and what jobs
-// have put out can be read afterwards.
+// Close ends the shell, the jobs and all their descendants that did not detach themselves
+// into a session of their own, and waits for their end. A running command is ended; it and
+// the waiting ones return Gone. Close is idempotent. Info and the output of jobs can be read
+// afterwards.
 func (s *Session) Close() error { return s.closeSession(errClosed()) }
 
 func (s *Session) closeSession(reason error) error {
@@ -24,8 +24,8 @@ func (s *Session) closeSession(reason error) error {
 		close(s.closing)
 	}
 	s.mu.Unlock()
-	s.turn <- struct{}{} // whoever has it gives it back soon
-	defer func() { <-s.turn }()
+	s.lock <- struct{}{} // its holder releases it soon
+	defer func() { <-s.lock }()
 	defer s.memory.Close()
 	ctx := context.Background()
 	var err error
@@ -36,8 +36,8 @@ func (s *Session) closeSession(reason error) error {
 	return errors.Join(err, s.closeJobs(ctx))
 }
 
-// Restart ends the shell and all that it started, once no command runs. The next
-// command gets a new one, which remembers nothing. Jobs go on. Errors as of Run.
+// Restart ends the shell and all its descendants when no command runs. The next command gets
+// a new shell without the old state. Jobs keep running. The errors are those of Run.
 func (s *Session) Restart(ctx context.Context) error {
 	defer s.beginUse()()
 	release, err := s.lockShell(ctx)
@@ -70,14 +70,14 @@ func (s *Session) closeJobs(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// endJob kills the job and returns when nothing follows it any more.
+// endJob kills the job and returns when its follower has ended.
 func (j *Job) endJob(ctx context.Context) error {
 	err := j.Kill(ctx)
 	if err == nil {
 		select {
 		case <-j.ended:
 		case <-ctx.Done():
-			err = sandpit.Errorf(sandpit.Timeout, "job %s was killed and does not end", j.id)
+			err = sandpit.Errorf(sandpit.Timeout, "job %s was killed but did not end", j.id)
 		}
 	}
 	j.cancel()
@@ -85,10 +85,10 @@ func (j *Job) endJob(ctx context.Context) error {
 	return err
 }
 
-// idleFor is how long no command and no job has run.
+// idleFor returns how long no command and no job has run.
 func (s *Session) idleFor() time.Duration {
 	if s.jobs.countRunning() > 0 {
-		s.beginUse()() // it counts as work until it ends
+		s.beginUse()() // a running job counts as use until now
 		return 0
 	}
 	s.mu.Lock()

@@ -14,30 +14,29 @@ import (
 )
 
 const (
-	// inputLimit bounds what waits to be read by a job, in bytes.
+	// inputLimit bounds the input that waits for a job, in bytes.
 	inputLimit = 64 << 10
-	// jobCost is what a job takes in memory besides its output, in bytes.
+	// jobCost is the memory of a job without its output, in bytes.
 	jobCost = inputLimit + firstRingPage
 )
 
-// maxJobCommand bounds the command of a job, in bytes: it is an argument, of which
-// Linux takes no longer ones.
+// maxJobCommand bounds the command of a job, in bytes. It is Linux's bound for one argument.
 const maxJobCommand = 128<<10 - 1
 
-// JobRequest is a program to be started beside the shell of a session.
+// JobRequest describes a program to start beside the shell of a session.
 type JobRequest struct {
-	// Command is a shell script. It need not be given with a Terminal: then it is
-	// an interactive shell.
+	// Command is a shell script. It may be empty with a Terminal: then the job is an
+	// interactive shell.
 	Command string `json:"command,omitempty"`
-	// Timeout kills the job. Default: none.
+	// Timeout is how long the job may run before it is killed. Default: no limit.
 	Timeout time.Duration `json:"timeout,omitempty"`
-	// Stdin keeps the input open for Job.Write. Default: an empty input. A terminal
-	// always has one.
+	// Stdin keeps the input open for Job.Write. Default: an empty input. A terminal always
+	// has an open input.
 	Stdin bool `json:"stdin,omitempty"`
 	// Terminal gives the job a terminal of this size. Default: none.
 	Terminal *sandpit.TerminalSize `json:"terminal,omitempty"`
-	// MaxOutput is how much of the output is kept, in bytes: the last that came.
-	// Default: the session's; at most 64 MiB.
+	// MaxOutput bounds the kept end of the output, in bytes. Default: the session's; at most
+	// 64 MiB.
 	MaxOutput int `json:"max_output,omitempty"`
 }
 
@@ -51,14 +50,14 @@ func (r JobRequest) validateRequest() error {
 		return sandpit.Errorf(sandpit.Invalid, "start a job: the command is not text")
 	case r.Timeout < 0:
 		return sandpit.Errorf(sandpit.Invalid, "start a job: timeout %s: want more than 0", r.Timeout)
-	case r.MaxOutput < 0 || r.MaxOutput > mostOutput:
-		return sandpit.Errorf(sandpit.Invalid, "start a job: output of %d bytes: want up to %d", r.MaxOutput, mostOutput)
+	case r.MaxOutput < 0 || r.MaxOutput > maxOutputLimit:
+		return sandpit.Errorf(sandpit.Invalid, "start a job: output of %d bytes: want up to %d", r.MaxOutput, maxOutputLimit)
 	}
 	return nil
 }
 
-// Job is a program beside the shell of a session. It lives until it ends, is
-// killed, or the session is closed. All methods may be called concurrently.
+// Job is a program beside the shell of a session. It runs until it ends, is killed, or the
+// session is closed. All methods may be called concurrently.
 type Job struct {
 	id      string
 	session *Session
@@ -66,7 +65,7 @@ type Job struct {
 	dir     string
 	began   time.Time
 	process sandpit.Process
-	input   *feed // nil without
+	input   *inputQueue // nil without an open input
 	output  *ring
 	cancel  context.CancelFunc
 
@@ -76,7 +75,7 @@ type Job struct {
 	at     time.Time
 }
 
-// JobInfo is what a job is like.
+// JobInfo describes a job.
 type JobInfo struct {
 	ID        string    `json:"id"`
 	Command   string    `json:"command,omitempty"`
@@ -84,7 +83,7 @@ type JobInfo struct {
 	Dir       string    `json:"dir,omitempty"`
 	Terminal  bool      `json:"terminal,omitempty"`
 	StartedAt time.Time `json:"started_at"`
-	// Output is how many bytes it has put out.
+	// Output is how many bytes the job has written.
 	Output  int64 `json:"output"`
 	Running bool  `json:"running"`
 	// The following are for a job that has ended. ExitCode is 128 plus the signal's
@@ -92,16 +91,16 @@ type JobInfo struct {
 	EndedAt     time.Time `json:"ended_at,omitzero"`
 	ExitCode    int       `json:"exit_code"`
 	OutOfMemory bool      `json:"out_of_memory,omitempty"`
-	// Error says why nobody knows how it ended, or that its time was over.
+	// Error is why it is unknown how the job ended, or that its timeout has passed.
 	Error string `json:"error,omitempty"`
 }
 
-// Start starts a job in the directory of the session and with the variables that its
-// shell exports. It waits for its turn as a command does.
+// Start starts a job in the directory of the session, with the exported variables of its
+// shell. It waits for other commands as Run does.
 //
-// Invalid: the request can never work. Exhausted: too many jobs run. Conflict: the
-// session is busy, if it refuses then. Gone: the session is closed, or the sandbox
-// has ended. Errors as of sandpit.Processes.Start.
+// Invalid: the request can never work. Exhausted: too many jobs run. Conflict: the session is
+// busy and refuses concurrent commands. Gone: the session is closed, or the sandbox has ended.
+// Also the errors of sandpit.Processes.Start.
 func (s *Session) Start(ctx context.Context, r JobRequest) (*Job, error) {
 	if err := r.validateRequest(); err != nil {
 		return nil, err
@@ -126,34 +125,34 @@ func (s *Session) Start(ctx context.Context, r JobRequest) (*Job, error) {
 	return job, s.noteGone(err)
 }
 
-// Attach starts an interactive shell at a terminal of its own, in the directory of
-// the session and with the variables that its shell exports: a place for a person
-// beside the session. It is a job like others: many may read what it shows.
+// Attach starts an interactive shell for a person at a terminal of its own, in the directory
+// of the session and with the exported variables of its shell. It is a job with any number of
+// readers, like others.
 func (s *Session) Attach(ctx context.Context, size sandpit.TerminalSize) (*Job, error) {
 	return s.Start(ctx, JobRequest{Terminal: &size})
 }
 
-// exportedEnv asks the shell for its environment and directory.
+// exportedEnv gets the environment and the directory of the shell.
 func (s *Session) exportedEnv(ctx context.Context) (env map[string]string, dir string, err error) {
 	const most = 1 << 20
 	r := RunRequest{Timeout: s.o.Timeout, MaxOutput: most}
 	earlier := s.status
 	result, err := s.runLocked(ctx, r, call{text: `\command cat /proc/self/environ`})
 	s.mu.Lock()
-	s.runs-- // it was not the caller's
+	s.runs-- // not a command of the caller
 	dir = s.cwd
 	s.mu.Unlock()
 	if err != nil {
 		return nil, "", err
 	}
 	s.status = earlier
-	s.unsaid = unsaid{result.Late, result.Fresh}
+	s.pending = pendingReport{result.Late, result.Fresh}
 	if result.ExitCode != 0 || result.Truncated {
-		return nil, "", sandpit.Errorf(sandpit.Conflict, "the shell does not tell its environment: %s", limitText(result.Stdout))
+		return nil, "", sandpit.Errorf(sandpit.Conflict, "cannot read the environment of the shell: %s", limitText(result.Stdout))
 	}
 	env = make(map[string]string)
 	for entry := range strings.SplitSeq(string(result.Stdout), "\x00") {
-		// What is not text cannot be passed on; _ is the shell's own.
+		// Only UTF-8 can be sent; _ belongs to the shell.
 		if name, value, ok := strings.Cut(entry, "="); ok && name != "" && name != "_" && utf8.ValidString(entry) {
 			env[name] = value
 		}
@@ -166,7 +165,7 @@ func limitText(b []byte) string {
 	return strings.ToValidUTF8(string(b[:min(len(b), most)]), "\uFFFD")
 }
 
-// launchJob starts a job for the one whose turn it is.
+// launchJob starts a job. The caller must hold the session's lock.
 func (s *Session) launchJob(ctx context.Context, r JobRequest, env map[string]string, dir string) (*Job, error) {
 	if err := s.memory.Reserve(jobCost); err != nil {
 		return nil, err
@@ -187,7 +186,7 @@ func (s *Session) launchJob(ctx context.Context, r JobRequest, env map[string]st
 		}
 	}
 	if r.Stdin || r.Terminal != nil {
-		j.input = newFeed(inputLimit)
+		j.input = newInputQueue(inputLimit)
 		cmd.Stdin = j.input
 	}
 	if err := s.jobs.addJob(j); err != nil {
@@ -213,7 +212,7 @@ func (s *Session) launchJob(ctx context.Context, r JobRequest, env map[string]st
 	return j, nil
 }
 
-// freeOutput gives back the memory of a job that is no longer kept.
+// freeOutput releases the memory of a job that is no longer kept.
 func (j *Job) freeOutput() {
 	j.output.releaseMemory()
 	j.session.memory.Return(jobCost)
@@ -230,14 +229,14 @@ func (j *Job) followOutput(ctx context.Context) {
 	defer j.cancel()
 	j.status, j.err = j.process.Wait(ctx)
 	if j.err != nil && ctx.Err() == nil {
-		j.err = j.session.noteGone(whyGone(ctx, j.session.guest, j.err))
+		j.err = j.session.noteGone(findGoneCause(ctx, j.session.guest, j.err))
 	}
 	j.at = time.Now()
 	j.abandonInput()
 	j.output.endWriting()
 }
 
-// ID is the name of the job in its session.
+// ID returns the name of the job in its session.
 func (j *Job) ID() string { return j.id }
 
 // Info describes the job, also after its end.
@@ -260,9 +259,8 @@ func (j *Job) Info() JobInfo {
 	return info
 }
 
-// Output returns up to most bytes of both outputs from an offset on. If there are
-// none yet, it waits until there are or the job has ended. For most below 1 it is
-// 64 KiB.
+// Output returns up to most bytes of both outputs from an offset on. If there are none yet, it
+// waits for output or the end of the job. The default of most is 64 KiB.
 func (j *Job) Output(ctx context.Context, offset int64, most int) (Chunk, error) {
 	if most < 1 {
 		most = 64 << 10
@@ -289,8 +287,8 @@ func (j *Job) Peek(offset int64, most int) Chunk {
 	return chunk
 }
 
-// Follow copies the output from an offset on to w until the job has ended, or ctx.
-// Who is slower than the job misses what is no longer kept.
+// Follow copies the output from an offset on to w until the job or ctx has ended. A reader
+// that is slower than the job misses output that is no longer kept.
 func (j *Job) Follow(ctx context.Context, offset int64, w io.Writer) error {
 	for {
 		chunk, err := j.Output(ctx, offset, 0)
@@ -309,17 +307,17 @@ func (j *Job) Follow(ctx context.Context, offset int64, w io.Writer) error {
 	}
 }
 
-// Write gives the job input: keys, if it has a terminal. It waits while 64 KiB are
-// unread. Conflict: it has no input. Gone: it has ended, or its input has.
+// Write sends input, or keys of a terminal, to the job. It waits while 64 KiB are unread.
+// Conflict: the job has no input. Gone: the job or its input has ended.
 func (j *Job) Write(ctx context.Context, p []byte) error {
 	if j.input == nil {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "job %s has no input", j.id), "start it with an open input")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "job %s has no input", j.id), "start the job with an open input")
 	}
 	return j.input.queueInput(ctx, p)
 }
 
-// CloseInput ends the input; at a terminal it is as if Ctrl-D were pressed. It is
-// idempotent. Conflict: the job has none.
+// CloseInput ends the input; for a terminal it sends Ctrl-D. It is idempotent. Conflict: the
+// job has no input.
 func (j *Job) CloseInput() error {
 	if j.input == nil {
 		return sandpit.Errorf(sandpit.Conflict, "job %s has no input", j.id)
@@ -328,19 +326,19 @@ func (j *Job) CloseInput() error {
 	return nil
 }
 
-// Resize tells the terminal's new size. Conflict: the job has none.
+// Resize sets the terminal's size. Conflict: the job has no terminal.
 func (j *Job) Resize(ctx context.Context, size sandpit.TerminalSize) error {
 	return j.session.noteGone(j.process.Resize(ctx, size))
 }
 
-// mostSignal is the highest number of a signal.
-const mostSignal = 64
+// maxSignal is the highest number of a signal.
+const maxSignal = 64
 
-// Signal sends a signal to the job: SIGTERM and SIGKILL to all that it started,
-// others to its process group. Gone: it has ended.
+// Signal sends a signal to the job: SIGTERM and SIGKILL to all its descendants, others to its
+// process group. Gone: the job has ended.
 func (j *Job) Signal(ctx context.Context, sig sandpit.Signal) error {
-	if sig < 1 || sig > mostSignal {
-		return sandpit.Errorf(sandpit.Invalid, "signal %d: want 1 to %d", sig, mostSignal)
+	if sig < 1 || sig > maxSignal {
+		return sandpit.Errorf(sandpit.Invalid, "signal %d: want 1 to %d", sig, maxSignal)
 	}
 	select {
 	case <-j.ended:
@@ -355,7 +353,7 @@ func (j *Job) Signal(ctx context.Context, sig sandpit.Signal) error {
 	return err
 }
 
-// Kill ends the job and all that it started. It is idempotent.
+// Kill kills the job and all its descendants. It is idempotent.
 func (j *Job) Kill(ctx context.Context) error {
 	if err := j.Signal(ctx, sandpit.SIGKILL); sandpit.CodeOf(err) != sandpit.Gone {
 		return err
@@ -363,8 +361,8 @@ func (j *Job) Kill(ctx context.Context) error {
 	return nil
 }
 
-// Wait returns when the job has ended and all of its output can be read. Timeout:
-// its own time was over. Gone: the sandbox has ended. Many may wait.
+// Wait returns when the job has ended and all of its output can be read. Timeout: the job's
+// timeout has passed. Gone: the sandbox has ended. It may be called concurrently.
 func (j *Job) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
 	select {
 	case <-j.ended:
@@ -374,17 +372,17 @@ func (j *Job) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
 	}
 }
 
-// jobs are those of one session, oldest first. Ended ones are kept as long as
-// there is room.
+// jobs has the jobs of one session, oldest first. Ended jobs are kept until a new one needs
+// their place.
 type jobs struct {
-	mu   sync.Mutex
-	max  int
-	next int
-	list []*Job
-	up   map[*Job]bool // those that others may see
+	mu        sync.Mutex
+	max       int
+	next      int
+	list      []*Job
+	published map[*Job]bool // published jobs
 }
 
-// addJob makes room for j and names it.
+// addJob reserves a place for j and sets its name.
 func (js *jobs) addJob(j *Job) error {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -392,14 +390,14 @@ func (js *jobs) addJob(j *Job) error {
 		select {
 		case <-js.list[i].ended:
 			js.list[i].freeOutput()
-			delete(js.up, js.list[i])
+			delete(js.published, js.list[i])
 			js.list = append(js.list[:i:i], js.list[i+1:]...)
 		default:
 			i++
 		}
 	}
 	if len(js.list) >= js.max {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d jobs run in this session, more are not allowed", len(js.list)), "end one first")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d jobs run in this session, the limit is reached", len(js.list)), "kill one first")
 	}
 	js.next++
 	j.id = "job-" + strconv.Itoa(js.next)
@@ -407,14 +405,14 @@ func (js *jobs) addJob(j *Job) error {
 	return nil
 }
 
-// publishJob lets others see j.
+// publishJob makes j visible to other callers.
 func (js *jobs) publishJob(j *Job) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
-	if js.up == nil {
-		js.up = make(map[*Job]bool)
+	if js.published == nil {
+		js.published = make(map[*Job]bool)
 	}
-	js.up[j] = true
+	js.published[j] = true
 }
 
 func (js *jobs) removeJob(j *Job) {
@@ -428,20 +426,20 @@ func (js *jobs) removeJob(j *Job) {
 	}
 }
 
-// startedJobs returns the jobs that have been started.
+// startedJobs returns the published jobs.
 func (js *jobs) startedJobs() []*Job {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	list := make([]*Job, 0, len(js.list))
 	for _, j := range js.list {
-		if js.up[j] {
+		if js.published[j] {
 			list = append(list, j)
 		}
 	}
 	return list
 }
 
-// countRunning counts those that have not ended.
+// countRunning returns the number of jobs that have not ended.
 func (js *jobs) countRunning() (n int) {
 	for _, j := range js.startedJobs() {
 		select {
@@ -453,11 +451,10 @@ func (js *jobs) countRunning() (n int) {
 	return n
 }
 
-// Jobs returns the jobs of the session, oldest first; ended ones too, as far as they
-// are kept.
+// Jobs returns the jobs of the session, oldest first, with the ended ones that are kept.
 func (s *Session) Jobs() []*Job { return s.jobs.startedJobs() }
 
-// Job returns a job by its name. NotFound: there is none, or it ended long ago.
+// Job returns a job by its name. NotFound: no such job, or it is no longer kept.
 func (s *Session) Job(id string) (*Job, error) {
 	for _, j := range s.jobs.startedJobs() {
 		if j.id == id {

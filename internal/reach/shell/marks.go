@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// maxPayload bounds what a mark may carry, in bytes: a status and a directory.
+// maxPayload bounds the payload of a mark, a status and a directory, in bytes.
 const maxPayload = 8 << 10
 
-// marks takes one output of a shell apart: what lies between the marks, and the
-// marks. It is not for concurrent use.
+// marks splits one output of a shell into marks and the text between them. It is not for
+// concurrent use.
 type marks struct {
-	text func([]byte)                    // what is no mark; may be called with parts
-	mark func(kind byte, payload string) // a mark
-	bad  func(reason string)             // a mark that cannot be
+	text func([]byte)                    // called with text between marks, maybe in parts
+	mark func(kind byte, payload string) // called with each mark
+	bad  func(reason string)             // called for an invalid mark
 	edge []byte                          // the separator and the token of the call
-	held []byte                          // may be, or is, the beginning of a mark
+	held []byte                          // the possible beginning of a mark
 }
 
-// expectToken looks for another token from now on.
+// expectToken sets the token of the marks from now on.
 func (m *marks) expectToken(token string) {
 	m.flushHeld()
 	m.edge = []byte(separator + token)
 }
 
-// writeOutput takes what the shell put out.
+// writeOutput processes output of the shell.
 func (m *marks) writeOutput(p []byte) {
 	data := p
 	if len(m.held) > 0 {
@@ -59,7 +59,7 @@ func (m *marks) writeOutput(p []byte) {
 	}
 }
 
-// flushHeld gives back what was held since it might have become a mark.
+// flushHeld passes on held bytes that did not become a mark.
 func (m *marks) flushHeld() {
 	held := m.held
 	m.held = nil
@@ -82,7 +82,7 @@ func (m *marks) partialMark(data []byte) int {
 	return 0
 }
 
-// parseEnd reads what the mark of a command's end carries on the standard output.
+// parseEnd parses the payload of markEnd on the standard output.
 func parseEnd(payload string) (status int, dir string, ok bool) {
 	code, dir, ok := strings.Cut(payload, " ")
 	status, err := strconv.Atoi(code)
@@ -90,7 +90,7 @@ func parseEnd(payload string) (status int, dir string, ok bool) {
 		return 0, "", false
 	}
 	if !strings.HasPrefix(dir, "/") || strings.ContainsRune(dir, 0) {
-		dir = "" // PWD is a variable like others
+		dir = "" // a command may change PWD
 	}
 	return status, dir, true
 }

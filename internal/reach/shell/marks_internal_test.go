@@ -105,11 +105,11 @@ func FuzzHostileMarks(f *testing.F) {
 	f.Add([]byte(wrap("E")), []byte(wrap("X")))
 	f.Add([]byte(separator+testToken), []byte(wrap("B")+wrap("E999 /")))
 	f.Fuzz(func(t *testing.T, stdout, stderr []byte) {
-		l := &live{between: memory.NewWindow(nil, 100, 1)}
+		l := &shellProcess{between: memory.NewWindow(nil, 100, 1)}
 		l.stdout = marks{text: l.textHandler(false), mark: l.markHandler(false), bad: l.failGarbled}
 		l.stderr = marks{text: l.textHandler(true), mark: l.markHandler(true), bad: l.failGarbled}
-		a := &answer{complaint: memory.NewWindow(nil, 100, 1), done: make(chan struct{})}
-		a.stdout.kept, a.stderr.kept = memory.NewWindow(nil, 100, 1), memory.NewWindow(nil, 100, 1)
+		a := &callResult{parserOutput: memory.NewWindow(nil, 100, 1), done: make(chan struct{})}
+		a.stdout.window, a.stderr.window = memory.NewWindow(nil, 100, 1), memory.NewWindow(nil, 100, 1)
 		l.call = a
 		l.stdout.expectToken(testToken)
 		l.stderr.expectToken(testToken)
@@ -118,7 +118,7 @@ func FuzzHostileMarks(f *testing.F) {
 			_, _ = l.outputWriter(&l.stderr).Write(stderr)
 		}
 		l.finishCall(a)
-		if a.status < 0 || a.status > 255 || len(a.stdout.kept.Bytes()) > 200 || len(l.takeLate()) > 200 {
+		if a.status < 0 || a.status > 255 || len(a.stdout.window.Bytes()) > 200 || len(l.takeLate()) > 200 {
 			t.Errorf("%+v", a)
 		}
 	})

@@ -7,24 +7,24 @@ import (
 )
 
 const (
-	// ringPage is how large the parts of a ring are, in bytes; the first one begins small.
+	// ringPage is the size of a ring's pages, in bytes; the first one starts smaller.
 	ringPage      = 64 << 10
 	firstRingPage = 4 << 10
 )
 
-// ring keeps the last bytes of an output, for many readers: up to a limit, and fewer when
-// the account is used up.
+// ring keeps the last bytes of an output for any number of readers: up to a limit, and fewer
+// when the account is used up.
 type ring struct {
 	limit   int
 	account *memory.Account
 
-	mu       sync.Mutex
-	pages    [][]byte
-	kept     int   // bytes in the pages
-	reserved int64 // of the account
-	size     int64 // of all that was written
-	ended    bool
-	changed  chan struct{} // closed at the next change
+	mu        sync.Mutex
+	pages     [][]byte
+	keptBytes int   // bytes in the pages
+	reserved  int64 // bytes reserved in the account
+	size      int64 // all bytes written
+	ended     bool
+	changed   chan struct{} // closed at the next change
 }
 
 func newRing(limit int, account *memory.Account) *ring {
@@ -39,7 +39,7 @@ func (r *ring) Write(p []byte) (int, error) {
 	r.size += int64(n)
 	if skipped := len(p) - r.limit; skipped > 0 {
 		p = p[skipped:]
-		for len(r.pages) > 0 { // what they hold is no longer next to p
+		for len(r.pages) > 0 { // the pages are no longer adjacent to p
 			r.dropPage()
 		}
 	}
@@ -47,8 +47,8 @@ func (r *ring) Write(p []byte) (int, error) {
 		page := r.writablePage(len(p))
 		m := min(len(p), cap(*page)-len(*page))
 		*page = append(*page, p[:m]...)
-		r.kept, p = r.kept+m, p[m:]
-		for r.kept-len(r.pages[0]) >= r.limit {
+		r.keptBytes, p = r.keptBytes+m, p[m:]
+		for r.keptBytes-len(r.pages[0]) >= r.limit {
 			r.dropPage()
 		}
 	}
@@ -56,7 +56,7 @@ func (r *ring) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// writablePage returns the page to write to, which has room for a byte or more. The lock is held.
+// writablePage returns a page with room for at least one byte. The caller must hold the lock.
 func (r *ring) writablePage(more int) *[]byte {
 	if n := len(r.pages); n > 0 {
 		last := &r.pages[n-1]
@@ -78,12 +78,12 @@ func (r *ring) writablePage(more int) *[]byte {
 		r.pages = append(r.pages, make([]byte, 0, size))
 		return &r.pages[len(r.pages)-1]
 	}
-	if len(r.pages) == 0 { // so little that it needs no account
+	if len(r.pages) == 0 { // small enough to need no account
 		r.pages = append(r.pages, make([]byte, 0, firstRingPage))
 		return &r.pages[0]
 	}
 	oldest := r.pages[0]
-	r.kept -= len(oldest)
+	r.keptBytes -= len(oldest)
 	r.pages = append(r.pages[1:len(r.pages):len(r.pages)], oldest[:0])
 	return &r.pages[len(r.pages)-1]
 }
@@ -96,16 +96,16 @@ func (r *ring) reserveMemory(size int) bool {
 	return true
 }
 
-// dropPage forgets the oldest page. The lock is held.
+// dropPage drops the oldest page. The caller must hold the lock.
 func (r *ring) dropPage() {
 	size := min(int64(cap(r.pages[0])), r.reserved)
-	r.kept -= len(r.pages[0])
+	r.keptBytes -= len(r.pages[0])
 	r.pages = r.pages[1:]
 	r.reserved -= size
 	r.account.Return(size)
 }
 
-// releaseMemory forgets everything.
+// releaseMemory drops all pages.
 func (r *ring) releaseMemory() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +114,7 @@ func (r *ring) releaseMemory() {
 	}
 }
 
-// endWriting says that nothing more will be written.
+// endWriting marks the end of the output.
 func (r *ring) endWriting() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -127,32 +127,31 @@ func (r *ring) wakeReaders() {
 	r.changed = make(chan struct{})
 }
 
-// Chunk is a piece of the output of a job.
+// Chunk is a part of the output of a job.
 type Chunk struct {
 	Data []byte `json:"data"`
-	// Offset is where Data begins, in bytes from the start of the output. It is
-	// beyond the one asked for if what was there is no longer kept.
+	// Offset is where Data begins, in bytes from the start of the output. It is larger than
+	// the requested one if those bytes are no longer kept.
 	Offset int64 `json:"offset"`
-	// Next is the offset to go on at.
+	// Next is the offset for the next request.
 	Next int64 `json:"next"`
-	// Ended is true if the job has ended and nothing follows.
+	// Ended is true if the job has ended and no output follows.
 	Ended bool `json:"ended,omitempty"`
 }
 
-// readAt returns up to most bytes from offset on, and what to wait for if there are
-// none yet.
+// readAt returns up to most bytes from offset on, or a channel that signals new bytes.
 func (r *ring) readAt(offset int64, most int) (Chunk, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := r.size - int64(min(r.kept, r.limit))
+	first := r.size - int64(min(r.keptBytes, r.limit))
 	offset = min(max(offset, first), r.size)
-	data := r.copyFrom(r.kept-int(r.size-offset), most)
+	data := r.copyFrom(r.keptBytes-int(r.size-offset), most)
 	next := offset + int64(len(data))
 	return Chunk{Data: data, Offset: offset, Next: next, Ended: r.ended && next == r.size}, r.changed
 }
 
-// copyFrom returns up to most bytes of what is kept, after so many others. The lock is
-// held.
+// copyFrom returns up to most kept bytes after the first skipped ones. The caller must hold
+// the lock.
 func (r *ring) copyFrom(skipped, most int) (data []byte) {
 	for _, page := range r.pages {
 		if skipped >= len(page) {

@@ -10,15 +10,14 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Run runs a command in the shell of the session and waits for its end. A Result
-// comes with every error that happened after the start, as far as it goes.
+// Run runs a command in the shell of the session and waits for its end. An error after the
+// start comes with the partial Result.
 //
-// Timeout: the command took longer than it may and was stopped; Result.Outcome says
-// how. If ctx ends, the command is stopped likewise, and Run returns the context's
-// error. Stopping takes at most about half a minute. Invalid: the shell cannot parse
-// the command, of which nothing was run then; or the request can never work.
-// Conflict: the session is busy, if it refuses then. Gone: the session is closed, or
-// the sandbox has ended.
+// Timeout: the command took longer than its timeout and was stopped; Result.Outcome describes
+// how. If ctx ends, Run stops the command too and returns the context's error. Stopping takes
+// at most about half a minute. Invalid: the shell cannot parse the command, and ran nothing of
+// it; or the request can never work. Conflict: the session is busy and refuses concurrent
+// commands. Gone: the session is closed, or the sandbox has ended.
 func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 	if err := r.validateRequest(); err != nil {
 		return Result{}, err
@@ -53,7 +52,7 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 		}
 		defer s.removeFile(ctx, c.stdin)
 	}
-	// The guest sees the shell, and not what the shell reads.
+	// The guest sees only the shell process, so the command is reported here.
 	to, began := sandpit.ObserverOf(s.guest), time.Now()
 	args := []string{s.dialect.name, "-c", r.Command}
 	seen := sandpit.CommandCall(sandpit.RunCommand, args)
@@ -70,7 +69,7 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 	return result, err
 }
 
-// runLocked runs a command for the one whose turn it is.
+// runLocked runs a command. The caller must hold the shell's lock.
 func (s *Session) runLocked(ctx context.Context, r RunRequest, c call) (Result, error) {
 	fresh, err := s.ensureShell(ctx)
 	if err != nil {
@@ -79,10 +78,10 @@ func (s *Session) runLocked(ctx context.Context, r RunRequest, c call) (Result, 
 	if fresh {
 		c.status = 0
 	}
-	fresh = fresh || s.unsaid.fresh
+	fresh = fresh || s.pending.fresh
 	began := time.Now()
 	a, err := s.shell.beginCall(ctx, c, r.MaxOutput, r.Output)
-	if err != nil && sandpit.CodeOf(err) != sandpit.Gone { // Gone is told below, with its reason
+	if err != nil && sandpit.CodeOf(err) != sandpit.Gone { // Gone is returned below, with its reason
 		err = errors.Join(err, s.shell.killShell(ctx))
 		s.shell = nil
 		return Result{Outcome: Lost, StateLost: true}, err
@@ -91,21 +90,21 @@ func (s *Session) runLocked(ctx context.Context, r RunRequest, c call) (Result, 
 	result := Result{Outcome: outcome, Fresh: fresh, Duration: time.Since(began)}
 	result.TimedOut = sandpit.CodeOf(cause) == sandpit.Timeout && ctx.Err() == nil
 	s.shell.finishCall(a)
-	result.Late = slices.Concat(s.unsaid.late, s.shell.takeLate())
-	s.unsaid = unsaid{}
+	result.Late = slices.Concat(s.pending.late, s.shell.takeLate())
+	s.pending = pendingReport{}
 	s.collectResult(a, &result)
-	if cause == nil && a.bad {
-		text := strings.TrimSpace(strings.ToValidUTF8(string(a.complaint.Bytes()), "\uFFFD"))
+	if cause == nil && a.invalid {
+		text := strings.TrimSpace(strings.ToValidUTF8(string(a.parserOutput.Bytes()), "\uFFFD"))
 		cause = sandpit.Errorf(sandpit.Invalid, "the shell cannot parse the command: %s", text)
 	}
 	return result, s.noteGone(cause)
 }
 
-// ensureShell makes sure that there is a shell.
+// ensureShell starts a shell if none runs. fresh is true for a new one.
 func (s *Session) ensureShell(ctx context.Context) (fresh bool, err error) {
 	if s.shell != nil {
 		select {
-		case <-s.shell.ended: // between two commands
+		case <-s.shell.ended: // the shell ended between two commands
 			s.shell.cancel()
 			s.shell = nil
 		default:
@@ -115,8 +114,9 @@ func (s *Session) ensureShell(ctx context.Context) (fresh bool, err error) {
 	return true, s.startShell(ctx)
 }
 
-// awaitAnswer waits for the end of a call, and stops it if it must.
-func (s *Session) awaitAnswer(ctx context.Context, a *answer, limit time.Duration, began time.Time) (Outcome, error) {
+// awaitAnswer waits for the end of a call. It stops the call when limit has passed or ctx
+// ends.
+func (s *Session) awaitAnswer(ctx context.Context, a *callResult, limit time.Duration, began time.Time) (Outcome, error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	var cause error
@@ -132,7 +132,7 @@ func (s *Session) awaitAnswer(ctx context.Context, a *answer, limit time.Duratio
 	case <-timer.C:
 		cause = sandpit.Errorf(sandpit.Timeout, "the command took longer than %s", limit)
 	}
-	if s.shell.isOver(a) { // just in time
+	if s.shell.isOver(a) { // ended just in time
 		select {
 		case <-a.done:
 			return s.completeCall(ctx, a)
@@ -151,31 +151,31 @@ func (s *Session) awaitAnswer(ctx context.Context, a *answer, limit time.Duratio
 	return outcome, errors.Join(cause, err)
 }
 
-// describeState says what an outcome means for the state of the shell.
+// describeState describes what an outcome means for the state of the shell.
 func (o Outcome) describeState() string {
 	switch o {
 	case Interrupted:
-		return "an interrupt ended it, the shell goes on"
+		return "an interrupt ended it; the shell keeps running"
 	case Killed:
-		return "its processes were killed, the shell goes on"
+		return "its processes were killed; the shell keeps running"
 	case Lost:
-		return "the shell had to be killed, its state is lost"
+		return "the shell was killed; its state is lost"
 	default:
 		return string(o)
 	}
 }
 
-// completeCall is a call that ended by itself.
-func (s *Session) completeCall(ctx context.Context, a *answer) (Outcome, error) {
+// completeCall handles a call that ended without being stopped.
+func (s *Session) completeCall(ctx context.Context, a *callResult) (Outcome, error) {
 	if a.garbled == "" {
 		return Completed, nil
 	}
-	err := sandpit.Errorf(sandpit.Internal, "the shell answers what makes no sense (%s) and was killed", a.garbled)
+	err := sandpit.Errorf(sandpit.Internal, "the shell sent an invalid response (%s) and was killed", a.garbled)
 	return Lost, errors.Join(err, s.shell.killShell(ctx))
 }
 
-// shellEnded is a call that ended the shell, or during which the sandbox ended.
-func (s *Session) shellEnded(a *answer) (Outcome, error) {
+// shellEnded handles a call during which the shell or the sandbox ended.
+func (s *Session) shellEnded(a *callResult) (Outcome, error) {
 	if s.shell.err != nil {
 		return Lost, s.shell.err
 	}
@@ -186,13 +186,13 @@ func (s *Session) shellEnded(a *answer) (Outcome, error) {
 	return Ended, nil
 }
 
-// collectResult puts what a call said into its result, and keeps what the next one needs.
-func (s *Session) collectResult(a *answer, r *Result) {
+// collectResult fills in the result of a call, and keeps the state for the next call.
+func (s *Session) collectResult(a *callResult, r *Result) {
 	l := s.shell
 	l.mu.Lock()
-	r.Stdout, r.StdoutSize = a.stdout.kept.Bytes(), a.stdout.kept.Size()
-	r.Stderr, r.StderrSize = a.stderr.kept.Bytes(), a.stderr.kept.Size()
-	r.Truncated = a.stdout.kept.Omitted() > 0 || a.stderr.kept.Omitted() > 0
+	r.Stdout, r.StdoutSize = a.stdout.window.Bytes(), a.stdout.window.Size()
+	r.Stderr, r.StderrSize = a.stderr.window.Bytes(), a.stderr.window.Size()
+	r.Truncated = a.stdout.window.Omitted() > 0 || a.stderr.window.Omitted() > 0
 	r.ExitCode, r.Cwd = a.status, a.dir
 	l.mu.Unlock()
 	switch {
@@ -200,8 +200,8 @@ func (s *Session) collectResult(a *answer, r *Result) {
 		r.ExitCode = 128 + sigint
 	case r.Outcome == Killed && r.ExitCode == 0, r.Outcome == Lost:
 		r.ExitCode = 128 + int(sandpit.SIGKILL)
-	case a.bad:
-		r.ExitCode = 2 // as shells have it
+	case a.invalid:
+		r.ExitCode = 2 // the exit code of shells for a syntax error
 	}
 	s.status = r.ExitCode
 	if r.StateLost = r.Outcome == Lost || r.Outcome == Ended; r.StateLost {
@@ -221,5 +221,5 @@ func (s *Session) collectResult(a *answer, r *Result) {
 	}
 }
 
-// sigint is the number of an interrupt.
+// sigint is the number of SIGINT.
 const sigint = 2

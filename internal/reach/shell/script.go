@@ -6,44 +6,43 @@ import (
 	"strings"
 )
 
-// dialect is what differs between shells.
+// dialect has the differences between shells.
 type dialect struct {
 	name string
 	args []string
 	// interactive are the arguments for a person at a terminal.
 	interactive []string
-	// stdout and stderr are descriptors at which the session's pipes stay while
-	// those of commands are redirected; closed keeps them from commands.
+	// stdout and stderr are the descriptors of the session's pipes while the streams of
+	// commands are redirected; closed closes these descriptors for commands.
 	stdout, stderr, closed string
-	// prologue is what the shell reads first.
+	// prologue is the first script that the shell reads.
 	prologue string
-	// frame makes a script a message that the shell reads as one.
+	// frame encodes a script as one message for the shell.
 	frame func(script string) string
-	// quote makes one word of a text.
+	// quote quotes a text as one word.
 	quote func(string) string
-	// inline is how long a command may be that is a part of its message, in bytes.
+	// inline bounds a command inside its message, in bytes; a longer one is in a file.
 	inline int
-	// quick checks a command in the shell itself, or is "" if that cannot be done;
-	// parser precedes a check in a process of its own.
+	// quick returns a command that checks a text in the shell itself, or "" if that is not
+	// possible; parser is the prefix of a check in a separate process.
 	quick  func(text string) string
 	parser string
-	// status is a command that ends with an exit code.
+	// status is a command that returns an exit code.
 	status func(code int) string
-	// skips is true if an interrupt skips the end of the message, too, so that
-	// another one must tell it.
+	// skips is true if an interrupt skips the end of the message too, so that another message
+	// must report it.
 	skips bool
 }
 
 // driver reads messages in a loop, since bash crashes when a command of a script that is
 // its standard input copies that to another descriptor. A message begins with its length,
-// so that it is read by two system calls and not byte by byte; it is of ASCII only, so
-// that all locales count alike. A read that a signal interrupts (in POSIX mode) goes on
-// where it was. What a command has left of bash's parser is put right before each message.
+// so that bash reads it with two system calls and not byte by byte; it has only ASCII, so that
+// all locales count the same. A read that a signal interrupts (in POSIX mode) resumes at its
+// position. Before each message, the driver resets bash's parser.
 //
-// An interrupt goes on with the next message; while one is read, it does nothing. In a
-// function going on is possible with the help of the debugger's hook only: each next
-// command returns from the function it is in, until none is left, and the one after
-// those is skipped.
+// An interrupt skips to the next message; during a read it does nothing. In a function,
+// skipping needs the debugger's hook: each next command returns from its function until all
+// functions are left, and the command after those is skipped.
 const driver = `exec 249<&0 250>&1 251>&2 </dev/null; ` +
 	`trap '[[ ${__sandpit-} ]] || if ((${#FUNCNAME[@]})); then set -T; shopt -s extdebug; ` +
 	`trap "if ((\${#FUNCNAME[@]})); then return 130; fi 2>/dev/null; ` +
@@ -52,7 +51,7 @@ const driver = `exec 249<&0 250>&1 251>&2 </dev/null; ` +
 	`for ((;;)); do __sandpit=(8); ` + driverRead + `__sandpit=("${__sandpit[1]}"); ` + driverRead +
 	resetParser + ` || :; builtin eval "${__sandpit[1]}"; done >/dev/null 2>&1`
 
-// driverRead has __sandpit[1] be as many characters as __sandpit[0] says.
+// driverRead reads as many characters into __sandpit[1] as __sandpit[0] specifies.
 const driverRead = `while ((${#__sandpit[1]} < __sandpit)); do ` +
 	`__sandpit[2]=; builtin read -r -N "$((__sandpit - ${#__sandpit[1]}))" -u 249 "__sandpit[2]" || (($? > 128)) || exit; ` +
 	`__sandpit[1]+=${__sandpit[2]}; done; `
@@ -67,15 +66,15 @@ func bashDialect() dialect {
 			return fmt.Sprintf("%8d", len(script)) + script
 		},
 		quote: quoteASCII, inline: 64 << 10, quick: quickCheck, parser: `\shopt -s extglob; `, skips: true,
-		// A shell of its own would be another process.
+		// A subshell would be another process.
 		status: func(code int) string {
 			return `__sandpit() { \unset -f __sandpit; \return ` + strconv.Itoa(code) + `; }; __sandpit`
 		},
 	}
 }
 
-// posixDialect reads its script from the standard input, byte by byte. It takes descriptors of
-// one digit only, and has nothing that leaves all functions.
+// posixDialect is for other shells. They read the script from the standard input byte by
+// byte, support only descriptors of one digit, and cannot leave all functions at once.
 func posixDialect() dialect {
 	return dialect{
 		name: "sh", args: []string{"sh"}, interactive: []string{"sh", "-i"},
@@ -89,33 +88,33 @@ func posixDialect() dialect {
 
 // The kinds of marks, in the order in which a shell writes them.
 const (
-	markCheck = 'C' // the command is being parsed; what follows is about that
+	markCheck = 'C' // parser messages follow
 	markBegin = 'B' // the command's own output follows
-	markEnd   = 'E' // it has ended; to the standard output with status and directory
-	markBad   = 'X' // it cannot be parsed
-	markSkip  = 'S' // an interrupt has skipped what was left of it
+	markEnd   = 'E' // the command has ended; on the standard output with status and directory
+	markBad   = 'X' // the command cannot be parsed
+	markSkip  = 'S' // an interrupt has skipped the rest of the command
 )
 
-// separator begins and ends a mark together with the token. A shell that shows its
-// script shows the escape, never the character.
+// separator begins and ends a mark, together with the token. A shell that traces its script
+// prints the escape, never the character.
 const separator = "\x1e"
 
-// end follows a command. The empty line keeps bash from taking the backslash of a
-// last line into what it reads next.
+// end follows a command. The empty line ends a backslash at the end of the last line, which
+// bash would otherwise apply to its next input.
 const end = "\n\n"
 
-// call is one command for a shell.
+// call is one command of a shell.
 type call struct {
 	token string
-	// text is the command, or file names where it is.
+	// text is the command, unless file is its path.
 	text, file string
-	// stdin is a file; empty means an empty input.
+	// stdin is the path of the input; "" means an empty input.
 	stdin  string
 	merged bool // both outputs go to the standard output
-	status int  // of the command before, for $?
+	status int  // of the previous command, for $?
 }
 
-// scriptFor is what a shell must read to run c. It is one compound command.
+// scriptFor returns the script that runs c, one compound command.
 func (d dialect) scriptFor(c call) string {
 	toOut, toErr := " >&"+d.stdout, " >&"+d.stderr
 	both := func(kind rune) string {
@@ -140,7 +139,7 @@ func (d dialect) scriptFor(c call) string {
 	}
 	var b strings.Builder
 	b.WriteString(`{ if ` + check + `{ ` + both(markCheck) + d.checkCommand(text) + ` 2>&` + d.stderr + `; }; `)
-	// The loop is what an interrupt, or a stray break, leaves.
+	// An interrupt, or a stray break, leaves this loop.
 	b.WriteString(`then for _ in 1; do ` + both(markBegin) + earlier + `\eval ` + text +
 		` <` + stdin + toOut + ` 2>&` + stderr + " " + d.closed + `; done; `)
 	b.WriteString(`\command \printf '\036` + c.token + string(markEnd) + `%s %s\036` + c.token + `' "$?" "${PWD-}"` + toOut + `; ` +
@@ -149,22 +148,22 @@ func (d dialect) scriptFor(c call) string {
 	return d.frame(b.String())
 }
 
-// checkCommand is a command that succeeds if a quoted text can be parsed. It has a process of its
-// own: some shells end at what they cannot parse. The first line of what is evaluated makes
-// the others be parsed only. Patterns that a command may switch on itself are let through.
+// checkCommand returns a command that succeeds if a quoted text can be parsed. It uses a
+// separate process, because some shells end at a syntax error. Its first line makes the shell
+// only parse the others. Patterns that a command may enable itself are accepted.
 func (d dialect) checkCommand(text string) string {
 	return `({ \set +x; } 2>/dev/null; ` + d.parser + `\eval ` + d.quote("\\set -n\n") + text + `) </dev/null >/dev/null`
 }
 
-// skipScript is what a shell must read after an interrupt.
+// skipScript returns the script for after an interrupt.
 func (d dialect) skipScript(token string) string {
 	return d.frame(markCommand(token, markSkip) + ` >&` + d.stdout + "; " + markCommand(token, markSkip) + ` >&` + d.stderr)
 }
 
-// markCommand is a command that writes a mark.
+// markCommand returns a command that writes a mark.
 func markCommand(token string, kind rune) string {
 	return `\command \printf '\036` + token + string(kind) + `\036` + token + `'`
 }
 
-// quoteWord makes one word of s for a shell.
+// quoteWord quotes s as one word for a shell.
 func quoteWord(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

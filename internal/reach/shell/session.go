@@ -18,22 +18,22 @@ const (
 	defaultGrace     = 2 * time.Second
 	defaultMaxOutput = 1 << 20
 	defaultMaxJobs   = 32
-	mostOutput       = 64 << 20
+	maxOutputLimit   = 64 << 20
 	maxCommand       = 1 << 20
 	maxStdin         = 16 << 20
 	// maxLate bounds Result.Late, in bytes.
 	maxLate = 64 << 10
-	// sessionCost is what a session takes in memory besides its jobs, in bytes.
+	// sessionCost is the memory of a session without its jobs, in bytes.
 	sessionCost = 2 * maxLate
-	// cleanWithin is how long removing a file of ours may take.
+	// cleanWithin bounds the removal of a temporary file in the sandbox.
 	cleanWithin = 10 * time.Second
 )
 
-// Options are what a session is like. The zero value of a field means the default
-// stated with it.
+// Options are the options of a session. The zero value of a field means the default stated
+// with it.
 type Options struct {
-	// Dir is where the shell starts; it is made if it is missing. Default: the
-	// sandbox's working directory.
+	// Dir is where the shell starts; it is created if it is missing. Default: the sandbox's
+	// working directory.
 	Dir string `json:"dir,omitempty"`
 	// Env is added to the sandbox's environment.
 	Env map[string]string `json:"env,omitempty"`
@@ -41,27 +41,27 @@ type Options struct {
 	User string `json:"user,omitempty"`
 	// Shell is "bash" or "sh". Default: bash if the sandbox has it, else sh.
 	Shell string `json:"shell,omitempty"`
-	// Timeout is for commands that give none. Default: 60 seconds.
+	// Timeout is for commands without a timeout of their own. Default: 60 seconds.
 	Timeout time.Duration `json:"timeout,omitempty"`
-	// Grace is how long a command has to end after it was interrupted, before it is
-	// killed. Default: 2 seconds.
+	// Grace is how long an interrupted command may take to end before it is killed. Default:
+	// 2 seconds.
 	Grace time.Duration `json:"grace,omitempty"`
-	// MaxOutput is, in bytes, how much of each output is kept of a command that says
-	// nothing about it, and of each job. Default: 1 MiB; at most 64 MiB.
+	// MaxOutput bounds, in bytes, the kept part of each output of a command, unless its
+	// request has a bound, and of each job. Default: 1 MiB; at most 64 MiB.
 	MaxOutput int `json:"max_output,omitempty"`
-	// RefuseBusy refuses a command with Conflict while another one runs. Default:
-	// commands wait for each other, in the order in which they came.
+	// RefuseBusy refuses a command with Conflict while another one runs. Default: commands
+	// wait for each other, in order of arrival.
 	RefuseBusy bool `json:"refuse_busy,omitempty"`
-	// MaxJobs bounds how many jobs are kept, ended ones included. Default: 32.
+	// MaxJobs bounds the kept jobs, ended ones included. Default: 32.
 	MaxJobs int `json:"max_jobs,omitempty"`
 }
 
 func (o Options) withDefaults() (Options, error) {
 	switch {
 	case o.Timeout < 0 || o.Grace < 0 || o.MaxJobs < 0:
-		return o, sandpit.Errorf(sandpit.Invalid, "session: a limit below zero")
-	case o.MaxOutput < 0 || o.MaxOutput > mostOutput:
-		return o, sandpit.Errorf(sandpit.Invalid, "session: output of %d bytes: want up to %d", o.MaxOutput, mostOutput)
+		return o, sandpit.Errorf(sandpit.Invalid, "session: negative limit")
+	case o.MaxOutput < 0 || o.MaxOutput > maxOutputLimit:
+		return o, sandpit.Errorf(sandpit.Invalid, "session: output of %d bytes: want up to %d", o.MaxOutput, maxOutputLimit)
 	case o.Shell != "" && o.Shell != "bash" && o.Shell != "sh":
 		return o, sandpit.Errorf(sandpit.Invalid, "session: shell %q: want bash or sh", o.Shell)
 	case o.Dir != "" && !path.IsAbs(o.Dir):
@@ -87,18 +87,18 @@ func (o Options) withDefaults() (Options, error) {
 type RunRequest struct {
 	// Command is a piece of a shell script of up to 1 MiB; it may have many lines.
 	Command string `json:"command"`
-	// Timeout is when the command is stopped. Default: the session's.
+	// Timeout is how long the command may take. Default: the session's.
 	Timeout time.Duration `json:"timeout,omitempty"`
 	// Stdin is the command's input, up to 16 MiB. Default: empty.
 	Stdin []byte `json:"stdin,omitempty"`
-	// SeparateStderr gives the standard error a stream of its own. Default: both
-	// outputs are in Stdout, in the order in which they were written.
+	// SeparateStderr returns the standard error in Stderr. Default: both outputs are in
+	// Stdout, in the order of the writes.
 	SeparateStderr bool `json:"separate_stderr,omitempty"`
-	// MaxOutput is how much of each output is kept, in bytes. Default: the
-	// session's; at most 64 MiB.
+	// MaxOutput bounds the kept part of each output, in bytes. Default: the session's; at
+	// most 64 MiB.
 	MaxOutput int `json:"max_output,omitempty"`
-	// Output is told what both streams say, as it comes. It must return at once, and not
-	// keep what it gets. Default: nobody is.
+	// Output is called with the bytes of both streams when they arrive. It must return at
+	// once, and not keep the bytes. Default: none.
 	Output func([]byte) `json:"-"`
 }
 
@@ -107,46 +107,46 @@ func (r RunRequest) validateRequest() error {
 	case len(r.Command) > maxCommand:
 		return sandpit.Errorf(sandpit.Invalid, "the command has %d bytes, at most %d are allowed", len(r.Command), maxCommand)
 	case strings.ContainsRune(r.Command, 0):
-		return sandpit.Errorf(sandpit.Invalid, "the command has a NUL byte in it")
+		return sandpit.Errorf(sandpit.Invalid, "the command has a NUL byte")
 	case len(r.Stdin) > maxStdin:
 		return sandpit.Errorf(sandpit.Invalid, "the input has %d bytes, at most %d are allowed", len(r.Stdin), maxStdin)
 	case r.Timeout < 0:
 		return sandpit.Errorf(sandpit.Invalid, "timeout %s: want more than 0", r.Timeout)
-	case r.MaxOutput < 0 || r.MaxOutput > mostOutput:
-		return sandpit.Errorf(sandpit.Invalid, "output of %d bytes: want up to %d", r.MaxOutput, mostOutput)
+	case r.MaxOutput < 0 || r.MaxOutput > maxOutputLimit:
+		return sandpit.Errorf(sandpit.Invalid, "output of %d bytes: want up to %d", r.MaxOutput, maxOutputLimit)
 	}
 	return nil
 }
 
-// Result is what came of a command.
+// Result is the result of a command.
 type Result struct {
-	// Stdout and Stderr are what the command and its children wrote while it ran,
-	// byte by byte. Of what is longer than MaxOutput the middle is left out, and a
-	// line in its place says so.
+	// Stdout and Stderr are the unchanged bytes that the command and its children wrote while
+	// it ran. Of an output longer than MaxOutput the middle is replaced by a line that reports
+	// the omission.
 	Stdout []byte `json:"stdout"`
 	Stderr []byte `json:"stderr"`
-	// StdoutSize and StderrSize are how many bytes were written, left out or not.
+	// StdoutSize and StderrSize are how many bytes were written, omitted ones included.
 	StdoutSize int64 `json:"stdout_size"`
 	StderrSize int64 `json:"stderr_size"`
-	// Truncated is true if something was left out.
+	// Truncated is true if output was omitted.
 	Truncated bool `json:"truncated,omitempty"`
-	// Late is what background children of earlier commands wrote while no command
-	// ran, both outputs together, up to 64 KiB.
+	// Late is the output of background children of earlier commands while no command ran,
+	// both streams together, up to 64 KiB.
 	Late []byte `json:"late,omitempty"`
-	// ExitCode is that of the command; 128 plus the signal's number if a signal ended
+	// ExitCode is the command's exit code, or 128 plus the number of the signal that ended
 	// it.
 	ExitCode int `json:"exit_code"`
-	// Duration is by this machine's clock.
+	// Duration is measured with this machine's clock.
 	Duration time.Duration `json:"duration"`
-	// TimedOut is true if the command was stopped since it took too long.
+	// TimedOut is true if the command was stopped because it took too long.
 	TimedOut bool `json:"timed_out,omitempty"`
-	// Outcome says what was done to the command, and whether the shell goes on.
+	// Outcome is how the command ended, and whether the shell keeps running.
 	Outcome Outcome `json:"outcome"`
-	// StateLost is true if the shell is no more: the next command gets a new one.
+	// StateLost is true if the shell has ended: the next command gets a new one.
 	StateLost bool `json:"state_lost,omitempty"`
-	// Fresh is true if the command got a new shell since an earlier one is no more.
+	// Fresh is true if the command got a new shell because the earlier one has ended.
 	Fresh bool `json:"fresh,omitempty"`
-	// Cwd is the working directory after the command; "" if nobody knows.
+	// Cwd is the working directory after the command; "" if it is unknown.
 	Cwd string `json:"cwd,omitempty"`
 }
 
@@ -156,16 +156,16 @@ type Session struct {
 	guest   sandpit.Guest
 	o       Options
 	created time.Time
-	turn    chan struct{} // held by the one who uses the shell
+	lock    chan struct{} // held by the caller that uses the shell
 	closing chan struct{} // closed when Close begins
 	onGone  func(error)   // called when the sandbox has ended; may be nil
 	memory  *memory.Account
 
-	// For the one whose turn it is.
-	shell   *live
-	dialect *dialect // known once a shell was started
+	// Guarded by lock.
+	shell   *shellProcess
+	dialect *dialect // set by the first start of a shell
 	status  int
-	unsaid  unsaid
+	pending pendingReport
 
 	jobs jobs
 
@@ -173,49 +173,49 @@ type Session struct {
 	name     string // of the shell
 	cwd      string
 	runs     int
-	waiting  int // commands that run or wait
+	waiting  int // number of running and waiting commands
 	lastUsed time.Time
-	reason   error // why it is closed
+	reason   error // why the session is closed
 }
 
-// unsaid is what the caller of the next command must be told.
-type unsaid struct {
+// pendingReport is the information for the result of the next command.
+type pendingReport struct {
 	late  []byte
 	fresh bool
 }
 
-// Open starts a session. The shell is bash, or sh where there is no bash. The
-// caller must Close it.
+// Open starts a session. The shell is bash, or sh if the sandbox has no bash. The caller must
+// Close the session.
 //
-// Invalid: the options can never work. NotFound: the sandbox has no shell. Errors as
-// of sandpit.Processes.Start.
+// Invalid: the options can never work. NotFound: the sandbox has no shell. Also the errors of
+// sandpit.Processes.Start.
 func Open(ctx context.Context, g sandpit.Guest, o Options) (*Session, error) {
-	return openSession(ctx, g, newID(), o, surroundings{})
+	return openSession(ctx, g, newID(), o, sessionHooks{})
 }
 
 func newID() string {
 	return "shell-" + newToken()[:16]
 }
 
-// surroundings are what the owner of a session gives it.
-type surroundings struct {
-	// onGone is called when the session has ended by itself. Default: nothing is.
+// sessionHooks are the callback and the account that Sessions passes to a session.
+type sessionHooks struct {
+	// onGone is called when the session ended because the sandbox did. Default: none.
 	onGone func(error)
-	// memory is for what it keeps, and is closed with it. Default: there is no limit.
+	// memory is the account of the session, and is closed with it. Default: no limit.
 	memory *memory.Account
 }
 
-// openSession is Open for a session with an ID. The account is closed also after an error.
-func openSession(ctx context.Context, g sandpit.Guest, id string, o Options, around surroundings) (*Session, error) {
+// openSession is Open with an ID. It closes the account after an error too.
+func openSession(ctx context.Context, g sandpit.Guest, id string, o Options, hooks sessionHooks) (*Session, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		around.memory.Close()
+		hooks.memory.Close()
 		return nil, err
 	}
 	now := time.Now()
 	s := &Session{
-		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: around.onGone, memory: around.memory,
-		turn: make(chan struct{}, 1), closing: make(chan struct{}),
+		id: id, guest: g, o: o, created: now, lastUsed: now, onGone: hooks.onGone, memory: hooks.memory,
+		lock: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	s.jobs.max = o.MaxJobs
 	err = s.memory.Reserve(sessionCost)
@@ -229,24 +229,24 @@ func openSession(ctx context.Context, g sandpit.Guest, id string, o Options, aro
 	return s, nil
 }
 
-// ID is the name of the session.
+// ID returns the name of the session.
 func (s *Session) ID() string { return s.id }
 
-// Info is what a session is like.
+// Info describes a session.
 type Info struct {
 	ID        string    `json:"id"`
 	Shell     string    `json:"shell"` // "bash" or "sh"
 	Cwd       string    `json:"cwd,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	LastUsed  time.Time `json:"last_used"`
-	// Runs is how many commands have run.
+	// Runs is the number of commands that have run.
 	Runs int `json:"runs"`
-	// Waiting is how many commands run or wait for their turn.
+	// Waiting is the number of commands that run or wait.
 	Waiting int `json:"waiting"`
-	// Jobs is how many jobs run.
+	// Jobs is the number of running jobs.
 	Jobs   int  `json:"jobs"`
 	Closed bool `json:"closed,omitempty"`
-	// Reason says why it is closed.
+	// Reason is why the session is closed.
 	Reason string `json:"reason,omitempty"`
 }
 
@@ -264,7 +264,7 @@ func (s *Session) Info() Info {
 	return info
 }
 
-// startShell starts a shell for the one whose turn it is.
+// startShell starts a shell. The caller must hold lock.
 func (s *Session) startShell(ctx context.Context) error {
 	var choice []dialect
 	for _, d := range []dialect{bashDialect(), posixDialect()} {
@@ -276,9 +276,9 @@ func (s *Session) startShell(ctx context.Context) error {
 	cmd := sandpit.Command{Dir: s.o.Dir, User: s.o.User, Env: s.startEnv()}
 	var err error
 	for _, d := range choice {
-		s.shell, err = startLive(ctx, s.guest, d, cmd, s.sandboxGone)
+		s.shell, err = startProcess(ctx, s.guest, d, cmd, s.sandboxGone)
 		if sandpit.CodeOf(err) == sandpit.Invalid && s.o.Dir != "" && s.makeDir(ctx) == nil {
-			s.shell, err = startLive(ctx, s.guest, d, cmd, s.sandboxGone)
+			s.shell, err = startProcess(ctx, s.guest, d, cmd, s.sandboxGone)
 		}
 		if err == nil {
 			s.dialect, s.status = &d, 0
@@ -293,12 +293,12 @@ func (s *Session) startShell(ctx context.Context) error {
 	}
 	s.shell = nil
 	if sandpit.CodeOf(err) == sandpit.NotFound {
-		err = sandpit.WithHint(err, "a session needs a shell in the image; programs can be started without one")
+		err = sandpit.WithHint(err, "a session needs a shell in the image; commands can run without one")
 	}
 	return s.noteGone(err)
 }
 
-// makeDir makes the directory of the session if it is missing.
+// makeDir creates the directory of the session if it is missing.
 func (s *Session) makeDir(ctx context.Context) error {
 	err := s.guest.MakeDir(ctx, s.o.User, s.o.Dir)
 	if sandpit.CodeOf(err) == sandpit.AlreadyExists {
@@ -307,8 +307,8 @@ func (s *Session) makeDir(ctx context.Context) error {
 	return err
 }
 
-// startEnv is what the shell is started with. PWD makes it call a directory by
-// the name that the caller gave it.
+// startEnv returns the environment of a new shell. PWD keeps the caller's name of a directory
+// that is reached through a link.
 func (s *Session) startEnv() map[string]string {
 	env := map[string]string{"TERM": "dumb"}
 	if s.o.Dir != "" {
@@ -320,7 +320,7 @@ func (s *Session) startEnv() map[string]string {
 
 func (s *Session) sandboxGone(err error) { _ = s.noteGone(err) }
 
-// noteGone passes err on and tells the owner when the sandbox has ended.
+// noteGone returns err. It calls onGone if err means that the sandbox has ended.
 func (s *Session) noteGone(err error) error {
 	if sandpit.CodeOf(err) == sandpit.Gone && s.onGone != nil {
 		s.onGone(err)
@@ -328,20 +328,21 @@ func (s *Session) noteGone(err error) error {
 	return err
 }
 
-// lockShell waits for the shell. The caller gives the turn back by calling release.
+// lockShell locks the shell, and waits for other commands unless RefuseBusy is set. The
+// caller must call release.
 func (s *Session) lockShell(ctx context.Context) (release func(), err error) {
 	if s.o.RefuseBusy {
 		select {
-		case s.turn <- struct{}{}:
-			return func() { <-s.turn }, nil
+		case s.lock <- struct{}{}:
+			return func() { <-s.lock }, nil
 		default:
 			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the session is busy with another command"),
 				"wait for it, or use another session")
 		}
 	}
 	select {
-	case s.turn <- struct{}{}:
-		return func() { <-s.turn }, nil
+	case s.lock <- struct{}{}:
+		return func() { <-s.lock }, nil
 	case <-s.closing:
 		return nil, s.closedError()
 	case <-ctx.Done():
@@ -349,14 +350,14 @@ func (s *Session) lockShell(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// closedError says why the session is closed, or nil.
+// closedError returns why the session is closed, or nil.
 func (s *Session) closedError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.reason
 }
 
-// beginUse counts the callers, so that a session at work does not look idle.
+// beginUse counts a caller until done is called, so that a session in use is not idle.
 func (s *Session) beginUse() (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -379,6 +380,6 @@ func (s *Session) putFile(ctx context.Context, content []byte) (name string, err
 func (s *Session) removeFile(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanWithin)
 	defer cancel()
-	// The file does no harm, and what is wrong with the sandbox shows elsewhere.
+	// A leftover file does no harm, and other calls report failures of the sandbox.
 	_ = s.guest.Remove(ctx, s.o.User, name)
 }

@@ -13,37 +13,37 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
-// SetOptions bound the sessions of a sandbox. The zero value of a field means the
-// default stated with it.
+// SetOptions has the bounds for the sessions of a sandbox. The zero value of a field means
+// the default stated with it.
 type SetOptions struct {
-	// Max is how many sessions may be open. Default: 16.
+	// Max is how many sessions may be open at a time. Default: 16.
 	Max int `json:"max,omitempty"`
 	// IdleTimeout closes a session in which no command and no job has run for this
 	// long. Default: 30 minutes. Below zero: never.
 	IdleTimeout time.Duration `json:"idle_timeout,omitempty"`
-	// Memory opens the account of what a session keeps. Default: there is no limit.
+	// Memory opens the memory account of a session. Default: no limit.
 	Memory func() *memory.Account `json:"-"`
 }
 
-// mostTombs is how many closed sessions are remembered, for the reason.
-const mostTombs = 64
+// maxClosed bounds the closed sessions whose reasons are kept.
+const maxClosed = 64
 
-// Sessions are those of one sandbox. All methods may be called concurrently.
+// Sessions has the sessions of one sandbox. All methods may be called concurrently.
 type Sessions struct {
 	guest sandpit.Guest
 	o     SetOptions
-	stop  chan struct{} // closed when the set is
+	stop  chan struct{} // closed with the set
 	wg    sync.WaitGroup
 
 	mu       sync.Mutex
 	open     map[string]*Session // nil while it is being opened
-	closed   []tomb              // oldest first
+	closed   []closedSession     // oldest first
 	reason   error               // why the set is closed
 	stopOnce sync.Once
 }
 
-// tomb is what is left of a session.
-type tomb struct {
+// closedSession is the record of a closed session.
+type closedSession struct {
 	id     string
 	reason error
 }
@@ -54,7 +54,7 @@ const (
 	defaultIdle     = 30 * time.Minute
 )
 
-// NewSessions returns an empty set for the sandbox of a guest. The caller must
+// NewSessions returns an empty set of sessions for the sandbox of a guest. The caller must
 // Close it.
 func NewSessions(g sandpit.Guest, o SetOptions) *Sessions {
 	if o.Max < 1 {
@@ -72,11 +72,12 @@ func NewSessions(g sandpit.Guest, o SetOptions) *Sessions {
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
-// Create opens a session under a name of up to 64 letters, digits, "_", "." and "-";
-// an empty one is chosen.
+// Create opens a session with a name of up to 64 letters, digits, "_", "." and "-". An empty
+// name is replaced by a generated one.
 //
-// Invalid: not a name. AlreadyExists: it is in use. Exhausted: too many are open.
-// Gone: the set is closed, or the sandbox has ended. Errors as of Open.
+// Invalid: the name is invalid. AlreadyExists: the name is in use. Exhausted: too many
+// sessions are open. Gone: the set is closed, or the sandbox has ended. Also the errors of
+// Open.
 func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Session, error) {
 	if name == "" {
 		name = newID()
@@ -91,7 +92,7 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	if set.o.Memory != nil {
 		account = set.o.Memory()
 	}
-	s, err := openSession(ctx, set.guest, name, o, surroundings{onGone: set.Ended, memory: account})
+	s, err := openSession(ctx, set.guest, name, o, sessionHooks{onGone: set.Ended, memory: account})
 	set.mu.Lock()
 	if err == nil && set.reason == nil {
 		set.open[name] = s
@@ -101,13 +102,13 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	delete(set.open, name)
 	reason := set.reason
 	set.mu.Unlock()
-	if err == nil { // the set was closed meanwhile
+	if err == nil { // the set was closed during the start
 		err = errors.Join(reason, s.closeSession(reason))
 	}
 	return nil, err
 }
 
-// reserveName keeps a place for a session.
+// reserveName reserves a name and a place for a session.
 func (set *Sessions) reserveName(name string) error {
 	set.mu.Lock()
 	defer set.mu.Unlock()
@@ -118,14 +119,14 @@ func (set *Sessions) reserveName(name string) error {
 		return sandpit.Errorf(sandpit.AlreadyExists, "a session %q is open already", name)
 	}
 	if len(set.open) >= set.o.Max {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d sessions are open, more are not allowed", len(set.open)), "close one first")
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d sessions are open, the limit is %d", len(set.open), set.o.Max), "close one first")
 	}
 	set.open[name] = nil
 	return nil
 }
 
-// Get returns an open session. NotFound: there is none. Gone: it was closed a while
-// ago, for the reason given.
+// Get returns an open session. NotFound: no such session. Gone: it was closed recently; the
+// error has the reason.
 func (set *Sessions) Get(name string) (*Session, error) {
 	set.mu.Lock()
 	defer set.mu.Unlock()
@@ -167,7 +168,7 @@ func (set *Sessions) allSessions() []*Session {
 	return list
 }
 
-// CloseSession closes a session and waits for it. Errors as of Get and
+// CloseSession closes a session and waits for its end. The errors are those of Get and
 // Session.Close.
 func (set *Sessions) CloseSession(name string) error {
 	s, err := set.Get(name)
@@ -177,32 +178,32 @@ func (set *Sessions) CloseSession(name string) error {
 	return set.closeAndRemember(s, errClosed())
 }
 
-// closeAndRemember closes a session and remembers why.
+// closeAndRemember closes a session and keeps the reason.
 func (set *Sessions) closeAndRemember(s *Session, reason error) error {
 	set.mu.Lock()
 	if set.open[s.id] == s {
 		delete(set.open, s.id)
-		set.closed = append(set.closed, tomb{s.id, reason})
-		set.closed = set.closed[max(0, len(set.closed)-mostTombs):]
+		set.closed = append(set.closed, closedSession{s.id, reason})
+		set.closed = set.closed[max(0, len(set.closed)-maxClosed):]
 	}
 	set.mu.Unlock()
 	return s.closeSession(reason)
 }
 
-// Close closes all sessions and waits for them. It is idempotent.
+// Close closes all sessions and waits for their end. It is idempotent.
 func (set *Sessions) Close() error {
 	return set.closeAll(sandpit.Errorf(sandpit.Gone, "the sessions of the sandbox are closed"), true)
 }
 
-// Reason says why the set is closed, or is about to be; nil if it is not.
+// Reason returns why the set is closed or closing, or nil if it is open.
 func (set *Sessions) Reason() error {
 	set.mu.Lock()
 	defer set.mu.Unlock()
 	return set.reason
 }
 
-// closeAll closes the set; one that ends with the sandbox is closed from inside, by
-// one of its own goroutines, which is not waited for.
+// closeAll closes the set, and waits for its goroutines if wait is set. One of these
+// goroutines calls it without wait when the sandbox ends.
 func (set *Sessions) closeAll(reason error, wait bool) error {
 	set.mu.Lock()
 	if set.reason == nil {
@@ -224,9 +225,9 @@ func (set *Sessions) closeAll(reason error, wait bool) error {
 	return errors.Join(errs...)
 }
 
-// Ended says that the sandbox has ended, and why; callers get that reason from then on.
-// It should be Gone. It returns at once: what there was to close is waited for by Close.
-// After the first reason it does nothing.
+// Ended closes the set because the sandbox has ended. Callers get the reason, which should be
+// Gone, from then on. It returns at once; Close waits for the end of the sessions. After the
+// first call it does nothing.
 func (set *Sessions) Ended(reason error) {
 	set.mu.Lock()
 	defer set.mu.Unlock()
@@ -235,7 +236,7 @@ func (set *Sessions) Ended(reason error) {
 	}
 	set.reason = reason
 	set.wg.Go(func() {
-		_ = set.closeAll(reason, false) // there is nothing left to close but our own side
+		_ = set.closeAll(reason, false) // the processes in the sandbox have ended already
 	})
 }
 

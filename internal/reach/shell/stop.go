@@ -10,37 +10,36 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Outcome says what became of a command and of the shell that ran it.
+// Outcome is how a command ended, and the state of its shell.
 type Outcome string
 
 // The outcomes.
 const (
-	// Completed: the command ended by itself; the shell goes on.
+	// Completed: the command ended without being stopped; the shell keeps running.
 	Completed Outcome = "completed"
-	// Interrupted: the command was interrupted, as by Ctrl-C; the shell goes on
-	// and remembers what was so far.
+	// Interrupted: the command was interrupted, as by Ctrl-C; the shell keeps running with
+	// its state.
 	Interrupted Outcome = "interrupted"
-	// Killed: an interrupt was not enough, so the processes that the command had
-	// started were killed; the shell goes on and remembers.
+	// Killed: an interrupt was not enough, so the command's processes were killed; the shell
+	// keeps running with its state.
 	Killed Outcome = "killed"
-	// Lost: the shell itself had to be killed with all that it had started. The
-	// next command gets a new one, which remembers nothing.
+	// Lost: the shell was killed with all its descendants. The next command gets a new shell
+	// without the old state.
 	Lost Outcome = "lost"
-	// Ended: the command ended the shell, for instance by exit, exec or set -e. The
-	// next command gets a new one, which remembers nothing.
+	// Ended: the command ended the shell, for instance by exit, exec or set -e. The next
+	// command gets a new shell without the old state.
 	Ended Outcome = "ended"
 )
 
-// uptimeScript tells the sandbox's clock, by which /proc/PID/stat tells when a process
-// began.
+// uptimeScript prints the sandbox's clock, which /proc/PID/stat uses for the start of a
+// process.
 const uptimeScript = `read -r up _ </proc/uptime && echo "$up"`
 
-// signalScript sends a signal ($1) to what the shell $2 has started since $3, in
-// hundredths of a second of the sandbox's clock; an interrupt goes to the shell's
-// process group too, as a terminal would send it. It needs nothing but a shell and
-// /proc. Processes are those of the shell's session, by the sixth field of
-// /proc/PID/stat; the 22nd is when they began. Both are counted after the name, which
-// may hold anything.
+// signalScript sends a signal ($1) to the processes that the shell $2 has started since $3, in
+// hundredths of a second of the sandbox's clock. An interrupt goes to the shell's process
+// group too, as from a terminal. The script needs only a shell and /proc. The sixth field of
+// /proc/PID/stat selects the processes of the shell's session, the 22nd is their start. Both
+// are counted after the name, which may have any characters.
 const signalScript = `
 signal=$1 shell=$2 since=$3 group=
 if [ "$signal" = INT ]; then
@@ -59,33 +58,33 @@ done
 exit 0
 `
 
-// signalWithin is how long a signal may take to be sent.
+// signalWithin bounds the sending of a signal.
 const signalWithin = 10 * time.Second
 
-// sandboxTime is when something happened by the sandbox's clock, in hundredths of a
-// second. It is rather too early than too late, by what it takes to ask.
-func (l *live) sandboxTime(ctx context.Context, when time.Time) (int64, error) {
+// sandboxTime converts a time to the sandbox's clock, in hundredths of a second. The result
+// is never too late, but too early by up to the duration of the query.
+func (l *shellProcess) sandboxTime(ctx context.Context, when time.Time) (int64, error) {
 	text, err := runScript(ctx, l.guest, l.user, uptimeScript)
 	if err != nil {
 		return 0, err
 	}
 	up, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || up < 0 || up > 1e10 {
-		return 0, sandpit.Errorf(sandpit.Internal, "the sandbox tells no time: %q", text)
+		return 0, sandpit.Errorf(sandpit.Internal, "invalid uptime of the sandbox: %q", text)
 	}
 	const tick = 10 * time.Millisecond
 	return max(0, int64(up*100)-int64(time.Since(when)/tick)-1), nil
 }
 
-// signalSince sends INT or KILL to the processes that the shell has started since a
-// time of the sandbox.
-func (l *live) signalSince(ctx context.Context, signal string, since int64) error {
+// signalSince sends INT or KILL to the processes that the shell has started since a time of
+// the sandbox's clock.
+func (l *shellProcess) signalSince(ctx context.Context, signal string, since int64) error {
 	_, err := runScript(ctx, l.guest, l.user, signalScript, signal, strconv.Itoa(l.process.PID()), strconv.FormatInt(since, 10))
 	return err
 }
 
-// runScript runs a script of ours, which must succeed within a bound, and returns
-// the beginning of what it prints.
+// runScript runs one of sandpit's scripts, which must succeed within signalWithin, and returns
+// the beginning of its output.
 func runScript(ctx context.Context, g sandpit.Guest, user, script string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, signalWithin)
 	defer cancel()
@@ -116,12 +115,12 @@ func (l *limited) Write(p []byte) (int, error) {
 
 func (l *limited) String() string { return strings.ToValidUTF8(l.buf.String(), "\uFFFD") }
 
-// stopCall ends a call that takes too long or that nobody waits for any more, as
-// gently as possible, and tells what it took. It returns within about half a minute.
-func (l *live) stopCall(ctx context.Context, a *answer, began time.Time, grace time.Duration) (Outcome, error) {
+// stopCall ends a call after its timeout or its caller's end, as gently as possible, and
+// returns the necessary step. It takes at most about half a minute.
+func (l *shellProcess) stopCall(ctx context.Context, a *callResult, began time.Time, grace time.Duration) (Outcome, error) {
 	ctx = context.WithoutCancel(ctx)
 	how := Interrupted
-	if since, err := l.sandboxTime(ctx, began); err == nil { // else it has no process to spare, or no /proc
+	if since, err := l.sandboxTime(ctx, began); err == nil { // fails without a free process or /proc
 		how = l.stopGently(ctx, a, since, grace)
 	}
 	if l.isOver(a) {
@@ -132,9 +131,9 @@ func (l *live) stopCall(ctx context.Context, a *answer, began time.Time, grace t
 	return Lost, err
 }
 
-// stopGently ends what a call has started, and leaves the shell itself alone.
-func (l *live) stopGently(ctx context.Context, a *answer, since int64, grace time.Duration) Outcome {
-	// The second interrupt is for a command that was just about to begin.
+// stopGently interrupts a call, then kills its processes, but not the shell.
+func (l *shellProcess) stopGently(ctx context.Context, a *callResult, since int64, grace time.Duration) Outcome {
+	// The second interrupt is for a program that started just after the first.
 	for range 2 {
 		if l.isOver(a) {
 			return Interrupted
@@ -146,14 +145,15 @@ func (l *live) stopGently(ctx context.Context, a *answer, since int64, grace tim
 	if l.isOver(a) {
 		return Interrupted
 	}
-	// What could not be killed shows in what follows.
+	// The next steps detect processes that were not killed.
 	_ = l.signalSince(ctx, "KILL", since)
 	l.waitFor(a, killWithin)
 	return Killed
 }
 
-// skipCall asks for a mark that comes even if an interrupt skips the end of a call.
-func (l *live) skipCall(ctx context.Context, a *answer) error {
+// skipCall makes the shell write a mark that arrives even if an interrupt skipped the end of
+// a call.
+func (l *shellProcess) skipCall(ctx context.Context, a *callResult) error {
 	l.mu.Lock()
 	already := a.skipping
 	a.skipping = true
@@ -167,9 +167,9 @@ func (l *live) skipCall(ctx context.Context, a *answer) error {
 }
 
 // isOver reports whether a call has ended, or the shell.
-func (l *live) isOver(a *answer) bool { return l.waitFor(a, 0) }
+func (l *shellProcess) isOver(a *callResult) bool { return l.waitFor(a, 0) }
 
-func (l *live) waitFor(a *answer, d time.Duration) bool {
+func (l *shellProcess) waitFor(a *callResult, d time.Duration) bool {
 	select {
 	case <-a.done:
 		return true
@@ -187,8 +187,8 @@ func (l *live) waitFor(a *answer, d time.Duration) bool {
 	}
 }
 
-// confirmStopped makes sure that the shell of a call that was stopped can be used again.
-func (l *live) confirmStopped(ctx context.Context, a *answer, how Outcome) (Outcome, error) {
+// confirmStopped verifies that the shell is usable after a call was stopped.
+func (l *shellProcess) confirmStopped(ctx context.Context, a *callResult, how Outcome) (Outcome, error) {
 	l.finishCall(a)
 	select {
 	case <-l.ended:

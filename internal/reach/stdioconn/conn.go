@@ -162,7 +162,7 @@ func writeError(err error) error {
 	return err
 }
 
-// Close implements net.Conn. It tells the other side, and does not wait for the confirmation of written data.
+// Close implements net.Conn. It notifies the other side, and does not wait for the confirmation of written data.
 func (c *conn) Close() error {
 	c.endWith(net.ErrClosed)
 	return nil
@@ -190,7 +190,7 @@ func (c *conn) requestResume() {
 	notify(c.wake)
 }
 
-// sendFrames sends all frames of the connection until it has ended and the other side has been told. Only one
+// sendFrames sends all frames of the connection until it has ended and the other side has been notified. Only one
 // goroutine runs it.
 func (c *conn) sendFrames() {
 	timer := time.NewTimer(time.Hour)
@@ -395,8 +395,8 @@ func (c *conn) receiveData(f frame) {
 // addr is the address of both ends.
 type addr struct{}
 
-func (addr) Network() string { return "tether" }
-func (addr) String() string  { return "tether" }
+func (addr) Network() string { return "stdio" }
+func (addr) String() string  { return "stdio" }
 
 // LocalAddr implements net.Conn.
 func (c *conn) LocalAddr() net.Addr { return addr{} }

@@ -171,7 +171,7 @@ func (l *Link) endAll(err error) {
 	}
 }
 
-// Fail ends the Link and its connections with a reason, without waiting for them or telling the container. The caller
+// Fail ends the Link and its connections with a reason, without waiting for them or notifying the container. The caller
 // must still Close it.
 func (l *Link) Fail(err error) {
 	l.endAll(err)
@@ -181,7 +181,7 @@ func (l *Link) Fail(err error) {
 // Done returns a channel that is closed when the Link has ended.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// closeTime bounds how long Close tries to tell the other side.
+// closeTime bounds how long Close tries to notify the other side.
 const closeTime = time.Second
 
 // Close ends the Link and its connections and waits for them. It is idempotent.

@@ -37,19 +37,19 @@ type Place struct {
 //
 // Invalid: the requested directory is not absolute, or is a file. Otherwise errors as
 // sandpit.Processes.Start.
-func Locate(ctx context.Context, g sandpit.Guest, user, asked string) (Place, error) {
-	if asked == "" || asked == sandpit.HomeDir {
+func Locate(ctx context.Context, g sandpit.Guest, user, requested string) (Place, error) {
+	if requested == "" || requested == sandpit.HomeDir {
 		return locateDefault(ctx, g, user)
 	}
-	if !path.IsAbs(asked) {
-		return Place{}, sandpit.Errorf(sandpit.Invalid, "workspace: directory %q is not absolute", asked)
+	if !path.IsAbs(requested) {
+		return Place{}, sandpit.Errorf(sandpit.Invalid, "workspace: directory %q is not absolute", requested)
 	}
-	if err := g.MakeDir(ctx, user, asked); err != nil && sandpit.CodeOf(err) != sandpit.AlreadyExists {
+	if err := g.MakeDir(ctx, user, requested); err != nil && sandpit.CodeOf(err) != sandpit.AlreadyExists {
 		return Place{}, err
 	}
-	p, err := locateIn(ctx, g, user, asked)
+	p, err := locateIn(ctx, g, user, requested)
 	if err == nil {
-		p.Dir = path.Clean(asked) // not the target of a link
+		p.Dir = path.Clean(requested) // not the target of a link
 	}
 	return p, err
 }

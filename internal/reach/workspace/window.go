@@ -43,7 +43,7 @@ func (w *Window) Write(p []byte) (int, error) {
 	return w.kept.Write(p)
 }
 
-// Close returns what was kept. Later writes are dropped.
+// Close returns the kept output. Later writes are dropped.
 func (w *Window) Close() *memory.Window {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,7 +58,7 @@ func (w *Window) Truncated() bool {
 	return w.kept.Omitted() > 0
 }
 
-// String returns what was kept, with a line at an omission.
+// String returns the kept output, with a line at an omission.
 func (w *Window) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,27 +9,28 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/route"
 )
 
-// Range is addresses at a port.
+// Range is a range of addresses at a port.
 type Range struct {
 	Prefix netip.Prefix `json:"prefix"`
-	// Port is 0 for any, and for what has no ports.
+	// Port is 0 for any port, and for protocols without ports.
 	Port uint16 `json:"port,omitempty"`
 }
 
-// Grant says what the gateway of one sandbox gets besides public addresses.
+// Grant has the destinations of one sandbox's gateway besides public addresses.
 type Grant struct {
-	// Inside are addresses that are not public, or the machine's own.
+	// Inside has non-public addresses, and addresses of the machine.
 	Inside []Range `json:"inside,omitempty"`
-	// Resolvers are those that it asks for names, and for nothing else.
+	// Resolvers are the gateway's DNS resolvers, which it can use only as such.
 	Resolvers []netip.AddrPort `json:"resolvers,omitempty"`
 }
 
-// kernel says where packets go: a route.Kernel.
+// kernel looks up routes, as route.Kernel does.
 type kernel interface {
 	Lookup(d route.Destination) (route.Kind, error)
 }
 
-// checkRequest decides about a request to dial. granted says that it may lead to this machine.
+// checkRequest decides about a request to dial. granted is true if the connection may lead to
+// this machine.
 func (g Grant) checkRequest(k kernel, r request) (s status, granted bool) {
 	addr, port := r.to.Addr(), r.to.Port()
 	if (port == 0) != (r.protocol == protocolPing) || !isUnicast(addr) {
@@ -57,8 +58,8 @@ func (g Grant) checkRequest(k kernel, r request) (s status, granted bool) {
 	return statusPassed, false
 }
 
-// lookupRoute asks for the route to an address, and to the IPv4 address that a translator in
-// the network may make of it, which may lead back here.
+// lookupRoute looks up the route to an address, and to the IPv4 address to which a network may
+// translate it, which may lead back to this machine.
 func lookupRoute(k kernel, number int, to netip.AddrPort) (route.Kind, error) {
 	kind, err := k.Lookup(route.Destination{Addr: to.Addr(), Protocol: number, Port: to.Port()})
 	inner, translated := translatedTo(to.Addr())
@@ -72,7 +73,7 @@ func lookupRoute(k kernel, number int, to netip.AddrPort) (route.Kind, error) {
 	return kind, nil
 }
 
-// protocolNumber is the protocol's in packets to an address.
+// protocolNumber returns the protocol's number in packets to an address.
 func (p protocol) protocolNumber(addr netip.Addr) int {
 	switch {
 	case p == protocolTCP:
@@ -91,9 +92,9 @@ func isUnicast(addr netip.Addr) bool {
 		addr != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// isPublic reports whether an address is one of the public internet. It is the same
-// decision as policy.Public, by other code: a mistake in one must not be one in both. A
-// fuzz test compares them.
+// isPublic reports whether an address is on the public internet. It decides the same as
+// policy.Public with separate code, so that a mistake in one is not in both. A fuzz test
+// compares them.
 func isPublic(addr netip.Addr) bool {
 	if addr.Is4() {
 		return isPublic4(addr.As4())
@@ -104,8 +105,8 @@ func isPublic(addr netip.Addr) bool {
 	return isPublic6(addr.As16())
 }
 
-// isPublic4 knows what RFC 6890 and its successors set aside, and the address at which
-// one cloud answers its machines.
+// isPublic4 is isPublic for IPv4. It excludes the special ranges of RFC 6890 and its
+// successors, and a metadata address of a cloud.
 func isPublic4(a [4]byte) bool {
 	switch a[0] {
 	case 0, 10, 127: // this network, private, loopback
@@ -127,14 +128,14 @@ func isPublic4(a [4]byte) bool {
 		}
 		return a[1] != 168 // private
 	case 198:
-		return a[1]&0xfe != 18 && (a[1] != 51 || a[2] != 100) // measuring, documentation
+		return a[1]&0xfe != 18 && (a[1] != 51 || a[2] != 100) // benchmarks, documentation
 	case 203:
 		return a[1] != 0 || a[2] != 113 // documentation
 	}
-	return a[0] < 224 // multicast, and what is reserved
+	return a[0] < 224 // multicast and reserved addresses
 }
 
-// isPublic6 knows what of the addresses that were given out is set aside.
+// isPublic6 is isPublic for IPv6. It excludes special ranges within the allocated addresses.
 func isPublic6(a [16]byte) bool {
 	if a[0]>>5 != 1 { // 2000::/3
 		return false

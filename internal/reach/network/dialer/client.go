@@ -17,28 +17,28 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/route"
 )
 
-// How long a gateway waits for the dialer, which answers at once. If it was killed, the
-// next one takes the requests that it has not read yet; one that it has read is repeated.
+// How long a gateway waits for the dialer, which answers at once. If the dialer was killed, the
+// next one reads the pending requests; the gateway repeats a lost one.
 const (
 	answerLimit  = 10 * time.Second
 	repeatPeriod = 500 * time.Millisecond
 	routeLimit   = time.Second
 )
 
-// keepAlive is how long a connection is quiet before the peer is asked whether it lives.
+// keepAlive is the time without traffic before a keepalive probe.
 const keepAlive = 30 * time.Second
 
-// How long, and of how many addresses, a Client remembers whether they are the machine's
-// own. The dialer looks each time that it connects.
+// How long, and for how many addresses, a Client caches whether they are addresses of the
+// machine. The dialer checks each connection again.
 const (
 	routePeriod = time.Second
 	maxRoutes   = 4096
 )
 
-// Client asks a dialer. Its methods may be called concurrently.
+// Client sends requests to a dialer. Its methods may be called concurrently.
 type Client struct {
 	conn *net.UnixConn
-	turn chan struct{} // holds one: who has it may use what follows
+	lock chan struct{} // a lock for the fields below
 	next uint32
 
 	mu     sync.Mutex
@@ -50,11 +50,11 @@ type knownRoute struct {
 	until time.Time
 }
 
-// NewClient returns a Client that asks by the connection, a socket of packets, which
-// becomes its own. Replies to others who have used it before are not taken.
+// NewClient returns a Client that sends requests through conn, a packet socket, and owns it.
+// It ignores replies to earlier users of the socket.
 func NewClient(conn *net.UnixConn) *Client {
-	c := &Client{conn: conn, turn: make(chan struct{}, 1), next: rand.Uint32(), routes: make(map[netip.Addr]knownRoute)} //nolint:gosec // it tells replies apart
-	c.turn <- struct{}{}
+	c := &Client{conn: conn, lock: make(chan struct{}, 1), next: rand.Uint32(), routes: make(map[netip.Addr]knownRoute)} //nolint:gosec // only distinguishes replies
+	c.lock <- struct{}{}
 	return c
 }
 
@@ -64,7 +64,7 @@ func (c *Client) Close() error { return c.conn.Close() }
 // Dial opens a connection to exactly the address; network is "tcp", "udp" or "icmp",
 // which is for pings and has no port.
 //
-// PermissionDenied: the address is inside, and the sandbox was not granted it.
+// PermissionDenied: the address is not public, and the sandbox was not granted it.
 func (c *Client) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 	return c.dialOperation(ctx, opDial, network, to)
 }
@@ -101,12 +101,12 @@ func (c *Client) openConn(ctx context.Context, r request) (net.Conn, error) {
 	}
 	conn, err := net.FileConn(f)
 	if t, ok := conn.(*net.TCPConn); ok {
-		_ = t.SetKeepAlivePeriod(keepAlive) // a connection without it works, too
+		_ = t.SetKeepAlivePeriod(keepAlive) // a connection works without it
 	}
 	return conn, err
 }
 
-// replyError is why a reply has no descriptor.
+// replyError returns why a reply has no descriptor.
 func (r reply) replyError() error {
 	switch r.status {
 	case statusFailed:
@@ -120,7 +120,7 @@ func (r reply) replyError() error {
 	}
 }
 
-// awaitConnection returns when a socket that was connecting is connected.
+// awaitConnection waits until a connecting socket is connected.
 func awaitConnection(ctx context.Context, f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
@@ -149,8 +149,8 @@ func awaitConnection(ctx context.Context, f *os.File) error {
 	return errors.Join(err, failed)
 }
 
-// IsLocal reports whether an address is the machine's own. If the dialer does not say, it
-// is. What it said is believed for a second.
+// IsLocal reports whether an address is an address of the machine. It returns true if the
+// dialer does not answer, and caches an answer for a second.
 func (c *Client) IsLocal(addr netip.Addr) bool {
 	addr = addr.Unmap()
 	now := time.Now()
@@ -164,7 +164,7 @@ func (c *Client) IsLocal(addr netip.Addr) bool {
 	defer cancel()
 	got, f, err := c.sendUntil(ctx, request{op: opRoute, protocol: protocolTCP, to: netip.AddrPortFrom(addr, 0)}, routeLimit)
 	if f != nil {
-		_ = f.Close() // not what was asked for
+		_ = f.Close() // an unexpected descriptor
 	}
 	if err != nil {
 		return true
@@ -179,12 +179,12 @@ func (c *Client) IsLocal(addr netip.Addr) bool {
 	return local
 }
 
-// sendUntil sends a request until there is a reply to it. The descriptor of a reply is the
-// caller's.
+// sendUntil sends a request, repeatedly, until it receives the reply. The caller owns the
+// descriptor of the reply.
 func (c *Client) sendUntil(ctx context.Context, r request, limit time.Duration) (reply, *os.File, error) {
 	select {
-	case <-c.turn:
-		defer func() { c.turn <- struct{}{} }()
+	case <-c.lock:
+		defer func() { c.lock <- struct{}{} }()
 	case <-ctx.Done():
 		return reply{}, nil, ctx.Err()
 	}
@@ -210,7 +210,7 @@ func earlierTime(a, b time.Time) time.Time {
 	return b
 }
 
-// exchangeOnce sends one request and reads until its reply comes.
+// exchangeOnce sends one request and reads until its reply arrives.
 func (c *Client) exchangeOnce(r request, until time.Time) (reply, *os.File, error) {
 	if err := c.conn.SetDeadline(until); err != nil {
 		return reply{}, nil, err
@@ -233,7 +233,7 @@ func (c *Client) exchangeOnce(r request, until time.Time) (reply, *os.File, erro
 			return got, f, nil
 		}
 		if f != nil {
-			_ = f.Close() // nobody waits for it any more
+			_ = f.Close() // its request was given up
 		}
 		if ok && got.number == r.number { // this process has too many descriptors
 			return reply{number: got.number, status: statusFailed, errno: unix.EMFILE}, nil, nil
@@ -241,7 +241,7 @@ func (c *Client) exchangeOnce(r request, until time.Time) (reply, *os.File, erro
 	}
 }
 
-// descriptorIn returns the descriptor that came with a message; nil if there is none.
+// descriptorIn returns the descriptor in a message, or nil.
 func descriptorIn(rights []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil || len(messages) == 0 {

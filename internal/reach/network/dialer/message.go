@@ -28,9 +28,9 @@ const (
 type operation byte
 
 const (
-	opDial    operation = 1 // pass a descriptor that connects to a peer
-	opResolve operation = 2 // pass one that connects to a resolver
-	opRoute   operation = 3 // say where packets to an address go
+	opDial    operation = 1 // return a descriptor that connects to a peer
+	opResolve operation = 2 // return one that connects to a resolver
+	opRoute   operation = 3 // return where packets to an address go
 )
 
 type protocol byte
@@ -47,12 +47,12 @@ const (
 	statusPassed  status = 1
 	statusAnswer  status = 2
 	statusFailed  status = 3 // with an error number
-	statusRefused status = 4 // an address inside that was not granted
+	statusRefused status = 4 // a non-public address that was not granted
 	statusOwn     status = 5 // an address of the machine that was not granted
 	statusInvalid status = 6 // not a request
 )
 
-// request is what a gateway asks for.
+// request is a request of a gateway.
 type request struct {
 	number   uint32
 	op       operation
@@ -79,8 +79,8 @@ func (r request) encodeRequest() []byte {
 	return m
 }
 
-// decodeRequest reports false for what is not a request. It accepts one form of each
-// address only.
+// decodeRequest decodes a request. It returns false for an invalid message. It accepts only
+// one form of each address.
 func decodeRequest(m []byte) (request, bool) {
 	if len(m) != requestSize {
 		return request{}, false

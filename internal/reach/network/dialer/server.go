@@ -16,10 +16,10 @@ import (
 const (
 	requestRate  = 10000 // a second
 	requestBurst = 10000
-	replyLimit   = 5 * time.Second // to take a reply
+	replyLimit   = 5 * time.Second // for the gateway to accept a reply
 )
 
-// Server answers one gateway.
+// Server answers the requests of one gateway.
 type Server struct {
 	conn   *net.UnixConn
 	kernel kernel
@@ -27,19 +27,19 @@ type Server struct {
 	grant  atomic.Pointer[Grant]
 }
 
-// NewServer returns a Server that answers requests by the connection, a socket of
-// packets, which becomes its own. The kernel is asked for routes.
+// NewServer returns a Server that answers requests on conn, a packet socket, and owns it. It
+// asks k for routes.
 func NewServer(conn *net.UnixConn, k kernel, g Grant) *Server {
 	s := &Server{conn: conn, kernel: k, rate: rate.NewLimiter(requestRate, requestBurst)}
 	s.SetGrant(g)
 	return s
 }
 
-// SetGrant replaces the grant, for all requests that are answered from now on.
+// SetGrant replaces the grant for all later requests.
 func (s *Server) SetGrant(g Grant) { s.grant.Store(&g) }
 
-// Serve answers requests, one after the other, until the connection or ctx ends. What is
-// not a request is answered as such.
+// Serve answers requests, one after the other, until the connection or ctx ends. An invalid
+// request gets a reply with statusInvalid.
 func (s *Server) Serve(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.Close() })
 	defer stop()
@@ -51,7 +51,7 @@ func (s *Server) Serve(ctx context.Context) error {
 			return err
 		}
 		if n == 0 {
-			continue // an empty packet; the end is an error
+			continue // an empty packet; the end of the connection is an error
 		}
 		if err := s.rate.Wait(ctx); err != nil {
 			return err
@@ -62,7 +62,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 }
 
-// handlePacket replies to a packet. The error is one of the connection.
+// handlePacket replies to a packet. It returns errors of the connection.
 func (s *Server) handlePacket(packet []byte) error {
 	r, ok := decodeRequest(packet)
 	if !ok {
@@ -73,7 +73,7 @@ func (s *Server) handlePacket(packet []byte) error {
 		if err != nil {
 			return s.sendReply(reply{number: r.number, status: statusOwn}, -1)
 		}
-		return s.sendReply(reply{number: r.number, status: statusAnswer, kind: byte(kind)}, -1) //nolint:gosec // there are three
+		return s.sendReply(reply{number: r.number, status: statusAnswer, kind: byte(kind)}, -1) //nolint:gosec // there are three kinds
 	}
 	to, granted := s.grant.Load().checkRequest(s.kernel, r)
 	if to != statusPassed {
@@ -89,7 +89,7 @@ func (s *Server) handlePacket(packet []byte) error {
 	return s.sendReply(reply{number: r.number, status: statusPassed}, fd)
 }
 
-// sendReply replies. A gateway that takes no replies gets none: then it is its own loss.
+// sendReply sends a reply. It drops the reply if the gateway does not receive it in time.
 func (s *Server) sendReply(r reply, fd int) error {
 	var rights []byte
 	if fd >= 0 {
@@ -100,7 +100,7 @@ func (s *Server) sendReply(r reply, fd int) error {
 	}
 	_, _, err := s.conn.WriteMsgUnix(r.encodeReply(), rights, nil)
 	switch {
-	case errors.Is(err, unix.ETOOMANYREFS) && fd >= 0: // this user has too many descriptors under way
+	case errors.Is(err, unix.ETOOMANYREFS) && fd >= 0: // this user has too many descriptors in transit
 		return s.sendReply(reply{number: r.number, status: statusFailed, errno: unix.EMFILE}, -1)
 	case isTimeout(err):
 		return nil
@@ -113,8 +113,8 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// startConnect returns a descriptor that is connecting, or -1. Unless own is granted, it does
-// not lead to this machine: the kernel has chosen the address of this end by now.
+// startConnect returns a descriptor that is connecting, or -1. Unless own is set, it does not
+// lead to this machine: the kernel has chosen the local address, which is checked.
 func startConnect(r request, own bool) (fd int, s status, err error) {
 	addr := r.to.Addr()
 	domain := unix.AF_INET6

@@ -7,22 +7,22 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// Ceiling is what no policy goes beyond. It never changes, and any number of
-// goroutines may use it.
+// Ceiling is the administrator's bound on policies. It is immutable and may be used
+// concurrently.
 type Ceiling struct {
 	offline bool
 	bounds  sandpit.NetworkPolicy
 	rules   *Rules
-	granted []rule // within which everybody's rules may open addresses that are not public
+	granted []rule // rules of all owners may open non-public addresses within these
 }
 
-// NewCeiling parses a ceiling: each allow rule of a policy must lie within one
-// of p's, if there are any, p's deny rules are in every policy, and limits are at
-// most p's. Offline forbids online sandboxes altogether. Private, special and own
-// addresses can be opened within p's allow rules; if there are none, within usual,
-// which are the allow rules of policies that have none.
+// NewCeiling parses a ceiling. Each allow rule of a policy must lie within one of p's allow
+// rules, if there are any; p's deny rules are added to every policy; limits are at most p's.
+// Offline forbids online sandboxes. Private addresses, special ones and those of the machine
+// can be opened within p's allow rules or, if there are none, within usual, the allow rules of
+// policies without any.
 //
-// Invalid: a rule or limit that cannot be understood, or a header, which opens nothing.
+// Invalid: a rule or limit cannot be parsed, or p has headers.
 func NewCeiling(offline bool, p sandpit.NetworkPolicy, usual []string) (*Ceiling, error) {
 	p = p.Clone()
 	p.Online, p.Inside = true, p.Allow
@@ -40,20 +40,19 @@ func NewCeiling(offline bool, p sandpit.NetworkPolicy, usual []string) (*Ceiling
 	return &Ceiling{offline: offline, bounds: p, rules: rules, granted: granted}, nil
 }
 
-// Requester says for whom a policy is bounded.
+// Requester is the caller that sets a policy.
 type Requester struct {
-	// Administrator may open all addresses that are not public, within the ceiling.
+	// Administrator permits opening all non-public addresses within the ceiling.
 	Administrator bool
 	// IsLocal reports whether an address is the machine's own.
 	IsLocal func(netip.Addr) bool
 }
 
-// Bound returns the policy with what it leaves open filled in: the ceiling's allow
-// rules if it has none, the ceiling's deny rules, the ceiling's limits, and Inside,
-// whatever the policy itself says there.
+// Bound returns the policy with the ceiling applied: the ceiling's allow rules if the policy
+// has none, its deny rules and its limits. It replaces the policy's Inside.
 //
-// PermissionDenied: it asks for more than the ceiling, or opens addresses that are not
-// public and that nobody has granted. Invalid: it cannot be parsed.
+// PermissionDenied: the policy exceeds the ceiling, or opens non-public addresses that are not
+// granted. Invalid: the policy cannot be parsed.
 func (c *Ceiling) Bound(p sandpit.NetworkPolicy, by Requester) (sandpit.NetworkPolicy, error) {
 	p = p.Clone()
 	p.Inside = nil
@@ -86,11 +85,11 @@ func (c *Ceiling) Bound(p sandpit.NetworkPolicy, by Requester) (sandpit.NetworkP
 	if err := c.boundLimits(&p.Limits); err != nil {
 		return p, err
 	}
-	_, err = Parse(p) // the rules may be too many by now
+	_, err = Parse(p) // now there may be too many rules
 	return p, err
 }
 
-// grantRules returns those of the rules that may open addresses which are not public.
+// grantRules returns the rules that may open non-public addresses.
 func (c *Ceiling) grantRules(rules []rule, by Requester) ([]string, error) {
 	var inside []string
 	for i := range rules {
@@ -108,7 +107,7 @@ func (c *Ceiling) grantRules(rules []rule, by Requester) ([]string, error) {
 	return inside, nil
 }
 
-// isGranted reports whether anybody may open what r names.
+// isGranted reports whether every owner may open the addresses of r.
 func (c *Ceiling) isGranted(r *rule) bool {
 	return slices.ContainsFunc(c.granted, func(g rule) bool {
 		return (g.port == 0 || g.port == r.port) && g.prefix.Bits() <= r.prefix.Bits() && g.prefix.Contains(r.prefix.Addr())
@@ -116,10 +115,10 @@ func (c *Ceiling) isGranted(r *rule) bool {
 }
 
 func beyondCeiling(what, hint string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "%s is more than sandboxes may have here", what), hint)
+	return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "%s exceeds the ceiling of this server", what), hint)
 }
 
-// clipRule bounds what a client wrote.
+// clipRule bounds a client's text.
 func clipRule(text string) string { return text[:min(len(text), maxRuleLen)] }
 
 // coversRule reports whether a rule lies within one of the ceiling's.
@@ -139,11 +138,11 @@ func (c *Ceiling) coversRule(r *rule, local func(netip.Addr) bool) bool {
 	if slices.ContainsFunc(c.rules.allow, within) {
 		return true
 	}
-	// A name may have any public address: so it lies within a ceiling of all of them.
+	// A name may have any public address, so it lies within a ceiling of all public addresses.
 	return r.isName() && c.hasAll(r.port, 4) && c.hasAll(r.port, 16)
 }
 
-// opensPrefix reports whether a rule for p opens addresses that wide rules do not.
+// opensPrefix reports whether a rule for p opens addresses that wider rules do not open.
 func (c *Ceiling) opensPrefix(p netip.Prefix, local func(netip.Addr) bool) bool {
 	if !c.rules.namesSpecial(p) {
 		return false
@@ -152,14 +151,14 @@ func (c *Ceiling) opensPrefix(p netip.Prefix, local func(netip.Addr) bool) bool 
 	return c.rules.isSpecial(addr) || inner.IsValid() && c.rules.isSpecial(inner) || local(addr)
 }
 
-// hasAll reports whether all addresses of so many bytes are allowed at a port.
+// hasAll reports whether all addresses of size bytes are allowed at a port.
 func (c *Ceiling) hasAll(port uint16, size int) bool {
 	return slices.ContainsFunc(c.rules.allow, func(b rule) bool {
 		return !b.isName() && b.prefix.Bits() == 0 && b.prefix.Addr().BitLen() == size*8 && (b.port == 0 || b.port == port)
 	})
 }
 
-// hasNames reports whether the names that o stands for are among r's.
+// hasNames reports whether r matches all names that o matches.
 func (r *rule) hasNames(o *rule) bool {
 	if o.below && o.name == r.name {
 		return r.below
@@ -184,7 +183,7 @@ func (c *Ceiling) boundLimits(l *sandpit.NetworkLimits) error {
 	return nil
 }
 
-// boundLimit fills a limit in that is open, and reports false for one that is too high.
+// boundLimit sets an unset limit to the ceiling's, and reports false for a higher one.
 func boundLimit[T int | int64](asked *T, most T) bool {
 	if most != 0 && *asked == 0 {
 		*asked = most

@@ -22,24 +22,23 @@ const (
 	maxSecretName  = 64
 )
 
-// Header is a header rule that was understood.
+// Header is a parsed header rule.
 type Header struct {
 	// Host is in Normal form.
 	Host string
 	Port uint16
 	Name string
-	// Value is what the header is set to, with references to secrets.
+	// Value is the value of the header, with references to secrets.
 	Value string
 }
 
-// reference is where a secret belongs in a value.
+// reference matches a reference to a secret in a value.
 var reference = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
-// secretName is the whole of what may be between the brackets.
+// secretName matches a valid name between the brackets.
 var secretName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// reserved are headers by which the parts of a connection understand each other, or
-// which say whom a request is for.
+// reserved are headers that belong to a connection, or that name the target of a request.
 var reserved = []string{
 	"connection", "content-length", "expect", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
 	"te", "trailer", "transfer-encoding", "upgrade",
@@ -59,14 +58,14 @@ func parseHeaders(list []sandpit.NetworkHeader) ([]Header, error) {
 			return o.Host == h.Host && o.Port == h.Port && strings.EqualFold(o.Name, h.Name)
 		}
 		if slices.ContainsFunc(headers, same) {
-			return nil, invalidHeader(given, "it is there twice")
+			return nil, invalidHeader(given, "duplicate")
 		}
 		headers = append(headers, h)
 	}
 	return headers, nil
 }
 
-// invalidHeader does not quote the value: somebody may have written a secret there.
+// invalidHeader returns an error without the value, which could have a secret in it.
 func invalidHeader(h sandpit.NetworkHeader, why string) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "network header %.100q of host %.100q: %s", h.Name, h.Host, why),
 		"a header has a host such as api.example.org, a name, and a value with a secret in it, such as Bearer ${TOKEN}")
@@ -86,18 +85,19 @@ func parseHeader(given sandpit.NetworkHeader) (Header, error) {
 	case h.Port == portHTTP:
 		return Header{}, invalidHeader(given, "port 80 is not encrypted")
 	case !httpguts.ValidHeaderFieldName(h.Name) || len(h.Name) > maxSecretName:
-		return Header{}, invalidHeader(given, "the name is none of a header")
+		return Header{}, invalidHeader(given, "invalid header name")
 	case slices.Contains(reserved, strings.ToLower(h.Name)):
-		return Header{}, invalidHeader(given, "this header belongs to the connection")
+		return Header{}, invalidHeader(given, "this header belongs to the connection and cannot be set")
 	case len(h.Value) > maxHeaderValue || !httpguts.ValidHeaderFieldValue(h.Value):
-		return Header{}, invalidHeader(given, "the value is none of a header")
+		return Header{}, invalidHeader(given, "invalid header value")
 	case !reference.MatchString(h.Value):
-		return Header{}, invalidHeader(given, "the value refers to no secret")
+		return Header{}, invalidHeader(given, "the value has no reference to a secret")
 	}
 	return h, nil
 }
 
-// Fill puts secrets into the value. It returns the name of one that is missing, or "".
+// Fill replaces the references in the value by secrets. It returns the name of a missing
+// secret, or "".
 func (h Header) Fill(secrets map[string]string) (value, missing string) {
 	value = reference.ReplaceAllStringFunc(h.Value, func(ref string) string {
 		name := ref[2 : len(ref)-1]
@@ -126,19 +126,20 @@ func (r *Rules) hasHeaders(names []string, port uint16) bool {
 	return slices.ContainsFunc(r.headers, func(h Header) bool { return h.Port == port && slices.Contains(names, h.Host) })
 }
 
-// CheckSecret refuses what cannot be a secret. The value is not in the error.
+// CheckSecret refuses an invalid name or value of a secret. The error does not have the
+// value.
 func CheckSecret(name, value string) error {
 	if len(name) > maxSecretName || !secretName.MatchString(name) {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the name of a secret, %.100q: it is none", name),
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "invalid secret name %.100q", name),
 			"a name has letters, digits and _, and does not begin with a digit")
 	}
 	if len(value) > maxSecretValue || !httpguts.ValidHeaderFieldValue(value) {
-		return sandpit.Errorf(sandpit.Invalid, "secret %s: want at most %d bytes that may stand in a header", name, maxSecretValue)
+		return sandpit.Errorf(sandpit.Invalid, "secret %s: want at most %d bytes that are valid in a header", name, maxSecretValue)
 	}
 	return nil
 }
 
-// SplitTarget reads "name:port" or "address:port". Exactly one of name, in Normal
+// SplitTarget parses "name:port" or "address:port". Exactly one of name, in Normal
 // form, and addr is valid.
 func SplitTarget(target string) (name string, addr netip.Addr, port uint16, err error) {
 	host, portText, err := net.SplitHostPort(target)
@@ -156,7 +157,7 @@ func SplitTarget(target string) (name string, addr netip.Addr, port uint16, err 
 	return r.name, netip.Addr{}, uint16(n), nil
 }
 
-// checkLimits refuses limits that cannot be.
+// checkLimits refuses invalid limits.
 func checkLimits(l sandpit.NetworkLimits) error {
 	for _, f := range []struct {
 		name      string
@@ -175,7 +176,7 @@ func checkLimits(l sandpit.NetworkLimits) error {
 	return nil
 }
 
-// The bounds of limits. With fewer bytes a second nothing works any more.
+// The bounds of limits. With fewer bytes a second connections do not work.
 const (
 	minRate  = 1 << 10
 	maxRate  = 1 << 40

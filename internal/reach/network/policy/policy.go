@@ -8,11 +8,10 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
-// Rules are a policy that was understood. They never change, and any number of
-// goroutines may use them.
+// Rules are a parsed policy. They are immutable and may be used concurrently.
 type Rules struct {
 	allow, deny []rule
-	inside      []rule // what of allow may open addresses that are not public
+	inside      []rule // the allow rules that may open non-public addresses
 	headers     []Header
 	limits      sandpit.NetworkLimits
 	special     []netip.Prefix
@@ -20,7 +19,7 @@ type Rules struct {
 	denyNames   bool
 }
 
-// Parse understands the rules of a policy. Invalid: one of them it does not.
+// Parse parses a policy. Invalid: a rule, header or limit cannot be parsed.
 func Parse(p sandpit.NetworkPolicy) (*Rules, error) {
 	if n := max(len(p.Allow)+len(p.Deny), len(p.Inside)); n > maxRules {
 		return nil, sandpit.Errorf(sandpit.Invalid, "%d network rules: want at most %d", n, maxRules)
@@ -52,34 +51,34 @@ func Parse(p sandpit.NetworkPolicy) (*Rules, error) {
 	return r, nil
 }
 
-// Limits bound what passes; zero is no limit.
+// Limits returns the limits of the traffic; zero means no limit.
 func (r *Rules) Limits() sandpit.NetworkLimits { return r.limits }
 
-// Flow is a connection that the sandbox asks for.
+// Flow is a connection that the sandbox requests.
 type Flow struct {
 	Addr netip.Addr
-	// Port is 0 for what has no ports.
+	// Port is 0 for a protocol without ports.
 	Port uint16
-	// Names are those that the gateway has answered Addr for, in Normal form.
+	// Names are the names for which the gateway returned Addr, in Normal form.
 	Names []string
-	// Local says that Addr is the machine's own.
+	// Local is true if Addr is an address of the machine.
 	Local bool
-	// Datagram says that no name can be seen in the connection itself.
+	// Datagram is true if the connection itself has no visible name.
 	Datagram bool
 }
 
-// Check says what is still to be found out about a connection that is allowed.
+// Check is what the gateway must still verify about an allowed connection.
 type Check int
 
 // The checks.
 const (
 	CheckNothing Check = iota
-	// CheckName wants one of Verdict.Names to be what the client calls its peer.
+	// CheckName requires that the client sends one of Verdict.Names.
 	CheckName
-	// CheckDenied wants the client not to call its peer what Rules.Named denies.
+	// CheckDenied requires that the client sends no name that Rules.Named denies.
 	CheckDenied
-	// CheckHeaders wants to know what the client calls its peer, since headers may be
-	// set for that; what Rules.Named denies is denied, too.
+	// CheckHeaders requires the client's name, because headers may be set for it. Names that
+	// Rules.Named denies are denied too.
 	CheckHeaders
 )
 
@@ -89,14 +88,14 @@ type Verdict struct {
 	// Reason is the rule that decided, or a few words. Never empty.
 	Reason string
 	Check  Check
-	// Names go with CheckName.
+	// Names are the accepted names for CheckName.
 	Names []string
 }
 
 func deny(reason string) Verdict  { return Verdict{Reason: reason} }
 func allow(reason string) Verdict { return Verdict{Allowed: true, Reason: reason} }
 
-// The ports on which a client says whom it wants to talk to.
+// The ports on which clients send the name of the host.
 const (
 	portHTTP  = 80
 	portHTTPS = 443
@@ -106,7 +105,7 @@ const (
 func (r *Rules) Connect(f Flow) Verdict {
 	addr, inner := canonicalAddr(f.Addr)
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {
-		return deny("not the address of a peer")
+		return deny("not a unicast address")
 	}
 	for i := range r.deny {
 		d := &r.deny[i]
@@ -132,7 +131,7 @@ func (r *Rules) Connect(f Flow) Verdict {
 
 func speaksName(f Flow) bool { return !f.Datagram && (f.Port == portHTTP || f.Port == portHTTPS) }
 
-// permitFlow decides about what no deny rule matches.
+// permitFlow decides about a connection that no deny rule matches.
 func (r *Rules) permitFlow(f Flow, addr netip.Addr, private bool) Verdict {
 	for i := range r.allow {
 		a := &r.allow[i]
@@ -151,8 +150,7 @@ func (r *Rules) permitFlow(f Flow, addr netip.Addr, private bool) Verdict {
 	return r.permitByName(f)
 }
 
-// permitByName collects all names that allow f, since any of them may be the one
-// that the client means.
+// permitByName collects all names that allow f, because the client may mean any of them.
 func (r *Rules) permitByName(f Flow) Verdict {
 	var v Verdict
 	for _, name := range f.Names {
@@ -170,7 +168,7 @@ func (r *Rules) permitByName(f Flow) Verdict {
 		return deny("no rule allows it")
 	case f.Datagram && f.Port == portHTTPS:
 		// The names in QUIC are encrypted; clients then use TCP.
-		return deny("the name in a connection of HTTP/3 cannot be verified")
+		return deny("the name in an HTTP/3 connection cannot be verified")
 	case speaksName(f):
 		v.Check = CheckName
 	}
@@ -178,16 +176,16 @@ func (r *Rules) permitByName(f Flow) Verdict {
 	return v
 }
 
-// Named decides about the name that a client calls its peer, after Connect has
-// allowed the connection itself; name is in Normal form, "" if it gives none.
+// Named decides about the host name that a client sends, after Connect has allowed the
+// connection itself. name is in Normal form, or "" if the client sends none.
 func (r *Rules) Named(v Verdict, name string, port uint16) Verdict {
 	switch v.Check {
 	case CheckName:
 		if name == "" {
-			return deny("the client does not say which name it wants")
+			return deny("the client sends no host name")
 		}
 		if !slices.Contains(v.Names, name) {
-			return deny("the client wants another name than was resolved: " + shortenName(name))
+			return deny("the client requests another name than it resolved: " + shortenName(name))
 		}
 	case CheckNothing:
 		return v
@@ -205,9 +203,8 @@ func (r *Rules) Named(v Verdict, name string, port uint16) Verdict {
 // shortenName bounds a name that comes from a sandbox.
 func shortenName(name string) string { return textlen.Cut(name, maxNameLen) }
 
-// Resolve decides whether a name may be resolved; chain holds the names that it
-// turned out to stand for, all in Normal form. A rule for one port alone does not
-// keep a name from being resolved.
+// Resolve decides whether a name may be resolved. chain has the names to which its aliases
+// lead, all in Normal form. A deny rule for only one port does not prevent resolving.
 func (r *Rules) Resolve(name string, chain ...string) Verdict {
 	for _, n := range append([]string{name}, chain...) {
 		for i := range r.deny {
@@ -220,7 +217,7 @@ func (r *Rules) Resolve(name string, chain ...string) Verdict {
 		return allow("no rule forbids it")
 	}
 	for i := range r.allow {
-		// Who may reach every address may also know them.
+		// A sandbox that may reach every address may also resolve names.
 		if a := &r.allow[i]; a.hasName(name) || !a.isName() && a.prefix.Bits() == 0 {
 			return allow("allow " + a.text)
 		}
@@ -228,13 +225,13 @@ func (r *Rules) Resolve(name string, chain ...string) Verdict {
 	return deny("no rule allows it")
 }
 
-// isGranted reports whether rules may open an address that is not public at a port.
+// isGranted reports whether rules may open a non-public address at a port.
 func (r *Rules) isGranted(addr netip.Addr, port uint16) bool {
 	return slices.ContainsFunc(r.inside, func(g rule) bool { return g.hasPort(port) && g.hasAddr(addr) })
 }
 
-// Answer reports whether an address may be in the answer to a question about a
-// name: private ones only if a rule opens them.
+// Answer reports whether an address may be in the DNS response for a name: a private address
+// only if a rule opens it.
 func (r *Rules) Answer(a netip.Addr, local bool) bool {
 	addr, inner := canonicalAddr(a)
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsMulticast() {

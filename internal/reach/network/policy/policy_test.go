@@ -106,7 +106,7 @@ func TestPrecedence(t *testing.T) {
 		"private by name":               {[]string{"a.example"}, nil, flow("10.1.1.1", 22, "a.example"), "a private or special address"},
 		"by name":                       {[]string{"a.example:22"}, nil, flow("8.8.8.8", 22, "b.example", "a.example"), "allow a.example:22"},
 		"by name, other port":           {[]string{"a.example:22"}, nil, flow("8.8.8.8", 23, "a.example"), "no rule allows it"},
-		"multicast by rule":             {[]string{"0.0.0.0/0"}, nil, flow("224.0.0.1", 80), "not the address of a peer"},
+		"multicast by rule":             {[]string{"0.0.0.0/0"}, nil, flow("224.0.0.1", 80), "not a unicast address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -18,20 +18,20 @@ const (
 // rule is one line of a policy.
 type rule struct {
 	text   string
-	prefix netip.Prefix // of addresses; invalid if it is about a name
-	name   string       // lower case, without a dot at the end
+	prefix netip.Prefix // of addresses; invalid for a rule for a name
+	name   string       // lower case, without the final dot
 	below  bool         // names below name, but not itself
 	port   uint16       // 0 is any
 }
 
-// Range is what a rule about addresses names.
+// Range is the range of a rule for addresses.
 type Range struct {
 	Prefix netip.Prefix
 	Port   uint16 // 0 is any
 }
 
-// Ranges returns what rules name that are about addresses; names are left out. Invalid:
-// one of them cannot be parsed.
+// Ranges returns the ranges of the rules for addresses. It skips rules for names. Invalid: a
+// rule cannot be parsed.
 func Ranges(rules []string) ([]Range, error) {
 	var list []Range
 	for _, text := range rules {
@@ -66,7 +66,7 @@ func (r *rule) invalidRule(why string) error {
 		"a rule is an address, a range such as 203.0.113.0/24, a name, or *.name; each may end in :port")
 }
 
-// splitPort takes the port off. An IPv6 address with a port is in brackets.
+// splitPort splits the port off. An IPv6 address with a port is in brackets.
 func (r *rule) splitPort() (subject string, err error) {
 	subject = r.text
 	var port string
@@ -96,7 +96,8 @@ func (r *rule) splitPort() (subject string, err error) {
 	return subject, nil
 }
 
-// parseAddress reports whether subject is meant as an address.
+// parseAddress parses subject as an address or a range. It reports whether subject looks like
+// one.
 func (r *rule) parseAddress(subject string) (bool, error) {
 	var err error
 	if strings.Contains(subject, "/") {
@@ -119,7 +120,7 @@ func (r *rule) parseAddress(subject string) (bool, error) {
 	}
 	switch {
 	case r.prefix.Addr().Is4In6():
-		return true, r.invalidRule("write an IPv4 address as one")
+		return true, r.invalidRule("use the IPv4 form of the address")
 	case r.prefix != r.prefix.Masked():
 		return true, r.invalidRule("the range begins at " + r.prefix.Masked().String())
 	case r.prefix.Addr().IsMulticast():
@@ -148,11 +149,10 @@ func (r *rule) parseName(subject string) error {
 	return nil
 }
 
-// Normal returns the one form of a name in which names are compared: lower case,
-// without the dot at the end.
+// Normal returns the form of a name for comparisons: lower case, without the final dot.
 func Normal(name string) string {
 	lower := []byte(name)
-	for i, c := range lower { // only ASCII: other bytes are a name's own
+	for i, c := range lower { // only ASCII: other bytes do not change
 		if 'A' <= c && c <= 'Z' {
 			lower[i] = c + 'a' - 'A'
 		}

@@ -2,8 +2,8 @@ package policy
 
 import "net/netip"
 
-// specialRanges are the ranges that are not the public internet: those of RFC 6890 and
-// its successors, and what cloud providers answer instances on.
+// specialRanges returns the ranges outside of the public internet: those of RFC 6890 and its
+// successors, and the metadata addresses of cloud providers.
 func specialRanges() []netip.Prefix {
 	texts := []string{
 		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
@@ -19,16 +19,16 @@ func specialRanges() []netip.Prefix {
 	return list
 }
 
-// The parts of the IPv6 space that are addresses of somebody: all else is special.
+// global6 returns the allocated parts of the IPv6 space. All others are special.
 func global6() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("2000::/3"), nat64Prefix()}
 }
 
-// nat64Prefix is the prefix below which IPv6-only networks put IPv4 addresses.
+// nat64Prefix returns the prefix that IPv6-only networks use for IPv4 addresses.
 func nat64Prefix() netip.Prefix { return netip.MustParsePrefix("64:ff9b::/96") }
 
-// canonicalAddr returns the address that a connection to a goes to, and the IPv4
-// address that a network may translate it to, which is invalid if there is none.
+// canonicalAddr returns the address to which a connection to a leads, and the IPv4 address to
+// which a network may translate it, which is invalid without a translation.
 func canonicalAddr(a netip.Addr) (addr, inner netip.Addr) {
 	a = a.Unmap().WithZone("")
 	if nat64Prefix().Contains(a) {
@@ -38,7 +38,7 @@ func canonicalAddr(a netip.Addr) (addr, inner netip.Addr) {
 	return a, netip.Addr{}
 }
 
-// isSpecial reports whether a, which is canonical, is not on the public internet.
+// isSpecial reports whether a, which is canonical, is outside of the public internet.
 func (r *Rules) isSpecial(a netip.Addr) bool {
 	for _, p := range r.special {
 		if p.Contains(a) {
@@ -56,15 +56,16 @@ func (r *Rules) isSpecial(a netip.Addr) bool {
 	return true
 }
 
-// Public reports whether an address is on the public internet: one of somebody, by whatever
-// form of address. It knows nothing of which are this machine's.
+// Public reports whether an address, in any form, is on the public internet. It does not know
+// the addresses of this machine.
 func Public(a netip.Addr) bool {
 	r := &Rules{special: specialRanges(), global6: global6()}
 	addr, inner := canonicalAddr(a)
 	return addr.IsValid() && !addr.IsMulticast() && !r.isSpecial(addr) && (!inner.IsValid() || !r.isSpecial(inner) && !inner.IsMulticast())
 }
 
-// namesSpecial reports whether a rule for p names special addresses on purpose.
+// namesSpecial reports whether a rule for p has only special addresses, so that it opens
+// them.
 func (r *Rules) namesSpecial(p netip.Prefix) bool {
 	if p.IsSingleIP() {
 		return true

@@ -1,7 +1,7 @@
-// Package route asks the kernel of this machine where it would send a packet. What it
-// delivers to the machine itself are addresses of interfaces, but also whole ranges that
-// a route of type local names (AnyIP), subnet and loopback broadcasts, and whatever a
-// rule for this user, protocol or port says: no list of interfaces has those.
+// Package route asks the kernel of this machine where it would send a packet. The kernel
+// delivers to the machine itself not only the addresses of interfaces, but also ranges with a
+// route of type local (AnyIP), subnet and loopback broadcasts, and destinations of routing
+// rules for a user, protocol or port. No list of interfaces has those.
 package route
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kind says where packets to a destination go.
+// Kind is where packets to a destination go.
 type Kind int
 
 // The kinds of destinations.
@@ -29,23 +29,23 @@ const (
 	Nowhere
 )
 
-// Destination is what a packet is sent to.
+// Destination is the destination of a packet.
 type Destination struct {
 	Addr netip.Addr
-	// Protocol is unix.IPPROTO_TCP or the like, Port is of that. Zero: any.
+	// Protocol is a number such as unix.IPPROTO_TCP, and Port its port. Zero: any.
 	Protocol int
 	Port     uint16
 }
 
-// Kernel asks by a socket of its own, in the network namespace in which it was opened and
-// as the user who asks. Its methods may be called concurrently.
+// Kernel queries routes through a netlink socket, in the network namespace in which it was
+// opened and for the calling user. Its methods may be called concurrently.
 type Kernel struct {
 	mu  sync.Mutex
 	fd  int
 	seq uint32
 }
 
-// Open returns a Kernel, which the caller must close.
+// Open returns a Kernel. The caller must close it.
 func Open() (*Kernel, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -58,13 +58,13 @@ func Open() (*Kernel, error) {
 func (k *Kernel) Close() error { return unix.Close(k.fd) }
 
 // IsLocal reports whether packets to an address are delivered to this machine, or to all
-// of a network. If the kernel does not say, they are.
+// machines of a network. It returns true if the kernel does not answer.
 func (k *Kernel) IsLocal(addr netip.Addr) bool {
 	kind, err := k.Lookup(Destination{Addr: addr})
 	return err != nil || kind == Local
 }
 
-// IsLocal is Kernel.IsLocal for a single question.
+// IsLocal is Kernel.IsLocal for a single query.
 func IsLocal(addr netip.Addr) bool {
 	k, err := Open()
 	if err != nil {
@@ -74,8 +74,8 @@ func IsLocal(addr netip.Addr) bool {
 	return k.IsLocal(addr)
 }
 
-// IsOwnConnection reports whether both ends of a connection have the same address: then it
-// leads to this machine, whatever its routes were a moment before.
+// IsOwnConnection reports whether both ends of a connection have the same address. Then the
+// connection leads to this machine, whatever an earlier route lookup returned.
 func IsOwnConnection(conn net.Conn) bool {
 	from, fromErr := netip.ParseAddrPort(conn.LocalAddr().String())
 	to, toErr := netip.ParseAddrPort(conn.RemoteAddr().String())
@@ -94,7 +94,7 @@ func (k *Kernel) Lookup(d Destination) (Kind, error) {
 	if err := unix.Sendto(k.fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return Local, fmt.Errorf("ask the kernel for a route: %w", err)
 	}
-	var answer [4096]byte // of which only the beginning is looked at
+	var answer [4096]byte // only the beginning is parsed
 	for {
 		n, from, err := unix.Recvfrom(k.fd, answer[:], 0)
 		if errors.Is(err, unix.EINTR) {
@@ -121,7 +121,7 @@ const (
 	errnoEnd        = unix.SizeofNlMsghdr + 4
 )
 
-// encodeQuestion writes the question about a destination.
+// encodeQuestion encodes the query for a destination.
 func encodeQuestion(d Destination, seq uint32) ([]byte, error) {
 	addr := d.Addr.Unmap()
 	if !addr.IsValid() || addr.Zone() != "" {
@@ -156,10 +156,10 @@ func encodeQuestion(d Destination, seq uint32) ([]byte, error) {
 }
 
 // unreachable are the errors of the kernel for a destination without a route. It returns the
-// last two where there is no IPv6.
+// last two on a machine without IPv6.
 var unreachable = []unix.Errno{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EAFNOSUPPORT, unix.EOPNOTSUPP}
 
-// decodeAnswer reads an answer. mine is false for one to another question.
+// decodeAnswer decodes a response. mine is false for a response to another query.
 func decodeAnswer(m []byte, seq uint32) (kind Kind, mine bool, err error) {
 	order := binary.NativeEndian
 	if len(m) < unix.SizeofNlMsghdr || order.Uint32(m[8:]) != seq {
@@ -182,7 +182,7 @@ func decodeAnswer(m []byte, seq uint32) (kind Kind, mine bool, err error) {
 		if len(m) < errnoEnd {
 			break
 		}
-		errno := unix.Errno(-int32(order.Uint32(m[unix.SizeofNlMsghdr:]))) //nolint:gosec // that is how it is written
+		errno := unix.Errno(-int32(order.Uint32(m[unix.SizeofNlMsghdr:]))) //nolint:gosec // the encoding of the kernel
 		if slices.Contains(unreachable, errno) {
 			return Nowhere, true, nil
 		}

@@ -16,22 +16,22 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// How long a client may take to say which name it wants. Where the name only might
-// be denied, a client may as well be waiting for the server to begin.
+// How long a client may take to send a host name. Where the name is only checked against deny
+// rules, the limit is short, because the client may wait for the server to send first.
 const (
 	nameTimeout  = 10 * time.Second
 	deniedPeriod = time.Second
 	maxHello     = 64 << 10
 )
 
-// readName returns the name that a client calls its peer, "" if none, and what was
-// read to find out.
+// readName returns the host name that a client sends, or "", and a reader that repeats the
+// bytes read so far.
 func readName(ctx context.Context, box net.Conn, port uint16, check policy.Check) (name string, first io.Reader) {
 	limit := nameTimeout
 	if check != policy.CheckName {
 		limit = deniedPeriod
 	}
-	_ = box.SetReadDeadline(time.Now().Add(limit)) // a failed one shows when reading
+	_ = box.SetReadDeadline(time.Now().Add(limit)) // an error occurs again when reading
 	var read bytes.Buffer
 	from := io.TeeReader(io.LimitReader(box, maxHello), &read)
 	if port == 443 || check == policy.CheckHeaders {
@@ -43,25 +43,25 @@ func readName(ctx context.Context, box net.Conn, port uint16, check policy.Check
 	return name, &read
 }
 
-// nameInTLS returns the server name of a TLS client's greeting.
+// nameInTLS returns the server name in a TLS ClientHello.
 func nameInTLS(ctx context.Context, from io.Reader) string {
 	var name string
 	enough := errors.New("enough")
-	server := tls.Server(onlyReader{from}, &tls.Config{ //nolint:gosec // nothing is spoken: only the greeting is read
+	server := tls.Server(onlyReader{from}, &tls.Config{ //nolint:gosec // only parses the ClientHello
 		MinVersion: tls.VersionTLS10,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			name = hello.ServerName
 			return nil, enough
 		},
 	})
-	_ = server.HandshakeContext(ctx) // always fails: at the latest with enough
+	_ = server.HandshakeContext(ctx) // always fails, at the latest with enough
 	return normalName(name)
 }
 
-// nameInHTTP returns the host of a first request.
+// nameInHTTP returns the host of the first HTTP request.
 func nameInHTTP(from io.Reader) string {
 	req, err := http.ReadRequest(bufio.NewReader(from))
-	if err != nil || req.URL.Host != "" { // for a proxy: which of two names counts, servers disagree about
+	if err != nil || req.URL.Host != "" { // a proxy request has two names, and servers disagree about which one counts
 		return ""
 	}
 	host := req.Host
@@ -71,7 +71,7 @@ func nameInHTTP(from io.Reader) string {
 	return normalName(host)
 }
 
-// normalName returns "" for what is not a name.
+// normalName returns the Normal form of a name, or "" if it is not a name.
 func normalName(name string) string {
 	name = policy.Normal(name)
 	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
@@ -80,7 +80,7 @@ func normalName(name string) string {
 	return name
 }
 
-// onlyReader is a connection whose other direction leads nowhere.
+// onlyReader is a connection that discards what is written.
 type onlyReader struct{ io.Reader }
 
 func (onlyReader) Write(p []byte) (int, error)      { return len(p), nil }

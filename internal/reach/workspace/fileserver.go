@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// siteLimit bounds the start of a file server.
-	siteLimit = 30 * time.Second
-	// siteWords bounds the kept output of a file server that does not start, in bytes.
-	siteWords = 4 << 10
+	// serverStartLimit bounds the start of a file server.
+	serverStartLimit = 30 * time.Second
+	// serverOutputLimit bounds the kept output of a file server that does not start, in bytes.
+	serverOutputLimit = 4 << 10
 )
 
 // ShowFiles starts a file server for a directory inside at a port, as a command of the
@@ -27,7 +27,7 @@ const (
 // server's message. Unsupported: the sandbox's guest has no file server. Also the errors of
 // sandpit.Processes.Start.
 func ShowFiles(ctx context.Context, g sandpit.Processes, dir string, port int) error {
-	ctx, cancel := context.WithTimeout(ctx, siteLimit)
+	ctx, cancel := context.WithTimeout(ctx, serverStartLimit)
 	defer cancel()
 	args := fileserver.Command(dir, port)
 	running, err := g.ListProcesses(ctx)
@@ -39,8 +39,8 @@ func ShowFiles(ctx context.Context, g sandpit.Processes, dir string, port int) e
 	}
 	waiting, done := context.WithCancel(ctx)
 	defer done()
-	listens := &word{want: fileserver.Ready + "\n", said: done}
-	words := NewWindow(siteWords)
+	listens := &outputSignal{want: fileserver.Ready + "\n", said: done}
+	words := NewWindow(serverOutputLimit)
 	process, err := g.Start(ctx, sandpit.Command{
 		Args: args, ID: strings.ToLower(rand.Text()), Stdout: listens, Stderr: words,
 	})
@@ -61,15 +61,15 @@ func ShowFiles(ctx context.Context, g sandpit.Processes, dir string, port int) e
 	}
 }
 
-// word is a writer that waits for the first output. One goroutine uses it.
-type word struct {
+// outputSignal is a writer that waits for the first output. One goroutine uses it.
+type outputSignal struct {
 	want string
 	said func()
 	got  bytes.Buffer
 }
 
 // Write implements io.Writer.
-func (w *word) Write(b []byte) (int, error) {
+func (w *outputSignal) Write(b []byte) (int, error) {
 	if w.got.Len() < len(w.want) {
 		w.got.Write(b[:min(len(b), len(w.want)-w.got.Len())])
 		if w.got.String() == w.want {

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// lentBuffer is the size of one read of the caller's content, in bytes.
-	lentBuffer = 64 << 10
-	// patience is how long a call waits for a pending Read after the end of its context.
-	patience = 100 * time.Millisecond
+	// contentBuffer is the size of one read of the caller's content, in bytes.
+	contentBuffer = 64 << 10
+	// readGrace is how long a call waits for a pending Read after the end of its context.
+	readGrace = 100 * time.Millisecond
 )
 
 var errReturned = errors.New("the call has ended")
 
-// lent is a caller's reader while it is the body of a request. It protects the reader from
+// contentBody is a caller's reader while it is the body of a request. It protects the reader from
 // the transport, which would keep reading after an early response of the guest, and would
 // wait for a blocked reader beyond the end of the context.
-type lent struct {
+type contentBody struct {
 	*io.PipeReader // the transport reads and closes it
 
 	content io.Reader
@@ -34,10 +34,10 @@ type lent struct {
 	err     error // the error of the content
 }
 
-// lendReader starts to read content. The caller must call takeBack.
-func lendReader(ctx context.Context, content io.Reader) *lent {
+// newContentBody starts to read content. The caller must call stopReading.
+func newContentBody(ctx context.Context, content io.Reader) *contentBody {
 	r, w := io.Pipe()
-	l := &lent{
+	l := &contentBody{
 		PipeReader: r,
 		content:    content,
 		unlink:     context.AfterFunc(ctx, func() { _ = r.CloseWithError(ctx.Err()) }), // never fails
@@ -51,10 +51,10 @@ func lendReader(ctx context.Context, content io.Reader) *lent {
 }
 
 // copyTo copies the content to w until either side ends.
-func (l *lent) copyTo(w io.Writer) error {
-	buf := make([]byte, lentBuffer)
+func (l *contentBody) copyTo(w io.Writer) error {
+	buf := make([]byte, contentBuffer)
 	for {
-		n, err := l.readLent(buf)
+		n, err := l.readContent(buf)
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
 				return err
@@ -69,7 +69,7 @@ func (l *lent) copyTo(w io.Writer) error {
 	}
 }
 
-func (l *lent) readLent(buf []byte) (int, error) {
+func (l *contentBody) readContent(buf []byte) (int, error) {
 	l.mu.Lock()
 	over := l.over
 	l.reading = !over
@@ -89,10 +89,10 @@ func (l *lent) readLent(buf []byte) (int, error) {
 	return n, err
 }
 
-// takeBack ends the reading of the content. It reports whether all of it was read, and
+// stopReading ends the reading of the content. It reports whether all of it was read, and
 // returns the error of the content. It waits for a pending Read until ctx ends, and then for
 // patience.
-func (l *lent) takeBack(ctx context.Context) (all bool, err error) {
+func (l *contentBody) stopReading(ctx context.Context) (all bool, err error) {
 	l.unlink()
 	_ = l.CloseWithError(errReturned) // never fails
 	l.mu.Lock()
@@ -105,7 +105,7 @@ func (l *lent) takeBack(ctx context.Context) (all bool, err error) {
 		case <-ctx.Done():
 			select {
 			case <-l.ended:
-			case <-time.After(patience):
+			case <-time.After(readGrace):
 			}
 		}
 	} else {

@@ -13,71 +13,71 @@ import (
 )
 
 const (
-	// scriptLimit bounds what waits to be read by a shell, in bytes; more than the
+	// scriptLimit bounds the input that waits for a shell, in bytes; it is larger than the
 	// longest script.
 	scriptLimit = 1 << 20
-	// readyWithin is how long a new shell has for its first answer.
+	// readyWithin is how long a new shell may take for its first response.
 	readyWithin = 30 * time.Second
-	// killWithin is how long programs, or a shell, have to be gone once killed.
+	// killWithin is how long killed programs, or a killed shell, may take to end.
 	killWithin = 10 * time.Second
-	// outputCost is how many bytes each byte of a command's output takes: in the window, in
-	// the Result, and once more for whoever passes that on.
+	// outputCost is the bytes of memory for each byte of a command's output: the window, the
+	// Result, and a copy of the caller.
 	outputCost = 3
 )
 
-// live is one shell process. One call may be in it at a time.
-type live struct {
+// shellProcess is one shell process. It runs one call at a time.
+type shellProcess struct {
 	guest   sandpit.Guest
 	dialect dialect
 	user    string
 	process sandpit.Process
-	dir     string // where the shell was when it last settled
-	script  *feed
+	dir     string // the shell's directory after the last call
+	script  *inputQueue
 	cancel  context.CancelFunc // stops following the process
 
 	mu      sync.Mutex
 	stdout  marks
 	stderr  marks
-	call    *answer        // nil while there is none
-	between *memory.Window // what came since the last call
+	call    *callResult    // nil without a call
+	between *memory.Window // output since the last call
 
-	gone   func(error)   // told when the sandbox has ended
+	onGone func(error)   // called when the sandbox has ended
 	ended  chan struct{} // closed when the process has ended, or cannot be followed
 	status sandpit.ExitStatus
 	err    error // why it cannot be followed
 }
 
-// answer collects what a shell says about one call.
-type answer struct {
+// callResult collects the output and the state of one call.
+type callResult struct {
 	token          string
-	skipping       bool // the end may be told by a mark of its own
+	skipping       bool // markSkip may end the call too
 	stdout, stderr section
-	tell           func([]byte)   // nil: nobody
-	complaint      *memory.Window // of the parser
+	onOutput       func([]byte)   // called with output; may be nil
+	parserOutput   *memory.Window // of the parser
 	status         int
 	dir            string
-	bad            bool          // it could not be parsed
-	garbled        string        // why the answer makes no sense
-	done           chan struct{} // closed when all has been said
-	over           bool
+	invalid        bool          // the shell could not parse the command
+	garbled        string        // why the response is invalid; "" if it is valid
+	done           chan struct{} // closed when the response is complete
+	ended          bool
 }
 
 // section is one output during a call.
 type section struct {
-	kept  *memory.Window
-	stage byte // the mark that was last seen; 0 before the first
+	window *memory.Window
+	stage  byte // the last mark; 0 before the first
 }
 
 func (s *section) isOver() bool {
 	return s.stage == markEnd || s.stage == markBad || s.stage == markSkip
 }
 
-// startLive starts a shell and returns once it answers. The shell outlives ctx.
-func startLive(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Command, gone func(error)) (*live, error) {
+// startProcess starts a shell and returns after its first response. The shell outlives ctx.
+func startProcess(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Command, gone func(error)) (*shellProcess, error) {
 	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	l := &live{
-		guest: g, dialect: d, user: cmd.User, script: newFeed(scriptLimit), cancel: cancel,
-		between: memory.NewWindow(nil, maxLate, 1), gone: gone, ended: make(chan struct{}),
+	l := &shellProcess{
+		guest: g, dialect: d, user: cmd.User, script: newInputQueue(scriptLimit), cancel: cancel,
+		between: memory.NewWindow(nil, maxLate, 1), onGone: gone, ended: make(chan struct{}),
 	}
 	l.stdout = marks{text: l.textHandler(false), mark: l.markHandler(false), bad: l.failGarbled}
 	l.stderr = marks{text: l.textHandler(true), mark: l.markHandler(true), bad: l.failGarbled}
@@ -97,15 +97,15 @@ func startLive(ctx context.Context, g sandpit.Guest, d dialect, cmd sandpit.Comm
 		return nil, err
 	}
 	l.process = process
-	go l.followProcess(following) // ends with the process; close waits for it
+	go l.followProcess(following) // ends with the process; closeSession waits for it
 	if err := l.awaitReady(ctx); err != nil {
 		return nil, errors.Join(err, l.killShell(ctx))
 	}
-	l.takeLate() // what the files that a shell reads at its start say
+	l.takeLate() // drop the output of the shell's startup files
 	return l, nil
 }
 
-// discardProcess kills a process that was started for somebody who had gone.
+// discardProcess kills a process whose caller gave up during its start.
 func discardProcess(ctx context.Context, p sandpit.Process) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
 	defer cancel()
@@ -115,8 +115,8 @@ func discardProcess(ctx context.Context, p sandpit.Process) error {
 	return nil
 }
 
-// awaitReady waits for the first answer.
-func (l *live) awaitReady(ctx context.Context) error {
+// awaitReady waits for the first response.
+func (l *shellProcess) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
 	if err := l.script.queueInput(ctx, []byte(l.dialect.prologue)); err != nil {
@@ -125,9 +125,9 @@ func (l *live) awaitReady(ctx context.Context) error {
 	return l.awaitSettled(ctx, "")
 }
 
-// awaitSettled returns once the shell has answered a call that does nothing, so that
-// nothing of an earlier one is on its way. It has the token of that one.
-func (l *live) awaitSettled(ctx context.Context, token string) error {
+// awaitSettled runs a call that does nothing and returns after its response, so that no
+// output of an earlier call is still in transit. token is that of the earlier call.
+func (l *shellProcess) awaitSettled(ctx context.Context, token string) error {
 	a, err := l.beginCall(ctx, call{token: token, text: ":"}, 0, nil)
 	if err != nil {
 		return err
@@ -141,14 +141,14 @@ func (l *live) awaitSettled(ctx context.Context, token string) error {
 	}
 	l.finishCall(a)
 	l.dir = a.dir
-	if a.garbled != "" || a.bad {
-		return sandpit.Errorf(sandpit.Unsupported, "%s does not answer as a shell does", l.dialect.name)
+	if a.garbled != "" || a.invalid {
+		return sandpit.Errorf(sandpit.Unsupported, "%s does not behave like a shell", l.dialect.name)
 	}
 	return nil
 }
 
-// endError says why there is no shell any more.
-func (l *live) endError() error {
+// endError returns why the shell has ended.
+func (l *shellProcess) endError() error {
 	if l.err != nil {
 		return l.err
 	}
@@ -161,15 +161,15 @@ func newToken() string {
 	return hex.EncodeToString(raw)
 }
 
-// beginCall sends a command. Its outputs are kept within limit bytes each, and told to tell,
-// which may be nil.
-func (l *live) beginCall(ctx context.Context, c call, limit int, tell func([]byte)) (*answer, error) {
+// beginCall sends a command. It keeps up to limit bytes of each output, and passes all output
+// to onOutput, which may be nil.
+func (l *shellProcess) beginCall(ctx context.Context, c call, limit int, onOutput func([]byte)) (*callResult, error) {
 	if c.token == "" {
 		c.token = newToken()
 	}
-	a := &answer{token: c.token, complaint: memory.NewWindow(nil, 4<<10, 1), tell: tell, done: make(chan struct{})}
+	a := &callResult{token: c.token, parserOutput: memory.NewWindow(nil, 4<<10, 1), onOutput: onOutput, done: make(chan struct{})}
 	account := memory.AccountOf(ctx)
-	a.stdout.kept, a.stderr.kept = memory.NewWindow(account, limit, outputCost), memory.NewWindow(account, limit, outputCost)
+	a.stdout.window, a.stderr.window = memory.NewWindow(account, limit, outputCost), memory.NewWindow(account, limit, outputCost)
 	l.mu.Lock()
 	l.stdout.expectToken(c.token)
 	l.stderr.expectToken(c.token)
@@ -180,8 +180,8 @@ func (l *live) beginCall(ctx context.Context, c call, limit int, tell func([]byt
 	return a, l.script.queueInput(ctx, []byte(l.dialect.scriptFor(c)))
 }
 
-// finishCall ends a call: what comes from now on is not its output.
-func (l *live) finishCall(a *answer) {
+// finishCall ends a call: later output does not belong to it.
+func (l *shellProcess) finishCall(a *callResult) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.call == a {
@@ -191,8 +191,8 @@ func (l *live) finishCall(a *answer) {
 	}
 }
 
-// takeLate returns what came outside of all calls since it was last asked.
-func (l *live) takeLate() []byte {
+// takeLate returns the output outside of calls since its last call.
+func (l *shellProcess) takeLate() []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	late := l.between.Bytes()
@@ -200,8 +200,8 @@ func (l *live) takeLate() []byte {
 	return late
 }
 
-// outputWriter passes an output of the process on to its marks.
-func (l *live) outputWriter(m *marks) writerFunc {
+// outputWriter returns the writer for an output of the process with marks.
+func (l *shellProcess) outputWriter(m *marks) writerFunc {
 	return func(p []byte) (int, error) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -215,25 +215,25 @@ type writerFunc func([]byte) (int, error)
 // Write implements io.Writer.
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// textHandler returns what takes an output between the marks.
-func (l *live) textHandler(stderr bool) func([]byte) {
+// textHandler returns the handler for the text of an output between marks.
+func (l *shellProcess) textHandler(stderr bool) func([]byte) {
 	return func(p []byte) {
 		s := l.sectionOf(stderr)
 		switch {
 		case s == nil || s.stage == 0 || s.isOver():
 			_, _ = l.between.Write(p) // never fails
 		case s.stage == markBegin:
-			_, _ = s.kept.Write(p) // as above
-			if l.call.tell != nil {
-				l.call.tell(p)
+			_, _ = s.window.Write(p) // as above
+			if l.call.onOutput != nil {
+				l.call.onOutput(p)
 			}
 		case stderr: // of the parser
-			_, _ = l.call.complaint.Write(p) // as above
+			_, _ = l.call.parserOutput.Write(p) // as above
 		}
 	}
 }
 
-func (l *live) sectionOf(stderr bool) *section {
+func (l *shellProcess) sectionOf(stderr bool) *section {
 	switch {
 	case l.call == nil:
 		return nil
@@ -243,8 +243,8 @@ func (l *live) sectionOf(stderr bool) *section {
 	return &l.call.stdout
 }
 
-// markHandler returns what takes the marks of an output.
-func (l *live) markHandler(stderr bool) func(byte, string) {
+// markHandler returns the handler for the marks of an output.
+func (l *shellProcess) markHandler(stderr bool) func(byte, string) {
 	return func(kind byte, payload string) {
 		a, s := l.call, l.sectionOf(stderr)
 		if s == nil || s.isOver() || kind == markSkip && !a.skipping {
@@ -254,49 +254,49 @@ func (l *live) markHandler(stderr bool) func(byte, string) {
 		if kind == markEnd && !stderr {
 			var ok bool
 			if a.status, a.dir, ok = parseEnd(payload); !ok {
-				l.failGarbled("an end without a status")
+				l.failGarbled("an end mark without a status")
 				return
 			}
 		}
-		a.bad = a.bad || kind == markBad
+		a.invalid = a.invalid || kind == markBad
 		if a.stdout.isOver() && a.stderr.isOver() {
-			a.closeAnswer()
+			a.closeResult()
 		}
 	}
 }
 
-// failGarbled ends a call whose answer makes no sense.
-func (l *live) failGarbled(reason string) {
+// failGarbled ends a call with an invalid response.
+func (l *shellProcess) failGarbled(reason string) {
 	if l.call != nil {
 		l.call.garbled = reason
-		l.call.closeAnswer()
+		l.call.closeResult()
 	}
 }
 
-func (a *answer) closeAnswer() {
-	if !a.over {
-		a.over = true
+func (a *callResult) closeResult() {
+	if !a.ended {
+		a.ended = true
 		close(a.done)
 	}
 }
 
 // followProcess waits for the end of the process.
-func (l *live) followProcess(ctx context.Context) {
+func (l *shellProcess) followProcess(ctx context.Context) {
 	defer close(l.ended)
 	defer l.cancel()
 	l.status, l.err = l.process.Wait(ctx)
 	l.script.abandonInput()
 	if l.err != nil && ctx.Err() == nil {
-		l.err = whyGone(ctx, l.guest, l.err)
+		l.err = findGoneCause(ctx, l.guest, l.err)
 		if sandpit.CodeOf(l.err) == sandpit.Gone {
-			l.gone(l.err)
+			l.onGone(l.err)
 		}
 	}
 }
 
-// whyGone turns what a broken connection says into the sandbox's own reason, if that
-// has ended.
-func whyGone(ctx context.Context, g sandpit.Guest, err error) error {
+// findGoneCause replaces the error of a broken connection by the reason why the sandbox has ended,
+// if it has.
+func findGoneCause(ctx context.Context, g sandpit.Guest, err error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
 	defer cancel()
 	if _, asked := g.ListProcesses(ctx); sandpit.CodeOf(asked) == sandpit.Gone {
@@ -305,9 +305,9 @@ func whyGone(ctx context.Context, g sandpit.Guest, err error) error {
 	return err
 }
 
-// killShell ends the shell and all that it started and did not detach itself, and waits
-// for that within a bound.
-func (l *live) killShell(ctx context.Context) error {
+// killShell kills the shell and all its descendants that did not detach themselves, and waits
+// up to killWithin for their end.
+func (l *shellProcess) killShell(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killWithin)
 	defer cancel()
 	defer func() {
@@ -316,7 +316,7 @@ func (l *live) killShell(ctx context.Context) error {
 	}()
 	err := l.process.Signal(ctx, sandpit.SIGKILL)
 	if sandpit.CodeOf(err) == sandpit.Gone {
-		err = nil // it had ended already, or the whole sandbox has
+		err = nil // the shell or the sandbox has ended already
 	}
 	if err != nil {
 		return err
@@ -325,6 +325,6 @@ func (l *live) killShell(ctx context.Context) error {
 	case <-l.ended:
 		return nil
 	case <-ctx.Done():
-		return sandpit.Errorf(sandpit.Timeout, "the shell was killed and does not end")
+		return sandpit.Errorf(sandpit.Timeout, "the shell was killed but did not end")
 	}
 }

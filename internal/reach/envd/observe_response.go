@@ -30,8 +30,8 @@ const (
 
 func frameSize(prefix []byte) int64 { return int64(binary.BigEndian.Uint32(prefix[1:prefixSize])) }
 
-// answerTap is the body of a response that is observed while it is read.
-type answerTap struct {
+// observedBody is the body of a response that is observed while it is read.
+type observedBody struct {
 	io.ReadCloser
 
 	res  *http.Response
@@ -41,15 +41,15 @@ type answerTap struct {
 // errCut is the error of a response that its reader closed early.
 var errCut = sandpit.Errorf(sandpit.Canceled, "the response was not read to its end")
 
-// contentAnswer counts the content of a file or tree.
-type contentAnswer struct {
-	answerTap
+// observedContent counts the content of a file or tree.
+type observedContent struct {
+	observedBody
 
 	x *observation
 }
 
 // Read implements io.Reader.
-func (a *contentAnswer) Read(p []byte) (int, error) {
+func (a *observedContent) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	a.sent += int64(n)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -60,23 +60,23 @@ func (a *contentAnswer) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close implements io.Closer. What was read of a file counts as read.
-func (a *contentAnswer) Close() error {
+// Close implements io.Closer. The bytes read so far count as read.
+func (a *observedContent) Close() error {
 	a.x.reportOnce(a.sent, nil)
 	return a.ReadCloser.Close()
 }
 
-// namedAnswer is a response that names the written files. The request has the names too, but
+// observedNames is a response that names the written files. The request has the names too, but
 // between the contents.
-type namedAnswer struct {
-	answerTap
+type observedNames struct {
+	observedBody
 
 	x    *observation
 	text []byte
 }
 
 // Read implements io.Reader.
-func (a *namedAnswer) Read(p []byte) (int, error) {
+func (a *observedNames) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	a.text = append(a.text, p[:min(n, maxObservedAnswer-len(a.text))]...)
 	if err != nil {
@@ -86,12 +86,12 @@ func (a *namedAnswer) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (a *namedAnswer) Close() error {
+func (a *observedNames) Close() error {
 	a.endAnswer()
 	return a.ReadCloser.Close()
 }
 
-func (a *namedAnswer) endAnswer() {
+func (a *observedNames) endAnswer() {
 	var files []struct {
 		Path string `json:"path"`
 	}
@@ -106,9 +106,9 @@ func (a *namedAnswer) endAnswer() {
 	a.x.reportOnce(0, nil)
 }
 
-// processAnswer is the stream of events of a process. It is used by one goroutine at a time.
-type processAnswer struct {
-	answerTap
+// observedProcess is the stream of events of a process. It is used by one goroutine at a time.
+type observedProcess struct {
+	observedBody
 
 	x       *observation
 	command bool
@@ -123,7 +123,7 @@ type processAnswer struct {
 }
 
 // Read implements io.Reader.
-func (a *processAnswer) Read(p []byte) (int, error) {
+func (a *observedProcess) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	a.feedStream(p[:n])
 	switch {
@@ -139,13 +139,13 @@ func (a *processAnswer) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (a *processAnswer) Close() error {
+func (a *observedProcess) Close() error {
 	a.endStream(errCut)
 	return a.ReadCloser.Close()
 }
 
 // feedStream handles received bytes of the stream.
-func (a *processAnswer) feedStream(p []byte) {
+func (a *observedProcess) feedStream(p []byte) {
 	for len(p) > 0 && !a.over {
 		if a.have < prefixSize {
 			n := copy(a.prefix[a.have:], p)
@@ -170,7 +170,7 @@ func (a *processAnswer) feedStream(p []byte) {
 }
 
 // handleFrame handles a whole frame.
-func (a *processAnswer) handleFrame() {
+func (a *observedProcess) handleFrame() {
 	flags := a.prefix[0]
 	if frameSize(a.prefix[:]) > maxEventFrame {
 		return
@@ -194,7 +194,7 @@ func (a *processAnswer) handleFrame() {
 }
 
 // handleEvent handles an event. It does not decode output, which is most of the events.
-func (a *processAnswer) handleEvent(text []byte) {
+func (a *observedProcess) handleEvent(text []byte) {
 	kind, _, _ := mime.ParseMediaType(a.res.Header.Get("Content-Type"))
 	isJSON := strings.HasSuffix(kind, "json")
 	if isJSON && bytes.Contains(text, []byte(`"data"`)) || !isJSON && isOutput(text) {
@@ -226,7 +226,7 @@ func isOutput(text []byte) bool {
 }
 
 // endStream reports the end of the stream, unless the process has ended before.
-func (a *processAnswer) endStream(err error) {
+func (a *observedProcess) endStream(err error) {
 	if a.over {
 		return
 	}
