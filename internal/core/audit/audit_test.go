@@ -219,7 +219,7 @@ func TestOldestFilesAreRemoved(t *testing.T) {
 		}
 	}
 	if err := os.Remove(other); err != nil {
-		t.Errorf("a file of somebody else was removed: %v", err)
+		t.Errorf("an unrelated file was removed: %v", err)
 	}
 	if got := exported(t, dir); !slices.Equal(got, []int64{3}) {
 		t.Errorf("exported are %v, want the newest", got)

@@ -81,7 +81,7 @@ func TestFreeUnitsGoToTheOwnerWithTheFewest(t *testing.T) {
 		other.Release()
 		synctest.Wait()
 		if fmt.Sprint(order) != "[bob alice]" {
-			t.Errorf("order %v, want bob first, who holds nothing", order)
+			t.Errorf("order %v, want bob first, because he holds nothing", order)
 		}
 	})
 }

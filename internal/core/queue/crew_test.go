@@ -28,8 +28,8 @@ const crewVariable = "SANDPIT_TEST_QUEUE_CREW"
 // and long for a machine that is busy with other tests.
 const crewVisibility = 5 * time.Second
 
-// crew works until it is told to end. A handler says when it begins and when it
-// ends, and fails now and then.
+// crew runs a worker until its input ends. A handler reports its start and its end, and fails
+// now and then.
 func crew() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -199,7 +199,7 @@ func checkWords(t *testing.T, all []word, want map[string]bool, killed int64) (r
 			}
 		}
 		if !want[w.id] {
-			t.Errorf("nobody scheduled %q", strings.ToValidUTF8(w.id, "?"))
+			t.Errorf("%q was never scheduled", strings.ToValidUTF8(w.id, "?"))
 		}
 	}
 	if redone > 8 {

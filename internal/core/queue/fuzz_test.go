@@ -8,7 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// FuzzReadMessage reads messages as a server of somebody else may tell them.
+// FuzzReadMessage reads messages of an untrusted server.
 func FuzzReadMessage(f *testing.F) {
 	body := `{"topic":"server","sandbox":"saaaaaaaaaaaaaaaaaaa","kind":"idle","metadata":{"a":"b"},"created_at":1}`
 	f.Add("id", body, "1893553445006", "3", "no answer")
@@ -23,7 +23,7 @@ func FuzzReadMessage(f *testing.F) {
 			return
 		}
 		if err := m.validate(); err != nil {
-			t.Errorf("a message that is none: %v", err)
+			t.Errorf("an invalid message was accepted: %v", err)
 		}
 		if m.Attempts < 0 || len(m.LastError) > MaxError || !utf8.ValidString(m.LastError) {
 			t.Errorf("out of bounds: %+v", m)

@@ -235,7 +235,7 @@ func TestRedisLostAnswers(t *testing.T) {
 	}
 	wantStats(t, q, queue.Stats{})
 
-	// Somebody claims the message before it is sent again.
+	// Another worker claims the message before it is sent again.
 	direct := s.open(t, "")
 	var all sync.WaitGroup
 	all.Go(func() {

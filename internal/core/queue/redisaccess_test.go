@@ -123,7 +123,7 @@ func TestRedisOptions(t *testing.T) {
 		"prefix":           {queue.RedisOptions{URL: "redis://h", Prefix: "a:b"}, sandpit.Invalid},
 		"brace":            {queue.RedisOptions{URL: "redis://h", Prefix: "a}b"}, sandpit.Invalid},
 		"CA without TLS":   {queue.RedisOptions{URL: "redis://:s3cret-ssword@h", CAFile: text}, sandpit.Invalid},
-		"CA that is none":  {queue.RedisOptions{URL: "rediss://:s3cret-ssword@h", CAFile: text}, sandpit.Invalid},
+		"invalid CA":       {queue.RedisOptions{URL: "rediss://:s3cret-ssword@h", CAFile: text}, sandpit.Invalid},
 		"CA that is not":   {queue.RedisOptions{URL: "rediss://:s3cret-ssword@h", CAFile: text + "x"}, sandpit.NotFound},
 		"socket, no path":  {queue.RedisOptions{URL: "unix://:s3cret-ssword@"}, sandpit.Invalid},
 		"socket, database": {queue.RedisOptions{URL: "unix:///s?db=x"}, sandpit.Invalid},

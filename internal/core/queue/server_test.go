@@ -110,7 +110,7 @@ func openRedis(t *testing.T, o queue.RedisOptions) *queue.Redis {
 	return q
 }
 
-// freePort returns a port that nobody uses at this moment.
+// freePort returns a port that is not in use at this moment.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

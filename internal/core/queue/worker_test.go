@@ -60,7 +60,7 @@ func wantStats(t *testing.T, q queue.Queue, want queue.Stats) {
 	}
 }
 
-// record is a handler that notes when it was called, and says what it is told to.
+// record is a handler that records its calls and returns the configured result.
 type record struct {
 	mu    sync.Mutex
 	begin time.Time
@@ -419,7 +419,7 @@ func TestWorkerStopsWithoutQueue(t *testing.T) {
 			t.Error(err)
 		}
 		if !strings.Contains(log.String(), "outcome of an operation is lost") {
-			t.Errorf("nobody is told of the lost outcome:\n%s", log.String())
+			t.Errorf("the lost outcome is not logged:\n%s", log.String())
 		}
 	})
 }

@@ -45,7 +45,7 @@ func TestCut(t *testing.T) {
 		t.Errorf("%d contexts are left", n)
 	}
 	if late.Err() == nil {
-		t.Error("a context goes on after its release")
+		t.Error("a context did not end at its release")
 	}
 }
 
@@ -97,7 +97,7 @@ func TestClockSet(t *testing.T) {
 		c.Jump(24 * time.Hour)
 		time.Sleep(time.Minute + time.Second)
 		if ctx.Err() == nil {
-			t.Error("it goes on a minute after its end")
+			t.Error("it did not end a minute after its expiry")
 		}
 		back, releaseBack := l.Attach(t.Context(), "a", c.Now().Add(time.Hour), errExpired)
 		defer releaseBack()

@@ -101,7 +101,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	if err := k.Delete(t.Context(), "bob", ann.ID); !errors.Is(err, sandpit.NotFound) {
-		t.Errorf("somebody else's: %v", err)
+		t.Errorf("another owner's: %v", err)
 	}
 	k.Used(t.Context(), ann)
 	if list, err := k.List(t.Context(), "ann"); err != nil || len(list) != 1 || list[0].LastUsedAt.IsZero() {
@@ -128,7 +128,7 @@ func TestTooManyKeys(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	if _, err := k.Add(t.Context(), "bob", "", "", ed(t)); err != nil {
-		t.Errorf("of somebody else: %v", err)
+		t.Errorf("of another owner: %v", err)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestTooManyTokens(t *testing.T) {
 	}
 }
 
-// FuzzParse takes whatever somebody registers.
+// FuzzParse parses arbitrary registered texts.
 func FuzzParse(f *testing.F) {
 	f.Add(ed(f))
 	f.Add("ssh-rsa AAAA x\n")

@@ -17,8 +17,7 @@ func cellsOf(columns string, values ...any) *cells {
 	return &cells{names: names, values: values}
 }
 
-// FuzzRow reads rows that somebody edited: each is refused, or can be kept again
-// and is the same then.
+// FuzzRow reads edited rows: each is refused, or can be stored again unchanged.
 func FuzzRow(f *testing.F) {
 	id := string(sandpit.NewID())
 	f.Add(id, "running", "", `{"image":"host","env":{"A":"b"},"labels":{}}`, "kill", []byte{1}, "", int64(0), int64(1e15), int64(1), int64(0))
@@ -74,7 +73,7 @@ func FuzzEvent(f *testing.F) {
 	})
 }
 
-// FuzzMessage reads messages that somebody edited.
+// FuzzMessage reads edited messages.
 func FuzzMessage(f *testing.F) {
 	f.Add("id", "topic", string(sandpit.NewID()), "idle", `{"a":"b"}`, "", int64(1e12), int64(0))
 	f.Add("", "\xff", "x", "", `[]`, "e", int64(-1<<63), int64(-1))

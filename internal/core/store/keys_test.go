@@ -138,7 +138,7 @@ func TestOwnersEvents(t *testing.T) {
 	select {
 	case <-more:
 	default:
-		t.Error("nobody was told")
+		t.Error("no notification")
 	}
 	select {
 	case <-s.Events().MoreEvents():

@@ -187,7 +187,7 @@ func TestCompareAndSwap(t *testing.T) {
 	s := open(t, t.TempDir())
 	r := insert(t, s, func(r *store.Row) { r.Recreated = 0 })
 	const each = 4
-	// Everybody counts to 4; who loses a race looks again.
+	// Each goroutine counts to 4; one that loses a race reads again.
 	codes := together(16, func() error {
 		for done := 0; done < each; {
 			now, err := s.Sandboxes().Sandbox(t.Context(), r.ID)
@@ -343,7 +343,7 @@ func TestTouch(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, s.Sandboxes().TouchSandboxes(ctx, map[sandpit.ID]time.Time{a.ID: later.Add(1), b.ID: {}}), sandpit.Invalid, string(b.ID))
-	// The row in somebody's hand is older than the last use, but not stale.
+	// The caller's row is older than the last use, but not stale.
 	if _, err := s.Sandboxes().UpdateSandbox(ctx, a); err != nil {
 		t.Fatal(err)
 	}

@@ -115,7 +115,7 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotBounds refuses rows that nobody can have meant, and the environment.
+// TestSnapshotBounds refuses rows without a valid meaning, and the environment.
 func TestSnapshotBounds(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir())
@@ -185,8 +185,8 @@ func TestSnapshotLimits(t *testing.T) {
 	want(t, insert(snapshot("ann", "c"), store.SnapshotLimits{Count: 9, Bytes: 100}), sandpit.Exhausted, "100 bytes")
 }
 
-// TestKeptBytes adds up the snapshots of an owner and the builds of its templates, and
-// nobody else's, nor what is there for an operation only.
+// TestKeptBytes adds up the snapshots of an owner and the builds of its templates, without
+// those of other owners and those of running operations.
 func TestKeptBytes(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir())

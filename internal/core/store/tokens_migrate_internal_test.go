@@ -9,8 +9,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// TestTokensMigrate upgrades a state without tokens: what E2B's clients were given goes on
-// for a day, and nothing else.
+// TestTokensMigrate upgrades a state without tokens: only the credentials of E2B's clients
+// stay valid, for a day.
 func TestTokensMigrate(t *testing.T) {
 	t.Parallel()
 	own, err := loadMigrations(embedded)

@@ -171,7 +171,7 @@ func TestTokenRefusals(t *testing.T) {
 	}
 }
 
-// TestAccessTokens are the same ones for who asks again, and others for another key.
+// TestAccessTokens checks that a key gets the same tokens again, and another key gets others.
 func TestAccessTokens(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir())

@@ -102,7 +102,7 @@ func TestVolumes(t *testing.T) {
 	want(t, s.Volumes().SetVolumeState(ctx, b.ID, "odd"), sandpit.Invalid, "state")
 }
 
-// TestDamagedVolumes reads rows that somebody has edited.
+// TestDamagedVolumes reads edited rows.
 func TestDamagedVolumes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

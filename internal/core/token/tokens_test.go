@@ -102,7 +102,7 @@ func (r *rig) access(h token.Holder) (guest, traffic string) {
 	return guest, traffic
 }
 
-// admit admits a request that goes on until the test ends.
+// admit admits a request that lasts until the test ends.
 func (r *rig) admit(secret string, grants ...token.Grant) context.Context {
 	r.Helper()
 	a, err := r.tokens.Admit(r.Context(), secret, grants...)
@@ -130,7 +130,7 @@ func ended(tb testing.TB, ctx context.Context, name string) { //nolint:revive //
 	select {
 	case <-ctx.Done():
 	case <-time.After(10 * time.Second):
-		tb.Fatalf("%s goes on", name)
+		tb.Fatalf("%s did not end", name)
 	}
 	if cause := context.Cause(ctx); sandpit.CodeOf(cause) != sandpit.Unauthenticated {
 		tb.Errorf("%s: %v", name, cause)
@@ -170,7 +170,7 @@ func TestGrants(t *testing.T) {
 	r.open() // as after a restart
 	check()
 	if again, more := r.access(r.first); again != guest || more != traffic {
-		t.Error("whoever asks again gets other tokens")
+		t.Error("a second request gets other tokens")
 	}
 	if others, more := r.access(r.second); others == guest || more == traffic {
 		t.Error("another key gets the same tokens")
@@ -386,8 +386,8 @@ func legacy(tb testing.TB, dir string, id sandpit.ID, port int) string {
 	return "spv_" + base64.RawURLEncoding.EncodeToString(mac.Sum(binary.BigEndian.AppendUint64(nil, uint64(end))))
 }
 
-// TestRevokedMeanwhile revokes tokens while they are shown and asked for: none that is
-// admitted after its end, or that goes on.
+// TestRevokedMeanwhile revokes tokens while they are used and requested: no request is admitted
+// after the revocation, or outlasts it.
 func TestRevokedMeanwhile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

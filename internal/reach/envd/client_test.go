@@ -71,8 +71,8 @@ func newGuest(tb testing.TB) *envd.Client {
 	return c
 }
 
-// self is the user who runs the tests: a guest that is not root can be nobody
-// else.
+// self returns the user that runs the tests: a guest that is not root can run commands only as
+// itself.
 func self() string { return fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()) }
 
 // run runs a command to its end.

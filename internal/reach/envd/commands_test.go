@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/envd"
 )
 
-// TestGuestWithoutJournal talks to a guest as E2B has it, which knows nothing of ids:
-// no command is left running that nobody could find.
+// TestGuestWithoutJournal uses a guest like E2B's, which has no command ids: no command keeps
+// running that a caller could not find.
 func TestGuestWithoutJournal(t *testing.T) {
 	t.Parallel()
 	g := guest.New()

@@ -55,8 +55,8 @@ func FuzzCodec(f *testing.F) {
 	})
 }
 
-// FuzzReplay reads what a hostile guest tells of a command: what is taken goes on
-// without a gap that is not told.
+// FuzzReplay reads a hostile guest's events of a command: the accepted output has no
+// unreported gap.
 func FuzzReplay(f *testing.F) {
 	encode := func(events ...*commands.FollowResponse) (data []byte) {
 		for _, e := range events {

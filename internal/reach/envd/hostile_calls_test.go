@@ -197,7 +197,7 @@ func treeCall(ctx context.Context, v *victim) {
 type lent struct {
 	returned atomic.Bool
 	touched  atomic.Bool
-	left     int // the race detector sees whoever reads too late
+	left     int // the race detector reports late reads
 }
 
 func (l *lent) Read(b []byte) (int, error) {

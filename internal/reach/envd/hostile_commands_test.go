@@ -46,7 +46,7 @@ func commandsCall(ctx context.Context, v *victim) {
 	v.told("forget", v.client.ForgetCommand(ctx, envdtest.CommandID))
 }
 
-// tally counts what it is told.
+// tally counts the bytes written to it.
 type tally struct{ bytes, missing int64 }
 
 func (t *tally) Write(b []byte) (int, error) {
@@ -85,7 +85,7 @@ func followCall(ctx context.Context, v *victim) {
 			v.Errorf("follow: %+v", told)
 		}
 	}
-	// A guest that goes on elsewhere than it was asked to is not believed.
+	// Output from another offset than the requested one is not accepted.
 	told, err := v.client.Follow(ctx, envdtest.CommandID, sandpit.FollowOptions{From: sandpit.Offsets{Stdout: math.MaxInt64 - 1}})
 	if v.told("follow from far", err); err == nil && told.Next.Stdout < math.MaxInt64-1 {
 		v.Errorf("follow from far: %+v", told)

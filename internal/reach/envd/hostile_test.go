@@ -273,8 +273,8 @@ func measure(t *testing.T, what string) (stop func()) {
 	}
 }
 
-// victim is who is lied to. Directory dir has files in it that nobody may
-// change, and gets the copies.
+// victim is the client of a hostile guest. Directory dir has files that must not change, and
+// gets the copies.
 type victim struct {
 	*testing.T
 

@@ -25,7 +25,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/process/processconnect"
 )
 
-// recorder is told of calls.
+// recorder records observed calls.
 type recorder struct {
 	mu    sync.Mutex
 	calls []sandpit.GuestCall
@@ -159,8 +159,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// TestObserveForms starts a command in every form that a guest understands, as those do who
-// speak its protocol themselves.
+// TestObserveForms starts a command in every form that a guest accepts, like clients that use
+// its protocol directly.
 func TestObserveForms(t *testing.T) {
 	t.Parallel()
 	c, r := newGuest(t), &recorder{}
@@ -251,8 +251,8 @@ func TestObserveForm(t *testing.T) {
 	}
 }
 
-// TestObserveNonsense: what cannot be read is told of as that, and a hostile guest's answers
-// end.
+// TestObserveNonsense shows that unreadable requests are reported as such, and that a hostile
+// guest's responses end.
 func TestObserveNonsense(t *testing.T) {
 	t.Parallel()
 	end := func(flags byte, text string) []byte {

@@ -92,7 +92,7 @@ func TestProbeEnds(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("the probe goes on")
+		t.Error("the probe continues")
 	}
 }
 

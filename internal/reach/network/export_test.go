@@ -19,8 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/network/policy"
 )
 
-// NewAnswerer returns what answers DNS questions of a gateway that has nobody to
-// ask.
+// NewAnswerer returns a function that answers DNS questions for a gateway without resolvers.
 func NewAnswerer(tb testing.TB) func([]byte) []byte {
 	tb.Helper()
 	g := newQuiet(tb)

@@ -248,7 +248,7 @@ func TestSetPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if answers(t, ends) {
-		t.Error("a connection that is forbidden now goes on")
+		t.Error("a connection continues after it was forbidden")
 	}
 	if b.reaches("93.184.215.15:7") {
 		t.Error("a new connection is not forbidden")

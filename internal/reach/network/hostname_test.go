@@ -78,7 +78,7 @@ func TestServerName(t *testing.T) {
 		t.Error("what is not TLS came through")
 	}
 	if quic := b.dialPackets(addr); answersOnce(quic) {
-		t.Error("datagrams whose names nobody can see came through")
+		t.Error("datagrams with hidden names came through")
 	}
 }
 
@@ -149,8 +149,8 @@ func TestDeniedName(t *testing.T) {
 	}
 }
 
-// TestPolicyWhileNaming changes the rules while a client has not yet said whom it
-// wants: the new ones count.
+// TestPolicyWhileNaming changes the rules before a client sends the host name: the new rules
+// apply.
 func TestPolicyWhileNaming(t *testing.T) {
 	t.Parallel()
 	const addr = "93.184.215.14:80"

@@ -192,7 +192,7 @@ func neverTold(tb testing.TB, b *box) {
 		tb.Fatal(err)
 	}
 	if bytes.Contains(text, []byte(secretValue)) || bytes.Contains(text, []byte(secondSecret)) {
-		tb.Errorf("a secret is told: %s", text)
+		tb.Errorf("a secret was revealed: %s", text)
 	}
 }
 
@@ -239,14 +239,14 @@ func TestHeadersUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := in.ReadByte(); err == nil {
-		t.Error("it goes on although it is forbidden")
+		t.Error("the connection continues although it is forbidden")
 	}
 }
 
 // TestHeadersStayHome tries to get a secret to where it does not belong.
 func TestHeadersStayHome(t *testing.T) {
 	t.Parallel()
-	t.Run("a host that nobody vouches for", func(t *testing.T) {
+	t.Run("a host without a trusted certificate", func(t *testing.T) {
 		t.Parallel()
 		n := newInternet()
 		host, _ := newSecretHost(t, n, []string{"api.example.org"}, apiAddress)

@@ -165,7 +165,7 @@ func TestLifeAfterPolicy(t *testing.T) {
 			t.Fatal(err)
 		}
 		if answers(t, conn) {
-			t.Errorf("%+v: the old connection goes on", p)
+			t.Errorf("%+v: the old connection continues", p)
 		}
 		if b.reaches(addr) {
 			t.Errorf("%+v: reached by the old answer", p)
@@ -217,7 +217,7 @@ func TestEncryptedHello(t *testing.T) {
 	}
 }
 
-// TestSlowHello has a client not say whom it wants for a while, or at great length.
+// TestSlowHello has clients that send the host name late, or after very many bytes.
 func TestSlowHello(t *testing.T) {
 	t.Parallel()
 	const addr = "93.184.215.14:80"

@@ -70,7 +70,7 @@ func TestCommandsWaitInTheirOrder(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Run(ctx, shell.RunRequest{Command: "order=none"}); sandpit.CodeOf(err) != sandpit.Canceled {
-		t.Errorf("a caller who gives up: %v", err)
+		t.Errorf("a caller that gives up: %v", err)
 	}
 	release()
 	wg.Wait()

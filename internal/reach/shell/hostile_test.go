@@ -10,8 +10,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/shell"
 )
 
-// TestOutputThatImitatesAMark prints what a mark looks like, but for the bits that
-// nobody knows, and looks for those where a command might find them.
+// TestOutputThatImitatesAMark prints marks without the secret bits, and searches for the bits
+// where a command might find them.
 func TestOutputThatImitatesAMark(t *testing.T) {
 	everyShell(t, shell.Options{}, func(t *testing.T, s *shell.Session, _ *box) { //nolint:thelper // it is the test
 		for _, kind := range []string{"C", "B", "E0 /", "X", "S", ""} {

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// engine joins attachments as Docker's does. What clients write it merges in
-// pieces of at most piece bytes; what is put out, all who are attached get.
+// engine joins attachments like Docker's. It merges the input of clients in pieces of at most
+// piece bytes, and sends output to all attached clients.
 type engine struct {
 	piece int
 	input *io.PipeWriter
@@ -241,7 +241,7 @@ func TestTorn(t *testing.T) {
 	echo(t, dial(t, e.link(t)), 1000)
 }
 
-// TestNoReader shows that what nobody reads is bounded, and that it comes later.
+// TestNoReader shows that unread bytes are bounded, and arrive later.
 func TestNoReader(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, 1<<20)
@@ -252,7 +252,7 @@ func TestNoReader(t *testing.T) {
 		t.Fatalf("write: %v after %d bytes, want it to wait", err, sent)
 	}
 	if sent > 8*maxBuffered {
-		t.Errorf("%d bytes were taken that nobody reads", sent)
+		t.Errorf("%d unread bytes were accepted", sent)
 	}
 	n, err := io.CopyN(io.Discard, c, int64(sent))
 	if err != nil {

@@ -180,7 +180,7 @@ func TestDialFails(t *testing.T) {
 	conn, _ := serve(t, realKernel(t), Grant{Inside: []Range{{Prefix: netip.MustParsePrefix("127.0.0.0/8")}}})
 	c := NewClient(conn)
 	if _, err := c.Dial(t.Context(), "tcp", free); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("a port where nobody listens: %v", err)
+		t.Errorf("a closed port: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -364,7 +364,7 @@ func TestSilentDialer(t *testing.T) {
 		t.Errorf("a connection: %v", err)
 	}
 	if !c.IsLocal(netip.MustParseAddr("8.8.8.8")) {
-		t.Error("what nobody knows is not the machine's own")
+		t.Error("an unknown address is not the machine's own")
 	}
 	if took := time.Since(begin); took > routeLimit+5*time.Second {
 		t.Errorf("it took %v", took)

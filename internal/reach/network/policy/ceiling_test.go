@@ -26,7 +26,7 @@ const ownAddress = "93.184.215.1"
 
 func isOwn(a netip.Addr) bool { return a == netip.MustParseAddr(ownAddress) }
 
-// ordinary and administrator are those who ask for policies.
+// ordinary and administrator are requesters of policies.
 var (
 	ordinary      = policy.Requester{IsLocal: isOwn}
 	administrator = policy.Requester{IsLocal: isOwn, Administrator: true}

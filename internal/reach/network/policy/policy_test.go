@@ -47,7 +47,7 @@ func TestBadRules(t *testing.T) {
 	}
 }
 
-// TestSpecial goes through addresses that nobody may reach by default.
+// TestSpecial checks addresses that no sandbox may reach by default.
 func TestSpecial(t *testing.T) {
 	t.Parallel()
 	bare, wide := parse(t, sandpit.NetworkPolicy{}), parse(t, sandpit.NetworkPolicy{Allow: []string{"0.0.0.0/0", "::/0", "a.example", "0.0.0.0/1"}})
