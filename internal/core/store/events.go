@@ -293,8 +293,8 @@ func (f EventFilter) buildQuery(limit int) (string, []any) {
 // VerifyEvents checks that no event was changed, removed, inserted or moved since
 // it was appended. Internal: one was; the error names the first.
 //
-// It detects changes that bypass this package. It does not detect an attacker with write
-// access who computes the whole chain again; against that, keep copies of hashes elsewhere.
+// It detects changes that bypass this package. It does not detect an attacker that has
+// write access and computes the whole chain again; against that, keep copies of hashes elsewhere.
 func (s *Events) VerifyEvents(ctx context.Context) error {
 	var walk chain
 	err := s.db.readTx(ctx, func(r *reader) error {

@@ -15,7 +15,7 @@ import (
 func testEachOnce(b bench) {
 	const workers, messages = 8, 400
 	for range messages {
-		b.schedule(message())
+		b.scheduleMessage(newMessage())
 	}
 	var done sync.Map
 	var count atomic.Int64
@@ -23,7 +23,7 @@ func testEachOnce(b bench) {
 	for range workers {
 		all.Go(func() {
 			for {
-				claims, err := b.q.Claim(b.ctx(), start(), []string{topic}, 7, stay)
+				claims, err := b.q.Claim(b.ctx(), startTime(), []string{topic}, 7, stay)
 				if err != nil {
 					b.Errorf("claim: %v", err)
 					return
@@ -47,7 +47,7 @@ func testEachOnce(b bench) {
 	if count.Load() != messages {
 		b.Errorf("%d were done, want %d", count.Load(), messages)
 	}
-	b.same("stats", queue.Stats{}, b.stats())
+	b.requireEqual("stats", queue.Stats{}, b.queueStats())
 }
 
 // testStorm performs all operations on a few sandboxes concurrently. Two workers never hold
@@ -59,7 +59,7 @@ func testStorm(b bench) {
 	}
 	var held sync.Map
 	claims := func() error {
-		list, err := b.q.Claim(b.ctx(), start(), []string{topic}, 2, stay)
+		list, err := b.q.Claim(b.ctx(), startTime(), []string{topic}, 2, stay)
 		if err != nil {
 			return err
 		}
@@ -68,7 +68,7 @@ func testStorm(b bench) {
 			if _, both := held.LoadOrStore(key, true); both {
 				return fmt.Errorf("two hold %s at the same time", key)
 			}
-			if err := second(b.q.Next(b.ctx(), []string{topic})); err != nil { // takes a moment
+			if err := secondError(b.q.Next(b.ctx(), []string{topic})); err != nil { // takes a moment
 				return err
 			}
 			held.Delete(key) // before the response, after which another worker may hold it
@@ -76,7 +76,7 @@ func testStorm(b bench) {
 			case 0:
 				err = b.q.Complete(b.ctx(), c)
 			default:
-				err = b.q.Retry(b.ctx(), c, start(), "x")
+				err = b.q.Retry(b.ctx(), c, startTime(), "x")
 			}
 			if err != nil {
 				return err
@@ -86,15 +86,17 @@ func testStorm(b bench) {
 	}
 	steps := []func(i int) error{
 		func(i int) error {
-			m := message()
+			m := newMessage()
 			m.Sandbox = boxes[i%len(boxes)]
-			return first(b.q.Schedule(b.ctx(), m))
+			return firstError(b.q.Schedule(b.ctx(), m))
 		},
 		func(int) error { return claims() },
-		func(i int) error { return first(b.q.Reschedule(b.ctx(), boxes[i%len(boxes)], "deadline", start())) },
-		func(int) error { return second(b.q.Next(b.ctx(), []string{topic})) },
-		func(int) error { return first(b.q.Stats(b.ctx())) },
-		func(int) error { return first(b.q.List(b.ctx(), queue.Filter{})) },
+		func(i int) error {
+			return firstError(b.q.Reschedule(b.ctx(), boxes[i%len(boxes)], "deadline", startTime()))
+		},
+		func(int) error { return secondError(b.q.Next(b.ctx(), []string{topic})) },
+		func(int) error { return firstError(b.q.Stats(b.ctx())) },
+		func(int) error { return firstError(b.q.List(b.ctx(), queue.Filter{})) },
 	}
 	var all sync.WaitGroup
 	for g := range 6 {
@@ -107,14 +109,14 @@ func testStorm(b bench) {
 		})
 	}
 	all.Wait()
-	b.drain()
+	b.drainQueue()
 }
 
-// drain completes all remaining messages, and checks that the queue is empty.
-func (b bench) drain() {
+// drainQueue completes all remaining messages, and checks that the queue is empty.
+func (b bench) drainQueue() {
 	b.Helper()
 	for {
-		claims := b.claim(start().Add(time.Hour))
+		claims := b.claimDue(startTime().Add(time.Hour))
 		if len(claims) == 0 {
 			break
 		}
@@ -124,5 +126,5 @@ func (b bench) drain() {
 			}
 		}
 	}
-	b.same("stats", queue.Stats{}, b.stats())
+	b.requireEqual("stats", queue.Stats{}, b.queueStats())
 }

@@ -18,20 +18,20 @@ func testModel(t *testing.T, open func(t *testing.T) queue.Queue) {
 	rapid.Check(t, func(rt *rapid.T) {
 		subject, model := open(t), queue.NewMemory()
 		defer func() { _ = subject.Close() }()
-		w := &walk{T: rt, t: t, both: [2]queue.Queue{model, subject}, now: start(), names: [2]map[string]int{{}, {}}}
+		w := &walk{T: rt, t: t, both: [2]queue.Queue{model, subject}, now: startTime(), names: [2]map[string]int{{}, {}}}
 		for range 3 {
 			w.boxes = append(w.boxes, sandpit.NewID())
 		}
 		rt.Repeat(map[string]func(*rapid.T){
-			"":           func(*rapid.T) { w.look() },
-			"schedule":   w.schedule,
-			"reschedule": w.reschedule,
-			"cancel":     w.cancel,
-			"claim":      w.claim,
-			"answer":     w.answer,
-			"letter":     w.letter,
-			"shift":      w.shift,
-			"wait":       func(rt *rapid.T) { w.now = w.now.Add(duration(rt, 0)) },
+			"":           func(*rapid.T) { w.compareState() },
+			"schedule":   w.scheduleMessage,
+			"reschedule": w.rescheduleMessage,
+			"cancel":     w.cancelMessage,
+			"claim":      w.claimMessages,
+			"answer":     w.answerClaim,
+			"letter":     w.handleDeadLetter,
+			"shift":      w.shiftTime,
+			"wait":       func(rt *rapid.T) { w.now = w.now.Add(drawDuration(rt, 0)) },
 		})
 	})
 }
@@ -48,8 +48,8 @@ type walk struct {
 	next   int
 }
 
-// do calls both queues and compares the results without tokens and IDs.
-func (w *walk) do(what string, call func(i int, q queue.Queue) (any, error)) {
+// compareCall calls both queues and compares the results without tokens and IDs.
+func (w *walk) compareCall(what string, call func(i int, q queue.Queue) (any, error)) {
 	var answers [2]any
 	var codes [2]sandpit.Code
 	for i, q := range w.both {
@@ -61,81 +61,81 @@ func (w *walk) do(what string, call func(i int, q queue.Queue) (any, error)) {
 	}
 }
 
-// plain returns a message as both queues must return it.
-func (w *walk) plain(i int, m queue.Message) string {
+// plainMessage returns a message as both queues must return it.
+func (w *walk) plainMessage(i int, m queue.Message) string {
 	return fmt.Sprint(w.names[i][m.ID], m.Topic, m.Sandbox, m.Kind, m.Metadata, m.Due, m.Attempts, m.LastError)
 }
 
-func (w *walk) plains(i int, list []queue.Message) (out []string) {
+func (w *walk) plainMessages(i int, list []queue.Message) (out []string) {
 	for _, m := range list {
-		out = append(out, w.plain(i, m))
+		out = append(out, w.plainMessage(i, m))
 	}
 	return out
 }
 
-func (w *walk) look() {
+func (w *walk) compareState() {
 	topics := []string{topic, other}
 	for _, dead := range []bool{false, true} {
-		w.do("list", func(i int, q queue.Queue) (any, error) {
+		w.compareCall("list", func(i int, q queue.Queue) (any, error) {
 			list, err := q.List(w.t.Context(), queue.Filter{Dead: dead})
-			return w.plains(i, list), err
+			return w.plainMessages(i, list), err
 		})
 	}
-	w.do("stats", func(_ int, q queue.Queue) (any, error) { return q.Stats(w.t.Context()) })
-	w.do("next", func(_ int, q queue.Queue) (any, error) {
+	w.compareCall("stats", func(_ int, q queue.Queue) (any, error) { return q.Stats(w.t.Context()) })
+	w.compareCall("next", func(_ int, q queue.Queue) (any, error) {
 		at, ok, err := q.Next(w.t.Context(), topics)
 		return fmt.Sprint(at, ok), err
 	})
 }
 
-func (w *walk) schedule(rt *rapid.T) {
+func (w *walk) scheduleMessage(rt *rapid.T) {
 	m := queue.Message{
-		Topic: rapid.SampledFrom([]string{topic, topic, other}).Draw(rt, "topic"), Sandbox: w.box(rt), Kind: kind(rt),
-		Due:      w.now.Add(duration(rt, -100)),
+		Topic: rapid.SampledFrom([]string{topic, topic, other}).Draw(rt, "topic"), Sandbox: w.drawSandbox(rt), Kind: drawKind(rt),
+		Due:      w.now.Add(drawDuration(rt, -100)),
 		Metadata: rapid.SampledFrom([]map[string]string{nil, {"a": "1"}}).Draw(rt, "metadata"),
 	}
 	w.next++
-	w.do("schedule", func(i int, q queue.Queue) (any, error) {
+	w.compareCall("schedule", func(i int, q queue.Queue) (any, error) {
 		kept, err := q.Schedule(w.t.Context(), m)
 		w.names[i][kept.ID] = w.next
-		return w.plain(i, kept), err
+		return w.plainMessage(i, kept), err
 	})
 }
 
-func (w *walk) reschedule(rt *rapid.T) {
-	box, kind, due := w.box(rt), kind(rt), w.now.Add(duration(rt, -100))
-	w.do("reschedule", func(_ int, q queue.Queue) (any, error) { return q.Reschedule(w.t.Context(), box, kind, due) })
+func (w *walk) rescheduleMessage(rt *rapid.T) {
+	box, kind, due := w.drawSandbox(rt), drawKind(rt), w.now.Add(drawDuration(rt, -100))
+	w.compareCall("reschedule", func(_ int, q queue.Queue) (any, error) { return q.Reschedule(w.t.Context(), box, kind, due) })
 }
 
-func (w *walk) cancel(rt *rapid.T) {
-	box := w.box(rt)
-	kinds := rapid.SliceOfN(rapid.Custom(kind), 0, 1).Draw(rt, "kinds")
-	w.do("cancel", func(_ int, q queue.Queue) (any, error) { return q.Cancel(w.t.Context(), box, kinds...) })
+func (w *walk) cancelMessage(rt *rapid.T) {
+	box := w.drawSandbox(rt)
+	kinds := rapid.SliceOfN(rapid.Custom(drawKind), 0, 1).Draw(rt, "kinds")
+	w.compareCall("cancel", func(_ int, q queue.Queue) (any, error) { return q.Cancel(w.t.Context(), box, kinds...) })
 }
 
-func (w *walk) claim(rt *rapid.T) {
+func (w *walk) claimMessages(rt *rapid.T) {
 	topics := rapid.SampledFrom([][]string{{topic}, {other}, {topic, other}}).Draw(rt, "topics")
 	n := rapid.IntRange(1, 4).Draw(rt, "n")
-	w.do("claim", func(i int, q queue.Queue) (any, error) {
+	w.compareCall("claim", func(i int, q queue.Queue) (any, error) {
 		claims, err := q.Claim(w.t.Context(), w.now, topics, n, 50*time.Second)
 		w.claims[i] = append(w.claims[i], claims...)
 		var out []string
 		for _, c := range claims {
-			out = append(out, w.plain(i, c.Message)+c.Until.String())
+			out = append(out, w.plainMessage(i, c.Message)+c.Until.String())
 		}
 		return out, err
 	})
 }
 
-func (w *walk) answer(rt *rapid.T) {
+func (w *walk) answerClaim(rt *rapid.T) {
 	if len(w.claims[0]) == 0 {
 		rt.Skip("nothing was claimed")
 	}
 	// Old claims are used too, mostly without effect.
 	which := rapid.IntRange(max(0, len(w.claims[0])-4), len(w.claims[0])-1).Draw(rt, "claim")
 	verb := rapid.SampledFrom([]string{"complete", "retry", "bury", "extend"}).Draw(rt, "verb")
-	at := w.now.Add(duration(rt, -20))
-	w.do(verb, func(i int, q queue.Queue) (any, error) {
+	at := w.now.Add(drawDuration(rt, -20))
+	w.compareCall(verb, func(i int, q queue.Queue) (any, error) {
 		c := w.claims[i][which]
 		switch verb {
 		case "complete":
@@ -151,7 +151,7 @@ func (w *walk) answer(rt *rapid.T) {
 	})
 }
 
-func (w *walk) letter(rt *rapid.T) {
+func (w *walk) handleDeadLetter(rt *rapid.T) {
 	var letters [2][]queue.Message
 	for i, q := range w.both {
 		list, err := q.List(w.t.Context(), queue.Filter{Dead: true})
@@ -165,7 +165,7 @@ func (w *walk) letter(rt *rapid.T) {
 	}
 	which := rapid.IntRange(0, len(letters[0])-1).Draw(rt, "letter")
 	drop := rapid.Bool().Draw(rt, "drop")
-	w.do("letter", func(i int, q queue.Queue) (any, error) {
+	w.compareCall("letter", func(i int, q queue.Queue) (any, error) {
 		if drop {
 			return nil, q.Drop(w.t.Context(), letters[i][which].ID)
 		}
@@ -173,19 +173,19 @@ func (w *walk) letter(rt *rapid.T) {
 	})
 }
 
-func (w *walk) shift(rt *rapid.T) {
-	by := duration(rt, -100)
+func (w *walk) shiftTime(rt *rapid.T) {
+	by := drawDuration(rt, -100)
 	topics := rapid.SampledFrom([][]string{{topic}, {topic, other}}).Draw(rt, "topics")
-	w.do("shift", func(_ int, q queue.Queue) (any, error) { return nil, q.Shift(w.t.Context(), topics, by) })
+	w.compareCall("shift", func(_ int, q queue.Queue) (any, error) { return nil, q.Shift(w.t.Context(), topics, by) })
 }
 
-func (w *walk) box(rt *rapid.T) sandpit.ID { return rapid.SampledFrom(w.boxes).Draw(rt, "box") }
+func (w *walk) drawSandbox(rt *rapid.T) sandpit.ID { return rapid.SampledFrom(w.boxes).Draw(rt, "box") }
 
-func kind(rt *rapid.T) queue.Kind {
+func drawKind(rt *rapid.T) queue.Kind {
 	return rapid.SampledFrom([]queue.Kind{"deadline", "idle"}).Draw(rt, "kind")
 }
 
-// duration returns a multiple of 10 s, up to 100 s, so that times coincide.
-func duration(rt *rapid.T, from int) time.Duration {
+// drawDuration returns a multiple of 10 s, up to 100 s, so that times coincide.
+func drawDuration(rt *rapid.T, from int) time.Duration {
 	return time.Duration(rapid.IntRange(from/10, 10).Draw(rt, "seconds")) * 10 * time.Second
 }

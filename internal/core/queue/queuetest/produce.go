@@ -11,50 +11,50 @@ import (
 )
 
 func testSchedule(b bench) {
-	m := message()
+	m := newMessage()
 	m.Metadata = map[string]string{"reason": "idle", "ünï\x00code\"": "{}\n"}
 	m.ID, m.Attempts, m.LastError = "mine", 7, "mine"
-	m.Due = start().Add(1_999_999 * time.Nanosecond).In(time.FixedZone("east", 3600))
+	m.Due = startTime().Add(1_999_999 * time.Nanosecond).In(time.FixedZone("east", 3600))
 	before := time.Now().Add(-time.Second)
-	kept := b.schedule(m)
+	kept := b.scheduleMessage(m)
 	if kept.ID == "" || kept.ID == "mine" || kept.CreatedAt.Before(before) || kept.CreatedAt.After(time.Now().Add(time.Second)) {
 		b.Errorf("ID %q, made at %v", kept.ID, kept.CreatedAt)
 	}
 	want := m
 	want.ID, want.CreatedAt, want.Attempts, want.LastError = kept.ID, kept.CreatedAt, 0, ""
-	want.Due = start().Add(time.Millisecond)
+	want.Due = startTime().Add(time.Millisecond)
 	want.Metadata = maps.Clone(m.Metadata)
 	m.Metadata["reason"] = "changed by the caller"
-	b.same("scheduled", want, kept)
+	b.requireEqual("scheduled", want, kept)
 	kept.Metadata["reason"] = "changed again"
-	b.same("listed", []queue.Message{want}, b.list(queue.Filter{}))
+	b.requireEqual("listed", []queue.Message{want}, b.listMessages(queue.Filter{}))
 	c := b.claimOne(want.Due)
-	b.same("claimed", want, c.Message)
+	b.requireEqual("claimed", want, c.Message)
 	if !c.Until.Equal(want.Due.Add(stay)) || c.Token == "" {
 		b.Errorf("token %q until %v", c.Token, c.Until)
 	}
-	if later := b.schedule(message()); later.ID <= kept.ID {
+	if later := b.scheduleMessage(newMessage()); later.ID <= kept.ID {
 		b.Errorf("IDs %q, then %q; want them to rise", kept.ID, later.ID)
 	}
 }
 
 func testReplace(b bench) {
-	first := message()
+	first := newMessage()
 	first.Metadata = map[string]string{"n": "1"}
 	second := first
 	second.Topic, second.Metadata = other, nil
-	second.Due = start().Add(time.Hour)
+	second.Due = startTime().Add(time.Hour)
 	otherKind, otherBox := first, first
 	otherKind.Kind, otherBox.Sandbox = "idle", sandpit.NewID()
-	b.schedule(first)
-	k, s := b.schedule(otherKind), b.schedule(otherBox)
-	kept := b.schedule(second)
-	b.same("left", []queue.Message{k, s, kept}, b.list(queue.Filter{}))
-	claims := b.claim(start().Add(2 * time.Hour))
+	b.scheduleMessage(first)
+	k, s := b.scheduleMessage(otherKind), b.scheduleMessage(otherBox)
+	kept := b.scheduleMessage(second)
+	b.requireEqual("left", []queue.Message{k, s, kept}, b.listMessages(queue.Filter{}))
+	claims := b.claimDue(startTime().Add(2 * time.Hour))
 	if len(claims) != 2 {
 		b.Errorf("the old topic still has %d messages, want the 2 others", len(claims))
 	}
-	found, err := b.q.Claim(b.ctx(), start().Add(time.Hour), []string{other}, 9, stay)
+	found, err := b.q.Claim(b.ctx(), startTime().Add(time.Hour), []string{other}, 9, stay)
 	b.must("claim", err)
 	if len(found) != 1 || found[0].ID != kept.ID {
 		b.Errorf("the new topic has %+v", found)
@@ -62,7 +62,7 @@ func testReplace(b bench) {
 }
 
 func testScheduleRace(b bench) {
-	m := message()
+	m := newMessage()
 	kept := make(chan queue.Message, 160)
 	var all sync.WaitGroup
 	for range 16 {
@@ -83,53 +83,53 @@ func testScheduleRace(b bench) {
 	for k := range kept {
 		made = append(made, k)
 	}
-	left := b.list(queue.Filter{})
-	if len(left) != 1 || !slices.Contains(ids(made), left[0].ID) {
+	left := b.listMessages(queue.Filter{})
+	if len(left) != 1 || !slices.Contains(messageIDs(made), left[0].ID) {
 		b.Fatalf("%d messages are left, want one of the %d", len(left), len(made))
 	}
-	b.claimOne(start())
-	b.claimNone(start())
+	b.claimOne(startTime())
+	b.claimNone(startTime())
 	if n, err := b.q.Cancel(b.ctx(), m.Sandbox); n != 1 || err != nil {
 		b.Errorf("cancelled %d messages, error %v; want 1", n, err)
 	}
-	b.same("stats", queue.Stats{}, b.stats())
+	b.requireEqual("stats", queue.Stats{}, b.queueStats())
 }
 
 func testReschedule(b bench) {
-	m := message()
+	m := newMessage()
 	m.Metadata = map[string]string{"a": "b"}
 	move := func(m queue.Message, due time.Time) bool {
 		ok, err := b.q.Reschedule(b.ctx(), m.Sandbox, m.Kind, due)
 		b.must("reschedule", err)
 		return ok
 	}
-	if move(m, start()) {
+	if move(m, startTime()) {
 		b.Error("moved a missing message")
 	}
-	kept := b.schedule(m)
-	if !move(m, start().Add(time.Hour+time.Microsecond)) {
+	kept := b.scheduleMessage(m)
+	if !move(m, startTime().Add(time.Hour+time.Microsecond)) {
 		b.Error("did not move a pending message")
 	}
-	kept.Due = start().Add(time.Hour)
-	b.same("moved", []queue.Message{kept}, b.list(queue.Filter{}))
+	kept.Due = startTime().Add(time.Hour)
+	b.requireEqual("moved", []queue.Message{kept}, b.listMessages(queue.Filter{}))
 	b.wantNext(kept.Due)
-	b.claimNone(start())
-	if !move(m, start().Add(time.Minute)) {
+	b.claimNone(startTime())
+	if !move(m, startTime().Add(time.Minute)) {
 		b.Error("did not move it back")
 	}
-	kept.Due = start().Add(time.Minute)
-	b.same("claimed", kept, b.claimOne(start().Add(time.Minute)).Message)
-	if move(m, start()) {
+	kept.Due = startTime().Add(time.Minute)
+	b.requireEqual("claimed", kept, b.claimOne(startTime().Add(time.Minute)).Message)
+	if move(m, startTime()) {
 		b.Error("moved a claimed message")
 	}
 }
 
 func testCancel(b bench) {
-	m := message()
+	m := newMessage()
 	schedule := func(kinds ...queue.Kind) {
 		for _, k := range kinds {
 			m.Kind = k
-			b.schedule(m)
+			b.scheduleMessage(m)
 		}
 	}
 	cancel := func(want int, kinds ...queue.Kind) {
@@ -139,7 +139,7 @@ func testCancel(b bench) {
 			b.Errorf("cancel %q: %d, error %v; want %d", kinds, n, err, want)
 		}
 	}
-	neighbour := b.schedule(message())
+	neighbour := b.scheduleMessage(newMessage())
 	cancel(0)
 	cancel(0, "idle")
 	schedule("idle", "deadline", "archive", "delete")
@@ -148,31 +148,31 @@ func testCancel(b bench) {
 	cancel(2, "archive", "deadline", "never", "archive")
 	cancel(1)
 	cancel(0)
-	b.same("left", []queue.Message{neighbour}, b.list(queue.Filter{}))
-	b.same("claimed", neighbour, b.claimOne(start()).Message)
+	b.requireEqual("left", []queue.Message{neighbour}, b.listMessages(queue.Filter{}))
+	b.requireEqual("claimed", neighbour, b.claimOne(startTime()).Message)
 	schedule("idle") // the queue has capacity again
-	b.claimOne(start())
+	b.claimOne(startTime())
 }
 
 func testCancelClaimed(b bench) {
-	m := message()
-	b.schedule(m)
-	dead := b.claimOne(start())
+	m := newMessage()
+	b.scheduleMessage(m)
+	dead := b.claimOne(startTime())
 	b.must("bury", b.q.Bury(b.ctx(), dead, "x"))
-	b.schedule(m)
-	claim := b.claimOne(start())
-	b.schedule(m)
+	b.scheduleMessage(m)
+	claim := b.claimOne(startTime())
+	b.scheduleMessage(m)
 	n, err := b.q.Cancel(b.ctx(), m.Sandbox, m.Kind)
 	if n != 2 || err != nil {
 		b.Errorf("cancelled %d, error %v; want the claimed and the pending one", n, err)
 	}
 	b.wantLost(claim)
-	b.claimNone(start().Add(time.Hour))
+	b.claimNone(startTime().Add(time.Hour))
 	b.wantNext(time.Time{})
-	b.same("dead letters", []string{dead.ID}, ids(b.list(queue.Filter{Dead: true})))
-	b.same("stats", queue.Stats{Dead: 1}, b.stats())
-	after := b.schedule(m)
-	b.same("claimed", after, b.claimOne(start()).Message)
+	b.requireEqual("dead letters", []string{dead.ID}, messageIDs(b.listMessages(queue.Filter{Dead: true})))
+	b.requireEqual("stats", queue.Stats{Dead: 1}, b.queueStats())
+	after := b.scheduleMessage(m)
+	b.requireEqual("claimed", after, b.claimOne(startTime()).Message)
 }
 
 func testBounds(b bench) {
@@ -180,17 +180,17 @@ func testBounds(b bench) {
 	for name, change := range map[string]func(*queue.Message){
 		"no topic":       func(m *queue.Message) { m.Topic = "" },
 		"bad topic":      func(m *queue.Message) { m.Topic = "a:b" },
-		"long topic":     func(m *queue.Message) { m.Topic = long(129) },
+		"long topic":     func(m *queue.Message) { m.Topic = longText(129) },
 		"bad sandbox":    func(m *queue.Message) { m.Sandbox = "../../etc" },
 		"no kind":        func(m *queue.Message) { m.Kind = "" },
 		"bad kind":       func(m *queue.Message) { m.Kind = "Kind" },
-		"long kind":      func(m *queue.Message) { m.Kind = queue.Kind(long(65)) },
+		"long kind":      func(m *queue.Message) { m.Kind = queue.Kind(longText(65)) },
 		"no due":         func(m *queue.Message) { m.Due = time.Time{} },
 		"far due":        func(m *queue.Message) { m.Due = year },
 		"odd metadata":   func(m *queue.Message) { m.Metadata = map[string]string{"k": "\xff"} },
-		"large metadata": func(m *queue.Message) { m.Metadata = map[string]string{"k": long(queue.MaxMetadata - 7)} },
+		"large metadata": func(m *queue.Message) { m.Metadata = map[string]string{"k": longText(queue.MaxMetadata - 7)} },
 	} {
-		m := message()
+		m := newMessage()
 		change(&m)
 		_, err := b.q.Schedule(b.ctx(), m)
 		b.wantCode("schedule with "+name, err, sandpit.Invalid)
@@ -201,65 +201,65 @@ func testBounds(b bench) {
 		return err
 	}
 	for name, err := range map[string]error{
-		"no topics":     claim(start(), nil, 1, stay),
-		"many topics":   claim(start(), slices.Repeat([]string{topic}, queue.MaxTopics+1), 1, stay),
-		"a bad topic":   claim(start(), []string{topic, "*"}, 1, stay),
-		"n":             claim(start(), []string{topic}, 0, stay),
-		"no visibility": claim(start(), []string{topic}, 1, 0),
-		"visibility":    claim(start(), []string{topic}, 1, queue.MaxVisibility+1),
+		"no topics":     claim(startTime(), nil, 1, stay),
+		"many topics":   claim(startTime(), slices.Repeat([]string{topic}, queue.MaxTopics+1), 1, stay),
+		"a bad topic":   claim(startTime(), []string{topic, "*"}, 1, stay),
+		"n":             claim(startTime(), []string{topic}, 0, stay),
+		"no visibility": claim(startTime(), []string{topic}, 1, 0),
+		"visibility":    claim(startTime(), []string{topic}, 1, queue.MaxVisibility+1),
 		"now":           claim(year, []string{topic}, 1, stay),
-		"next":          second(b.q.Next(b.ctx(), nil)),
+		"next":          secondError(b.q.Next(b.ctx(), nil)),
 		"shift":         b.q.Shift(b.ctx(), nil, 1),
-		"reschedule":    first(b.q.Reschedule(b.ctx(), "x", "idle", start())),
-		"its kind":      first(b.q.Reschedule(b.ctx(), box, "?", start())),
-		"its due":       first(b.q.Reschedule(b.ctx(), box, "idle", year)),
-		"cancel":        first(b.q.Cancel(b.ctx(), "x")),
-		"cancel's kind": first(b.q.Cancel(b.ctx(), box, "")),
-		"many kinds":    first(b.q.Cancel(b.ctx(), box, slices.Repeat([]queue.Kind{"idle"}, queue.MaxKinds+1)...)),
-		"list topic":    first(b.q.List(b.ctx(), queue.Filter{Topic: "*"})),
-		"list sandbox":  first(b.q.List(b.ctx(), queue.Filter{Sandbox: "*"})),
-		"list kind":     first(b.q.List(b.ctx(), queue.Filter{Kind: "*"})),
-		"list limit":    first(b.q.List(b.ctx(), queue.Filter{Limit: -1})),
-		"list after":    first(b.q.List(b.ctx(), queue.Filter{After: long(65)})),
-		"extend":        first(b.q.Extend(b.ctx(), queue.Claim{}, year)),
+		"reschedule":    firstError(b.q.Reschedule(b.ctx(), "x", "idle", startTime())),
+		"its kind":      firstError(b.q.Reschedule(b.ctx(), box, "?", startTime())),
+		"its due":       firstError(b.q.Reschedule(b.ctx(), box, "idle", year)),
+		"cancel":        firstError(b.q.Cancel(b.ctx(), "x")),
+		"cancel's kind": firstError(b.q.Cancel(b.ctx(), box, "")),
+		"many kinds":    firstError(b.q.Cancel(b.ctx(), box, slices.Repeat([]queue.Kind{"idle"}, queue.MaxKinds+1)...)),
+		"list topic":    firstError(b.q.List(b.ctx(), queue.Filter{Topic: "*"})),
+		"list sandbox":  firstError(b.q.List(b.ctx(), queue.Filter{Sandbox: "*"})),
+		"list kind":     firstError(b.q.List(b.ctx(), queue.Filter{Kind: "*"})),
+		"list limit":    firstError(b.q.List(b.ctx(), queue.Filter{Limit: -1})),
+		"list after":    firstError(b.q.List(b.ctx(), queue.Filter{After: longText(65)})),
+		"extend":        firstError(b.q.Extend(b.ctx(), queue.Claim{}, year)),
 		"retry":         b.q.Retry(b.ctx(), queue.Claim{}, year, "x"),
 		"revive":        b.q.Revive(b.ctx(), "x", year),
 	} {
 		b.wantCode(name, err, sandpit.Invalid)
 	}
-	b.same("stats", queue.Stats{}, b.stats())
+	b.requireEqual("stats", queue.Stats{}, b.queueStats())
 }
 
 // testAtBounds uses the maximum of each bound.
 func testAtBounds(b bench) {
-	m := message()
-	m.Topic, m.Kind = long(128), queue.Kind(long(64))
-	m.Metadata = map[string]string{"k": long(queue.MaxMetadata - 8)}
+	m := newMessage()
+	m.Topic, m.Kind = longText(128), queue.Kind(longText(64))
+	m.Metadata = map[string]string{"k": longText(queue.MaxMetadata - 8)}
 	m.Due = time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC)
-	kept := b.schedule(m)
+	kept := b.scheduleMessage(m)
 	topics := append(slices.Repeat([]string{topic}, queue.MaxTopics-1), m.Topic)
-	claims, err := b.q.Claim(b.ctx(), start(), topics, 1<<30, queue.MaxVisibility)
+	claims, err := b.q.Claim(b.ctx(), startTime(), topics, 1<<30, queue.MaxVisibility)
 	b.must("claim", err)
 	if len(claims) != 1 {
 		b.Fatalf("claimed %d messages, want 1", len(claims))
 	}
-	b.same("claimed", kept, claims[0].Message)
-	b.must("retry", b.q.Retry(b.ctx(), claims[0], time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), long(1000)+"ü"))
-	list := b.list(queue.Filter{Limit: 1 << 30})
-	if len(list) != 1 || list[0].LastError != long(queue.MaxError) || list[0].Due.Year() != 9999 {
+	b.requireEqual("claimed", kept, claims[0].Message)
+	b.must("retry", b.q.Retry(b.ctx(), claims[0], time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC), longText(1000)+"ü"))
+	list := b.listMessages(queue.Filter{Limit: 1 << 30})
+	if len(list) != 1 || list[0].LastError != longText(queue.MaxError) || list[0].Due.Year() != 9999 {
 		b.Errorf("after a retry: %+v", list)
 	}
 	for range queue.MaxClaims + 5 {
-		b.schedule(message())
+		b.scheduleMessage(newMessage())
 	}
-	claims, err = b.q.Claim(b.ctx(), start(), []string{topic}, 1<<30, stay)
+	claims, err = b.q.Claim(b.ctx(), startTime(), []string{topic}, 1<<30, stay)
 	if len(claims) != queue.MaxClaims || err != nil {
 		b.Errorf("claimed %d, error %v; want %d", len(claims), err, queue.MaxClaims)
 	}
 }
 
-func long(n int) string { return string(slices.Repeat([]byte("x"), n)) }
+func longText(n int) string { return string(slices.Repeat([]byte("x"), n)) }
 
-func first[T any](_ T, err error) error { return err }
+func firstError[T any](_ T, err error) error { return err }
 
-func second[T, U any](_ T, _ U, err error) error { return err }
+func secondError[T, U any](_ T, _ U, err error) error { return err }

@@ -75,8 +75,8 @@ type bench struct {
 	q queue.Queue
 }
 
-// start is the time in the tests.
-func start() time.Time { return time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC) }
+// startTime returns the time at which the tests begin.
+func startTime() time.Time { return time.Date(2030, 1, 2, 3, 4, 5, 6_000_000, time.UTC) }
 
 const (
 	topic = "server-1"
@@ -84,9 +84,9 @@ const (
 	stay  = time.Minute // the duration of claims
 )
 
-// message returns a message that is due at the start.
-func message() queue.Message {
-	return queue.Message{Topic: topic, Sandbox: sandpit.NewID(), Kind: "deadline", Due: start()}
+// newMessage returns a message that is due at the start.
+func newMessage() queue.Message {
+	return queue.Message{Topic: topic, Sandbox: sandpit.NewID(), Kind: "deadline", Due: startTime()}
 }
 
 func (b bench) ctx() context.Context { return b.Context() }
@@ -98,15 +98,15 @@ func (b bench) must(what string, err error) {
 	}
 }
 
-func (b bench) schedule(m queue.Message) queue.Message {
+func (b bench) scheduleMessage(m queue.Message) queue.Message {
 	b.Helper()
 	kept, err := b.q.Schedule(b.ctx(), m)
 	b.must("schedule", err)
 	return kept
 }
 
-// claim claims at most 100 messages of the topic.
-func (b bench) claim(now time.Time) []queue.Claim {
+// claimDue claims at most 100 messages of the topic.
+func (b bench) claimDue(now time.Time) []queue.Claim {
 	b.Helper()
 	claims, err := b.q.Claim(b.ctx(), now, []string{topic}, 100, stay)
 	b.must("claim", err)
@@ -116,7 +116,7 @@ func (b bench) claim(now time.Time) []queue.Claim {
 // claimOne claims, and fails unless it gets exactly one message.
 func (b bench) claimOne(now time.Time) queue.Claim {
 	b.Helper()
-	claims := b.claim(now)
+	claims := b.claimDue(now)
 	if len(claims) != 1 {
 		b.Fatalf("claimed %d messages, want 1: %+v", len(claims), claims)
 	}
@@ -126,19 +126,19 @@ func (b bench) claimOne(now time.Time) queue.Claim {
 // claimNone fails if a message can be claimed.
 func (b bench) claimNone(now time.Time) {
 	b.Helper()
-	if claims := b.claim(now); len(claims) != 0 {
+	if claims := b.claimDue(now); len(claims) != 0 {
 		b.Fatalf("claimed %+v, want nothing", claims)
 	}
 }
 
-func (b bench) list(f queue.Filter) []queue.Message {
+func (b bench) listMessages(f queue.Filter) []queue.Message {
 	b.Helper()
 	list, err := b.q.List(b.ctx(), f)
 	b.must("list", err)
 	return list
 }
 
-func (b bench) stats() queue.Stats {
+func (b bench) queueStats() queue.Stats {
 	b.Helper()
 	s, err := b.q.Stats(b.ctx())
 	b.must("stats", err)
@@ -163,8 +163,8 @@ func (b bench) wantCode(what string, err error, want sandpit.Code) {
 	}
 }
 
-// same compares messages or claims.
-func (b bench) same(what string, want, got any) {
+// requireEqual compares messages or claims.
+func (b bench) requireEqual(what string, want, got any) {
 	b.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		b.Errorf("%s (-want +got):\n%s", what, diff)
@@ -175,13 +175,13 @@ func (b bench) same(what string, want, got any) {
 func (b bench) wantLost(c queue.Claim) {
 	b.Helper()
 	b.wantCode("complete", b.q.Complete(b.ctx(), c), sandpit.Conflict)
-	b.wantCode("retry", b.q.Retry(b.ctx(), c, start(), "late"), sandpit.Conflict)
+	b.wantCode("retry", b.q.Retry(b.ctx(), c, startTime(), "late"), sandpit.Conflict)
 	b.wantCode("bury", b.q.Bury(b.ctx(), c, "late"), sandpit.Conflict)
-	_, err := b.q.Extend(b.ctx(), c, start().Add(time.Hour))
+	_, err := b.q.Extend(b.ctx(), c, startTime().Add(time.Hour))
 	b.wantCode("extend", err, sandpit.Conflict)
 }
 
-func ids(list []queue.Message) []string {
+func messageIDs(list []queue.Message) []string {
 	var out []string
 	for _, m := range list {
 		out = append(out, m.ID)
@@ -189,7 +189,7 @@ func ids(list []queue.Message) []string {
 	return out
 }
 
-func claimed(list []queue.Claim) []string {
+func claimedIDs(list []queue.Claim) []string {
 	var out []string
 	for _, c := range list {
 		out = append(out, c.ID)
@@ -199,13 +199,13 @@ func claimed(list []queue.Claim) []string {
 
 // testUnknown uses messages and claims that never existed.
 func testUnknown(b bench) {
-	b.wantLost(queue.Claim{Message: message(), Token: "none"})
+	b.wantLost(queue.Claim{Message: newMessage(), Token: "none"})
 	b.wantLost(queue.Claim{Message: queue.Message{ID: "../*", Topic: "*"}, Token: ""})
-	b.schedule(message())
-	pending := b.list(queue.Filter{})[0]
+	b.scheduleMessage(newMessage())
+	pending := b.listMessages(queue.Filter{})[0]
 	b.wantLost(queue.Claim{Message: pending}) // never claimed: an empty token gives no access
 	for _, id := range []string{"", "none", "a:b", "\x00"} {
-		b.wantCode("revive", b.q.Revive(b.ctx(), id, start()), sandpit.NotFound)
+		b.wantCode("revive", b.q.Revive(b.ctx(), id, startTime()), sandpit.NotFound)
 		b.wantCode("drop", b.q.Drop(b.ctx(), id), sandpit.NotFound)
 	}
 }
@@ -214,25 +214,25 @@ func testClose(b bench) { b.must("close", b.q.Close()) }
 
 // testContext calls everything with a context that has ended.
 func testContext(b bench) {
-	letter := b.schedule(message())
-	b.must("bury", b.q.Bury(b.ctx(), b.claimOne(start()), "x"))
-	held := message()
-	b.schedule(held)
-	claim := b.claimOne(start())
-	before, count := b.list(queue.Filter{}), b.stats()
+	letter := b.scheduleMessage(newMessage())
+	b.must("bury", b.q.Bury(b.ctx(), b.claimOne(startTime()), "x"))
+	held := newMessage()
+	b.scheduleMessage(held)
+	claim := b.claimOne(startTime())
+	before, count := b.listMessages(queue.Filter{}), b.queueStats()
 	ctx, cancel := context.WithCancel(b.ctx())
 	cancel()
 	for name, call := range map[string]func() error{
-		"schedule":   func() error { _, err := b.q.Schedule(ctx, message()); return err },
-		"reschedule": func() error { _, err := b.q.Reschedule(ctx, held.Sandbox, held.Kind, start()); return err },
+		"schedule":   func() error { _, err := b.q.Schedule(ctx, newMessage()); return err },
+		"reschedule": func() error { _, err := b.q.Reschedule(ctx, held.Sandbox, held.Kind, startTime()); return err },
 		"cancel":     func() error { _, err := b.q.Cancel(ctx, held.Sandbox); return err },
-		"claim":      func() error { _, err := b.q.Claim(ctx, start(), []string{topic}, 1, stay); return err },
+		"claim":      func() error { _, err := b.q.Claim(ctx, startTime(), []string{topic}, 1, stay); return err },
 		"next":       func() error { _, _, err := b.q.Next(ctx, []string{topic}); return err },
-		"extend":     func() error { _, err := b.q.Extend(ctx, claim, start()); return err },
+		"extend":     func() error { _, err := b.q.Extend(ctx, claim, startTime()); return err },
 		"complete":   func() error { return b.q.Complete(ctx, claim) },
-		"retry":      func() error { return b.q.Retry(ctx, claim, start(), "x") },
+		"retry":      func() error { return b.q.Retry(ctx, claim, startTime(), "x") },
 		"bury":       func() error { return b.q.Bury(ctx, claim, "x") },
-		"revive":     func() error { return b.q.Revive(ctx, letter.ID, start()) },
+		"revive":     func() error { return b.q.Revive(ctx, letter.ID, startTime()) },
 		"drop":       func() error { return b.q.Drop(ctx, letter.ID) },
 		"list":       func() error { _, err := b.q.List(ctx, queue.Filter{}); return err },
 		"stats":      func() error { _, err := b.q.Stats(ctx); return err },
@@ -242,6 +242,6 @@ func testContext(b bench) {
 			b.Errorf("%s: error %v, want the context's", name, err)
 		}
 	}
-	b.same("messages", before, b.list(queue.Filter{}))
-	b.same("stats", count, b.stats())
+	b.requireEqual("messages", before, b.listMessages(queue.Filter{}))
+	b.requireEqual("stats", count, b.queueStats())
 }
