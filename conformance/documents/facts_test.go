@@ -158,7 +158,7 @@ func constantFacts(t *testing.T) []fact {
 
 		{"docs/templates.md", "steps copy: at most {} and 100,000 files", sized("internal/app/daemon", "maxContext")},
 		{"docs/templates.md", "1 GiB and {} files", counted("internal/app/daemon", "maxContextEntries")},
-		{"docs/templates.md", "not started, they are removed after {}.", timed("internal/core/manager", "unstarted")},
+		{"docs/templates.md", "not started, they are removed after {}.", timed("internal/core/manager", "maxUnstarted")},
 		{"docs/templates.md", "There may be {}, of 64 KiB each", counted("internal/core/manager", "maxSecrets")},
 		{"docs/templates.md", "of {} each and 256 KiB together", sized("internal/core/manager", "maxSecretBytes")},
 	}
