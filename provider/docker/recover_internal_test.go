@@ -27,8 +27,8 @@ func TestExitOf(t *testing.T) {
 		"a program ran out of it":              {container.State{ExitCode: 0, OOMKilled: true}, false, "stopped by another program"},
 		"killed":                               {container.State{ExitCode: 137}, false, "killed by another program"},
 		"stopped":                              {container.State{}, false, "stopped by another program"},
-		"a bad image":                          {container.State{ExitCode: 127, Error: "exec format error"}, false, "it could not run: exec format error"},
-		"anything else":                        {container.State{ExitCode: 3}, false, "its first process ended with exit status 3"},
+		"a bad image":                          {container.State{ExitCode: 127, Error: "exec format error"}, false, "could not run: exec format error"},
+		"anything else":                        {container.State{ExitCode: 3}, false, "its first process exited with status 3"},
 	} {
 		if got := exitOf(tc.state, tc.killed); !got.Known || got.Code != tc.state.ExitCode || !strings.HasPrefix(got.Reason, tc.want) {
 			t.Errorf("%s: %+v, want %q", name, got, tc.want)
