@@ -256,7 +256,7 @@ const overdueGrace = 5 * time.Second
 var (
 	errOverdue    = sandpit.Errorf(sandpit.Timeout, "the sandbox did not end the command in time")
 	errNotStarted = sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "the sandbox did not start the command in time"),
-		"if it stays so, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
+		"if this persists, end its processes and keep its files with: sandpit stop ID && sandpit start ID")
 )
 
 // countingReader reports the number of bytes that are read.
