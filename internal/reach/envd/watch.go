@@ -43,6 +43,9 @@ type watcher struct {
 
 // Watch implements sandpit.Files.
 func (f *files) Watch(ctx context.Context, user, p string, o sandpit.WatchOptions) (sandpit.Watcher, error) {
+	if err := ctx.Err(); err != nil { // AfterFunc below would cancel the stream only later
+		return nil, fmt.Errorf("watch %s: %w", p, callError(ctx, err))
+	}
 	// The deadline of ctx must not be sent: the guest would end the stream at it, and the
 	// caller would get the wrong error.
 	streamCtx, end := context.WithCancelCause(context.WithoutCancel(ctx))
