@@ -117,7 +117,7 @@ func soaksOf(t *testing.T, text string) (list []soak) {
 			continue
 		}
 		s := soak{line: line}
-		for _, word := range strings.Fields(m[1]) {
+		for word := range strings.FieldsSeq(m[1]) {
 			if pattern, ok := strings.CutPrefix(word, "-run="); ok {
 				first, _, _ := strings.Cut(strings.Trim(pattern, "'"), "/")
 				s.run = regexp.MustCompile(first)

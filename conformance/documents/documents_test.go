@@ -267,7 +267,7 @@ func (r *reader) try(t *testing.T, e example, block []string, last string) (out 
 	t.Helper()
 	dir := t.TempDir()
 	text := strings.Join(block, "\n") + "\n"
-	switch e.as {
+	switch e.as { //nolint:exhaustive // the others need the server, see below
 	case output:
 		if want, got := withoutSpace(text), withoutSpace(last); !strings.HasSuffix(got, want) {
 			t.Errorf("the output is\n%s\nwant\n%s", got, want)
@@ -293,7 +293,7 @@ func (r *reader) try(t *testing.T, e example, block []string, last string) (out 
 			t.Errorf("remove the sandboxes: %v\n%s", err, out)
 		}
 	}()
-	switch e.as {
+	switch e.as { //nolint:exhaustive // the others are above, or a script
 	case recipes:
 		r.checkRecipe(t, dir, e.setUp+text)
 		return ""

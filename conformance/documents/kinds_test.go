@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,7 +59,7 @@ func (r *reader) checkMCP(t *testing.T, dir, setUp string, block []string) {
 		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
 		cmd := exec.CommandContext(ctx, "sh", "-c", line)
-		cmd.Dir, cmd.Env = dir, append(r.environ, "SANDPIT_API_KEY="+r.key)
+		cmd.Dir, cmd.Env = dir, append(slices.Clone(r.environ), "SANDPIT_API_KEY="+r.key)
 		var complaints strings.Builder
 		cmd.Stderr = &complaints
 		session, err := sdk.NewClient(&sdk.Implementation{Name: "reader", Version: "1"}, nil).
@@ -88,17 +89,18 @@ func (r *reader) checkMCP(t *testing.T, dir, setUp string, block []string) {
 func (r *reader) checkConsole(t *testing.T, dir string, block []string) {
 	t.Helper()
 	const mark = "-- next --"
-	script := "s=0\n"
+	var script strings.Builder
+	script.WriteString("s=0\n")
 	var want []string
 	for _, line := range block {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
-			script += "echo '" + mark + "'; (exit $s)\n" + command + "\ns=$?\n"
+			script.WriteString("echo '" + mark + "'; (exit $s)\n" + command + "\ns=$?\n")
 			want = append(want, "")
 		} else if line != "" {
 			want[len(want)-1] += line + "\n"
 		}
 	}
-	out, _ := r.run(t, dir, script) // the status of the last command is in the output, if it matters
+	out, _ := r.run(t, dir, script.String()) // the status of the last command is in the output, if it matters
 	got := strings.Split(out, mark+"\n")[1:]
 	if len(got) != len(want) {
 		t.Fatalf("%d outputs, want %d\n%s", len(got), len(want), out)

@@ -39,7 +39,7 @@ func newCPUTree(t *testing.T) cpuTree {
 	}
 	tree := cpuTree{mount: v2, parent: v2, weights: map[string]string{"cpu.weight": "1000", "memory.min": strconv.Itoa(64 << 20)}}
 	before := tree.group(t, os.Getpid())
-	tree.home, err = os.MkdirTemp(v2, "survive-")
+	tree.home, err = os.MkdirTemp(v2, "survive-") //nolint:usetesting // a control group, not a temporary directory
 	if err != nil {
 		t.Fatal(err)
 	}

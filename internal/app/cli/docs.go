@@ -15,7 +15,7 @@ import (
 
 // newDocs returns the command that writes pages about all commands, for the repository and for
 // packagers.
-func newDocs(a *app) *cobra.Command {
+func newDocs() *cobra.Command {
 	cmd := newGroup("docs", "Write manual pages", `Write pages about all commands into a directory, which is emptied of other pages
 of the kind.`, "  sandpit docs man /usr/local/share/man/man1")
 	cmd.Hidden = true

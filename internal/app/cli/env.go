@@ -101,7 +101,7 @@ func (o *envCommand) run(ctx context.Context, a *app, c *client.Client, _ []stri
 	if err != nil {
 		return err
 	}
-	key, err := findAPIKey(ctx, a, c, cfg, o.owner, max(0, ttl))
+	key, err := findAPIKey(ctx, c, cfg, o.owner, max(0, ttl))
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (o envCommand) builtinTemplates(cfg config.Config) []string {
 
 // findAPIKey returns the API key for the E2B SDK: a new one for an owner, else the configured
 // one, else one of this user's own server.
-func findAPIKey(ctx context.Context, a *app, c *client.Client, cfg config.Config, owner string, ttl time.Duration) (string, error) {
+func findAPIKey(ctx context.Context, c *client.Client, cfg config.Config, owner string, ttl time.Duration) (string, error) {
 	if owner != "" {
 		made, err := c.Keys.Create(ctx, owner, "E2B", ttl, false)
 		return made.Secret, err

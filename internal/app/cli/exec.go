@@ -106,7 +106,7 @@ func (o *execCommand) runCommand(ctx context.Context, a *app, name string, args 
 		err := startUnattended(ctx, a, box.Guest(), command)
 		return a.signalOr(ctx, executedCommand{c, id, name, command}.explainError(ctx, a, err))
 	}
-	status, err := o.attachment.execute(ctx, a, box, command)
+	status, err := o.execute(ctx, a, box, command)
 	if err != nil {
 		return a.signalOr(ctx, executedCommand{c, id, name, command}.explainError(ctx, a, err))
 	}
@@ -145,10 +145,10 @@ type executedCommand struct {
 func (x executedCommand) explainError(ctx context.Context, a *app, err error) error {
 	switch sandpit.CodeOf(err) {
 	case sandpit.Timeout:
-		switch x.command.Timeout {
-		case 0:
+		if x.command.Timeout == 0 {
 			return err
-		case client.DefaultTimeout:
+		}
+		if x.command.Timeout == client.DefaultTimeout {
 			fmt.Fprintln(a.Err, "sandpit: timeout: the command was killed after the server's time limit (sandbox.timeout)")
 			fmt.Fprintln(a.Err, "hint: run it without a limit: sandpit exec --timeout 0 "+shellQuote(x.name)+" COMMAND")
 			return exitStatus(statusTimeout)

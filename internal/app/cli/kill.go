@@ -72,7 +72,7 @@ func (o *killCommand) run(ctx context.Context, a *app, c *client.Client, args []
 		return err
 	}
 	if len(args) > 1 {
-		return sendSignals(ctx, a, c, args[0], args[1:], sig)
+		return sendSignals(ctx, a, c, args, sig)
 	}
 	if sig != syscall.SIGKILL {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--signal %s: name the commands that it is for", o.signal),
@@ -81,7 +81,9 @@ func (o *killCommand) run(ctx context.Context, a *app, c *client.Client, args []
 	return a.forEachSandbox(ctx, c, args, c.Sandboxes.Stop)
 }
 
-func sendSignals(ctx context.Context, a *app, c *client.Client, sandbox string, names []string, sig syscall.Signal) error {
+// sendSignals sends a signal to commands of a sandbox, args being its name and theirs.
+func sendSignals(ctx context.Context, a *app, c *client.Client, args []string, sig syscall.Signal) error {
+	sandbox, names := args[0], args[1:]
 	id, err := findSandbox(ctx, c, sandbox)
 	if err != nil {
 		return err

@@ -118,15 +118,15 @@ func (o *mcpCommand) serveTools(ctx context.Context, a *app) (err error) {
 	if there, ok := o.chooseServer(cfg); ok || o.sandbox != "" {
 		return o.serveRemote(ctx, a, there, serve)
 	}
-	spec, err := o.runCommand.toSpec(a, cfg)
+	spec, err := o.toSpec(a, cfg)
 	if err != nil {
 		return err
 	}
-	log := slog.New(slog.NewTextHandler(a.Err, nil))
+	logger := slog.New(slog.NewTextHandler(a.Err, nil))
 	for _, text := range cfg.Notices {
-		log.WarnContext(ctx, "configuration", slog.String("notice", text))
+		logger.WarnContext(ctx, "configuration", slog.String("notice", text))
 	}
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, log)})
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, logger)})
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func readServers(name string) (mcpclient.Config, error) {
 // serveRemote serves tools in a sandbox that a server creates. If this program is killed, the
 // server deletes the sandbox when it is idle.
 func (o *mcpCommand) serveRemote(ctx context.Context, a *app, cfg config.Config, serve mcp.Options) error {
-	spec, err := o.runCommand.toRemoteSpec(a, cfg)
+	spec, err := o.toRemoteSpec(a, cfg)
 	if err != nil {
 		return err
 	}

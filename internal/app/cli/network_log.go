@@ -51,12 +51,13 @@ func (o *networkLogCommand) run(ctx context.Context, a *app, c *client.Client, a
 		return err
 	}
 	if o.follow {
-		return followNetwork(ctx, a, c, id, list, o.output)
+		return o.printNew(ctx, a, c, id, list)
 	}
 	return a.showListing(o.output, decisionListing(list))
 }
 
-func followNetwork(ctx context.Context, a *app, c *client.Client, id sandpit.ID, list []sandpit.NetworkDecision, o output) error {
+// printNew prints a list of decisions, and then new ones until ctx ends.
+func (o *networkLogCommand) printNew(ctx context.Context, a *app, c *client.Client, id sandpit.ID, list []sandpit.NetworkDecision) error {
 	enc := json.NewEncoder(a.Out)
 	tell := func(d sandpit.NetworkDecision) error {
 		if o.isJSON() {

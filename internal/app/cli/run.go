@@ -225,7 +225,7 @@ func (o *runCommand) runIn(ctx context.Context, a *app, cfg config.Config, p run
 		defer watchUsage(ctx, a, p.statser)()
 	}
 	begin := time.Now()
-	status, err := o.attachment.execute(ctx, a, p.starter, command)
+	status, err := o.execute(ctx, a, p.starter, command)
 	o.printUsage(ctx, a, p.statser, begin, status)
 	if err != nil {
 		return a.signalOr(ctx, explainStart(a, err, cfg, command))

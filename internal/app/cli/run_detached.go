@@ -56,7 +56,7 @@ func (o *runCommand) runDetached(ctx context.Context, a *app) error {
 		return a.signalOr(ctx, explainDetach(o.explainImage(err)))
 	}
 	a.printPublishedPorts(spec.Ports, s.Spec.Ports)
-	if err := o.startDetached(ctx, a, s); err != nil {
+	if err := o.startDetached(ctx, s); err != nil {
 		const limit = 30 * time.Second
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
@@ -70,7 +70,7 @@ func (o *runCommand) runDetached(ctx context.Context, a *app) error {
 }
 
 // startDetached starts the command in a sandbox that stays.
-func (o *runCommand) startDetached(ctx context.Context, a *app, s *client.Sandbox) error {
+func (o *runCommand) startDetached(ctx context.Context, s *client.Sandbox) error {
 	command := sandpit.Command{ID: newCommandID(), Args: o.command, Timeout: o.timeout}
 	if o.script != nil {
 		dir := cmp.Or(s.Spec.WorkDir, sandpit.DefaultWorkDir)

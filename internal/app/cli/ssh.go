@@ -107,28 +107,28 @@ var (
 )
 
 // writeFiles writes the files that ssh needs into a directory, and returns the arguments of ssh.
-func (s sshCall) writeFiles(dir string) ([]string, error) {
-	host, err := s.serverHost()
+func (call sshCall) writeFiles(dir string) ([]string, error) {
+	host, err := call.serverHost()
 	if err != nil {
 		return nil, err
 	}
 	// ssh would interpret other characters in its arguments and files.
-	if !hostKeyPattern.MatchString(s.token.HostKey) || !hostPattern.MatchString(host) || !userPattern.MatchString(s.token.User) {
+	if !hostKeyPattern.MatchString(call.token.HostKey) || !hostPattern.MatchString(host) || !userPattern.MatchString(call.token.User) {
 		return nil, sandpit.Errorf(sandpit.Internal, "the server returned an invalid SSH address, host key or user")
 	}
 	for _, f := range []struct {
 		name, text string
 		mode       os.FileMode
 	}{
-		{"token", s.token.Token + "\n", 0o600},
-		{"known_hosts", "sandpit " + s.token.HostKey + "\n", 0o600},
+		{"token", call.token.Token + "\n", 0o600},
+		{"known_hosts", "sandpit " + call.token.HostKey + "\n", 0o600},
 		{"askpass", "#!/bin/sh\nexec cat " + "'" + strings.ReplaceAll(filepath.Join(dir, "token"), "'", `'\''`) + "'" + "\n", 0o700},
 	} {
 		if err := os.WriteFile(filepath.Join(dir, f.name), []byte(f.text), f.mode); err != nil {
 			return nil, sandpit.Errorf(sandpit.CodeOf(err), "write the files for ssh: %w", err)
 		}
 	}
-	args := []string{"-l", s.token.User, "-p", strconv.Itoa(s.token.Port)}
+	args := []string{"-l", call.token.User, "-p", strconv.Itoa(call.token.Port)}
 	for _, option := range []string{
 		`UserKnownHostsFile="` + strings.ReplaceAll(filepath.Join(dir, "known_hosts"), "%", "%%") + `"`,
 		"GlobalKnownHostsFile=/dev/null", "HostKeyAlias=sandpit", "StrictHostKeyChecking=yes", "UpdateHostKeys=no",
@@ -137,15 +137,15 @@ func (s sshCall) writeFiles(dir string) ([]string, error) {
 	} {
 		args = append(args, "-o", option)
 	}
-	return append(append(args, host), s.args...), nil
+	return append(append(args, host), call.args...), nil
 }
 
 // serverHost returns the host of the SSH server: the one it reports, or that of its API.
-func (s sshCall) serverHost() (string, error) {
-	if s.token.Host != "" {
-		return s.token.Host, nil
+func (call sshCall) serverHost() (string, error) {
+	if call.token.Host != "" {
+		return call.token.Host, nil
 	}
-	u, err := url.Parse(s.server)
+	u, err := url.Parse(call.server)
 	if err != nil {
 		return "", sandpit.Errorf(sandpit.Internal, "the server's address is not a valid URL")
 	}

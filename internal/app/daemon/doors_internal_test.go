@@ -54,8 +54,8 @@ func (w *tenancy) doors(t *testing.T) map[string]door {
 		"aio":               {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND"})},
 		"aio, asynchronous": {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND", "async_mode": true, "id": "other"}), silent: true},
 		"mcp":               {start: tool},
-		"ssh":               {start: func(t *testing.T, command string) string { return overSSH(t, w.dialSSH(t), command, false) }},
-		"ssh, terminal":     {start: func(t *testing.T, command string) string { return overSSH(t, w.dialSSH(t), command, true) }},
+		"ssh":               {start: w.bySSH(false)},
+		"ssh, terminal":     {start: w.bySSH(true)},
 		"command line":      {start: w.byCommandLine},
 		"template":          {start: w.buildStep, silent: true, idle: "a build ends by itself"},
 	}
@@ -78,7 +78,7 @@ func (w *tenancy) tryDoor(t *testing.T, d door) {
 		t.Errorf("command screen: a command that is refused: %s", got)
 	}
 	await(t, "audit: the refusal is an event", func() bool { return w.countEvents(t, "it was refused before it started") > refusals })
-	for _, line := range strings.Split(w.trail(t), "},{") {
+	for line := range strings.SplitSeq(w.trail(t), "},{") {
 		if strings.Contains(line, "/dev/sda") {
 			t.Errorf("audit: an event has what the command says: %s", line)
 		}
@@ -189,7 +189,7 @@ func (w *tenancy) openTerminal(t *testing.T, command string) string {
 	query := req.URL.Query()
 	query.Set("command", command)
 	req.URL.RawQuery = query.Encode()
-	conn, res, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{HTTPClient: w.client, HTTPHeader: http.Header{"X-Api-Key": {w.bob}}})
+	conn, res, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{HTTPClient: w.client, HTTPHeader: http.Header{"X-Api-Key": {w.bob}}}) //nolint:bodyclose // the dialer has read and closed it
 	if err != nil {
 		if res == nil || res.Body == nil {
 			return err.Error()
@@ -219,6 +219,14 @@ func (w *tenancy) dialSSH(t *testing.T) *ssh.Client {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// bySSH returns a way that starts a command by SSH.
+func (w *tenancy) bySSH(terminal bool) func(*testing.T, string) string {
+	return func(t *testing.T, command string) string {
+		t.Helper()
+		return overSSH(t, w.dialSSH(t), command, terminal)
+	}
 }
 
 func overSSH(t *testing.T, c *ssh.Client, command string, terminal bool) string {

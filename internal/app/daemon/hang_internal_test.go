@@ -37,12 +37,11 @@ var hangBounds = liveness.Options{
 type hangRig struct {
 	*running
 
-	address string // of SSH
-	box     string
-	ids     map[string]string // what placeholders of routes stand for
-	mcp     string            // the session
-	ssh     *ssh.Client
-	extra   map[string]string // sandboxes of calls that end their sandbox, by call
+	box   string
+	ids   map[string]string // what placeholders of routes stand for
+	mcp   string            // the session
+	ssh   *ssh.Client
+	extra map[string]string // sandboxes of calls that end their sandbox, by call
 }
 
 // hangCall is a call into a sandbox. It returns what the caller is answered.
@@ -84,6 +83,7 @@ func connectFrame(text string) string {
 
 // cli returns a call by the command line.
 func (r *hangRig) cli(t *testing.T, args ...string) hangCall {
+	t.Helper()
 	dir := t.TempDir()
 	return func(ctx context.Context) string {
 		cmd := exec.CommandContext(ctx, testengine.Path(t), args...)

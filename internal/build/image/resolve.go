@@ -8,8 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sandpit-dev/sandpit"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
 )
 
 // openRegistry returns the image of a name, from the cache or from the registry.

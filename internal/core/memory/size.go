@@ -38,12 +38,12 @@ func sizeOf(v reflect.Value, depth int) (size int64) {
 		}
 		return size
 	case reflect.Struct:
-		for i := range v.NumField() {
-			size += sizeOf(v.Field(i), depth+1)
+		for _, field := range v.Fields() {
+			size += sizeOf(field, depth+1)
 		}
 		return size
 	default:
-		return int64(v.Type().Size())
+		return int64(v.Type().Size()) //nolint:gosec // the size of a type
 	}
 }
 
@@ -56,6 +56,6 @@ func elementsSize(v reflect.Value, depth int) (size int64) {
 		}
 		return size
 	default:
-		return int64(v.Len()) * int64(v.Type().Elem().Size())
+		return int64(v.Len()) * int64(v.Type().Elem().Size()) //nolint:gosec // the size of a type
 	}
 }

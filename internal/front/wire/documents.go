@@ -3,6 +3,8 @@ package wire
 import "github.com/sandpit-dev/sandpit/api"
 
 // The documents that clients read are defined in package api, which is public.
+//
+//nolint:revive // see package api
 type (
 	Builtin       = api.Builtin
 	Event         = api.Event

@@ -24,6 +24,7 @@ import (
 // Controller limits or counts one resource. Its value is the name in Linux.
 type Controller string
 
+// The controllers that sandboxes use.
 const (
 	Memory  Controller = "memory"
 	CPU     Controller = "cpu"
