@@ -275,7 +275,7 @@ func routeDoors() map[string]string {
 	}
 	for _, pattern := range []string{
 		box + "/archive", box + "/checkpoint", box + "/pause", box + "/restore", box + "/resume", box + "/start", box + "/stop", box + "/fork", box + "/rollback",
-		box + "/tokens/revoke", box + "/ports/{port}/ticket", box + "/ports/{port}/url", box + "/commands/{cid}/signal", box + "/files/mkdir", box + "/files/move",
+		box + "/announce", box + "/tokens/revoke", box + "/ports/{port}/ticket", box + "/ports/{port}/url", box + "/commands/{cid}/signal", box + "/files/mkdir", box + "/files/move",
 		box + "/sessions/{sid}/jobs/{jid}/signal", box + "/sessions/{sid}/jobs/{jid}/stdin", "/v1/queue/{id}/retry", "/v1/keys", "/v1/snapshots", "/v1/snapshots/import",
 		"/v1/images/pull", "/v1/templates", "/v1/templates/{template}/tags", "/v1/volumes", "/v1/ssh-keys",
 		"/sandboxes/{id}/connect", "/v2/sandboxes/{id}/connect", "/sandboxes/{id}/fork", "/sandboxes/{id}/pause", "/sandboxes/{id}/refreshes", "/sandboxes/{id}/resume",

@@ -335,7 +335,7 @@ func (r *hangRig) try(t *testing.T, bound time.Duration) {
 		if x.took > bound {
 			t.Errorf("%s takes %v, more than %v: %.300s", x.name, x.took, bound, x.text)
 		}
-		if strings.Contains(x.text, "does not answer") || strings.Contains(x.text, "answers, but not this call") {
+		if strings.Contains(x.text, "does not answer") || strings.Contains(x.text, "is alive but did not complete the call") {
 			reasons++
 			if !strings.Contains(x.text, "sandpit stop ") && !strings.Contains(x.text, "sandpit rm ") && !strings.Contains(x.text, "sandpit restart ") {
 				t.Errorf("%s does not say what to do: %.500s", x.name, x.text)

@@ -293,7 +293,7 @@ func TestServeRefuses(t *testing.T) {
 		},
 		"an open door without a key": {
 			edit: func(c *config.Config) { c.Server.Listen = "0.0.0.0:0" },
-			code: sandpit.PermissionDenied, text: "there is no API key yet", hint: "SANDPIT_SERVER_LISTEN=none",
+			code: sandpit.PermissionDenied, text: "there is no API key", hint: "SANDPIT_SERVER_LISTEN=none",
 		},
 		"no such Redis": {
 			lines: []string{"[queue]", "provider = 'redis'", "redis_url = 'redis://:s3cret@127.0.0.1:1'"},

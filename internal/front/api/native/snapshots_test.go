@@ -83,7 +83,7 @@ func TestSnapshots(t *testing.T) {
 		"compare odd":     {ask{method: "GET", path: "/v1/diff?to=image:x", key: r.ann}, 400, sandpit.Invalid, "want sandbox:ID"},
 		"compare theirs":  {ask{method: "GET", path: "/v1/diff?to=sandbox:" + string(box.ID), key: r.bob}, 404, sandpit.NotFound, string(box.ID)},
 		"theirs, saved":   {ask{method: "GET", path: "/v1/diff?to=snapshot:first", key: r.bob}, 404, sandpit.NotFound, "first"},
-		"import anything": {ask{method: "POST", path: snapshots + "/import", key: r.admin, body: "no snapshot"}, 400, sandpit.Invalid, "no snapshot"},
+		"import anything": {ask{method: "POST", path: snapshots + "/import", key: r.admin, body: "no snapshot"}, 400, sandpit.Invalid, "not a snapshot"},
 		"import theirs":   {ask{method: "POST", path: snapshots + "/import", key: r.ann, body: "no snapshot"}, 403, sandpit.PermissionDenied, "administrators"},
 		"no key":          {ask{method: "GET", path: snapshots}, 401, sandpit.Unauthenticated, "key"},
 	} {
