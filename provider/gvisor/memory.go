@@ -35,7 +35,7 @@ type memoryGuard struct {
 	limits   *limits
 	limit    int64
 	disabled atomic.Bool // no program is killed
-	armed    bool        // see armAlarm
+	alarm    string      // see setAlarm
 	conduit  *os.File
 	marked   []int    // processes that need no mark: they have one, or are not programs
 	events   *os.File // see memoryEvents
@@ -96,32 +96,54 @@ func (g *memoryGuard) countKills() int64 {
 
 func (g *memoryGuard) watch() {
 	defer close(g.done)
-	buf := make([]byte, 4096)
-	for {
-		for wait := g.checkUse(); wait > 0; wait = g.checkUse() {
+	woken, ended := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for buf := make([]byte, 4096); ; {
+			if _, err := g.events.Read(buf); err != nil {
+				return // stopped
+			}
 			select {
-			case <-time.After(wait):
-			case <-g.quit:
-				return
+			case woken <- struct{}{}:
+			default:
 			}
 		}
-		if _, err := g.events.Read(buf); err != nil {
-			return // stopped
+	}()
+	defer func() { <-ended }()
+	for {
+		var again <-chan time.Time
+		if wait := g.checkUse(); wait > 0 {
+			again = time.After(wait)
+		}
+		events := woken
+		if !g.orderedAt.IsZero() {
+			events = nil // a killed program needs time to release its memory
+		}
+		select {
+		case <-again:
+		case <-events:
+		case <-g.quit:
+			return
 		}
 	}
 }
 
-// checkUse marks and kills as the use of memory requires. It returns when to check again; 0:
-// after the next event.
+// checkUse marks and kills as the use of memory requires. It returns when to check again at the
+// latest; 0: after the next event.
 func (g *memoryGuard) checkUse() time.Duration {
 	used, needed, err := g.limits.memoryUse()
 	if err != nil {
+		g.orderedAt = time.Time{}
 		return 0 // the sandbox is gone
 	}
+	alarmed := g.setAlarm(used)
 	if used <= g.limit/2 {
-		return g.armAlarm()
+		g.orderedAt = time.Time{}
+		if !alarmed {
+			return markPeriod // without events, check periodically
+		}
+		return 0
 	}
-	g.disarmAlarm()
 	if needed <= g.limit || g.disabled.Load() { // the rest are copies of files, which are reclaimed
 		g.markPrograms()
 		g.orderedAt = time.Time{}
@@ -138,26 +160,26 @@ func (g *memoryGuard) checkUse() time.Duration {
 	return killPeriod
 }
 
-// armAlarm sets memory.high of version 2 to half of the limit, which causes an event when more
-// is used. If that fails it returns when to check again, otherwise 0.
-func (g *memoryGuard) armAlarm() time.Duration {
-	if g.armed {
-		return 0
+// setAlarm causes an event when the use exceeds half of the limit, or the limit. It reports
+// whether there will be one. With version 2 the alarm is memory.high, which must be above the
+// use: beyond it the machine's kernel delays each thread that allocates memory, for up to two
+// seconds at a time. These are threads of the sandbox's kernel: the guest could not kill in time,
+// and what it has killed would not end.
+func (g *memoryGuard) setAlarm(used int64) bool {
+	alarm := "max"
+	switch {
+	case used <= g.limit/2:
+		alarm = strconv.FormatInt(g.limit/2, 10)
+	case used <= g.limit && !g.disabled.Load():
+		alarm = strconv.FormatInt(g.limit, 10)
 	}
-	if err := g.limits.setAlarm(strconv.FormatInt(g.limit/2, 10)); err != nil {
-		return markPeriod // without events, check periodically
+	if alarm != g.alarm {
+		if err := g.limits.setAlarm(alarm); err != nil {
+			return false // retried by the next check
+		}
+		g.alarm = alarm
 	}
-	g.armed = true
-	return 0
-}
-
-// disarmAlarm removes memory.high at once. Above it the machine's kernel delays each thread that
-// allocates memory, for up to two seconds at a time. These are threads of the sandbox's kernel:
-// the guest could not kill in time, and what it has killed would not end.
-func (g *memoryGuard) disarmAlarm() {
-	if g.armed {
-		g.armed = g.limits.setAlarm("max") != nil // retried after a failure
-	}
+	return true
 }
 
 // markPrograms has the machine's kernel kill programs first. Programs that have ended need no

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/cgroup"
 )
 
@@ -20,12 +22,18 @@ func writeFiles(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// TestMemoryAlarmV2 has a guard look at a group of version 2, in plain files. Above half of
-// the limit memory.high must not slow down the sandbox.
+// TestMemoryAlarmV2 has a guard look at a group of version 2, in plain files. memory.high
+// is the next alarm, and never below the use, where it would slow down the sandbox.
 func TestMemoryAlarmV2(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	g := &memoryGuard{limit: 64 << 20, limits: &limits{groups: cgroup.SandboxGroups{cgroup.Memory: dir}}}
+	conduit, far, err := socketPair(unix.SOCK_SEQPACKET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conduit.Close()
+	defer far.Close()
+	g := &memoryGuard{limit: 64 << 20, conduit: conduit, limits: &limits{groups: cgroup.SandboxGroups{cgroup.Memory: dir}}}
 	writeFiles(t, dir, map[string]string{"cgroup.controllers": "", "cgroup.procs": "", "memory.stat": "inactive_file 0\nactive_file 0\n"})
 	for _, tc := range []struct {
 		used  int64
@@ -34,8 +42,11 @@ func TestMemoryAlarmV2(t *testing.T) {
 	}{
 		{20 << 20, strconv.Itoa(32 << 20), false},
 		{32 << 20, "unchanged", false},
-		{33 << 20, "max", true},
+		{33 << 20, strconv.Itoa(64 << 20), true},
 		{64 << 20, "unchanged", true},
+		{65 << 20, "max", true},
+		{60 << 20, strconv.Itoa(64 << 20), true},
+		{65 << 20, "max", true},
 		{10 << 20, strconv.Itoa(32 << 20), false},
 	} {
 		writeFiles(t, dir, map[string]string{"memory.current": strconv.FormatInt(tc.used, 10), "memory.high": ""})
@@ -53,10 +64,13 @@ func TestMemoryAlarmV2(t *testing.T) {
 			t.Errorf("%d bytes: memory.high %s, want %s", tc.used, high, tc.high)
 		}
 	}
+	if !g.orderedAt.IsZero() {
+		t.Error("below the limit, an order to kill still counts")
+	}
 	if err := os.Remove(filepath.Join(dir, "memory.high")); err != nil {
 		t.Fatal(err)
 	}
-	g.armed = false
+	g.alarm = ""
 	if g.checkUse() == 0 {
 		t.Error("no alarm can be set, and the guard does not check again")
 	}
