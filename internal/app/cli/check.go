@@ -62,7 +62,7 @@ func (o *checkCommand) run(cmd *cobra.Command, a *app, _ []string) error {
 	defer c.Close()
 	ctx := cmd.Context()
 	result := checkResult{Endpoint: c.URL()}
-	if err = testServer(ctx, a, c, o.wait, o.quick, &result); err != nil {
+	if err = o.testServer(ctx, a, c, &result); err != nil {
 		if status, ok := signalStatus(ctx); ok {
 			return status
 		}
@@ -111,8 +111,9 @@ func printCheckResult(a *app, r checkResult, err error) error {
 	return e
 }
 
-func testServer(ctx context.Context, a *app, c *client.Client, wait time.Duration, quick bool, r *checkResult) error {
-	if err := awaitReady(ctx, c, wait); err != nil {
+// testServer checks a server, and unless quick is set, a sandbox of it.
+func (o *checkCommand) testServer(ctx context.Context, a *app, c *client.Client, r *checkResult) error {
+	if err := awaitReady(ctx, c, o.wait); err != nil {
 		return err
 	}
 	v, err := c.Version(ctx)
@@ -120,7 +121,7 @@ func testServer(ctx context.Context, a *app, c *client.Client, wait time.Duratio
 		return err
 	}
 	r.Version = &v
-	if quick {
+	if o.quick {
 		return nil
 	}
 	// If the deletion is lost, the deadline deletes the sandbox soon.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -40,20 +41,20 @@ func (o *imageUpdateCommand) run(cmd *cobra.Command, a *app, args []string) erro
 				return err
 			}
 		}
-		return updateImages(a, cmd, store, args, o.pull, o.asJSON)
+		return o.updateImages(cmd.Context(), a, store, args)
 	})
 }
 
 // updateImages checks each name, also after failures.
-func updateImages(a *app, cmd *cobra.Command, store *daemon.Images, names []string, pull, asJSON bool) error {
+func (o *imageUpdateCommand) updateImages(ctx context.Context, a *app, store *daemon.Images, names []string) error {
 	list := []daemon.ImageUpdate{}
 	rows := [][]string{{"NAME", "HAVE", "REGISTRY", ""}}
 	var errs []error
 	for _, name := range names {
-		u, err := store.Check(cmd.Context(), name)
-		if err == nil && u.Newer && pull {
+		u, err := store.Check(ctx, name)
+		if err == nil && u.Newer && o.pull {
 			progress, clear := newProgress(a.Err, "Fetching "+name)
-			_, err = store.Pull(cmd.Context(), name, true, progress)
+			_, err = store.Pull(ctx, name, true, progress)
 			clear()
 		}
 		if err != nil {
@@ -62,7 +63,7 @@ func updateImages(a *app, cmd *cobra.Command, store *daemon.Images, names []stri
 		}
 		state := "up to date"
 		switch {
-		case u.Newer && pull:
+		case u.Newer && o.pull:
 			state = "fetched"
 		case u.Newer:
 			state = "newer"
@@ -72,7 +73,7 @@ func updateImages(a *app, cmd *cobra.Command, store *daemon.Images, names []stri
 	}
 	var err error
 	switch {
-	case asJSON:
+	case o.asJSON:
 		err = printJSON(a.Out, list)
 	case len(list) > 0:
 		err = printTable(a.Out, rows)

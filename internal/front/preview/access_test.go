@@ -199,8 +199,8 @@ func TestHeaders(t *testing.T) {
 		get(t, c, "http://"+r.main+"/health", guest...).want(t, http.StatusUnauthorized, "")
 		// A page of another site.
 		req := request(t, http.MethodPost, at, strings.NewReader("x"), append([]string{"X-Api-Key", r.keys[alice], "Origin", "http://evil.example"}, name...)...)
-		send(t, c, req).want(t, http.StatusForbidden, "another site")
-		get(t, c, at, append([]string{"X-Api-Key", r.keys[alice], "Host", "evil.example"}, name...)...).want(t, http.StatusForbidden, "not called")
+		send(t, c, req).want(t, http.StatusForbidden, "other sites")
+		get(t, c, at, append([]string{"X-Api-Key", r.keys[alice], "Host", "evil.example"}, name...)...).want(t, http.StatusForbidden, "does not have the name")
 	})
 }
 
