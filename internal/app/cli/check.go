@@ -62,7 +62,7 @@ func (o *checkCommand) run(cmd *cobra.Command, a *app, _ []string) error {
 	defer c.Close()
 	ctx := cmd.Context()
 	result := checkResult{Endpoint: c.URL()}
-	if err = o.testServer(ctx, a, c, &result); err != nil {
+	if err = o.testServer(ctx, c, &result); err != nil {
 		if status, ok := signalStatus(ctx); ok {
 			return status
 		}
@@ -112,7 +112,7 @@ func printCheckResult(a *app, r checkResult, err error) error {
 }
 
 // testServer checks a server, and unless quick is set, a sandbox of it.
-func (o *checkCommand) testServer(ctx context.Context, a *app, c *client.Client, r *checkResult) error {
+func (o *checkCommand) testServer(ctx context.Context, c *client.Client, r *checkResult) error {
 	if err := awaitReady(ctx, c, o.wait); err != nil {
 		return err
 	}
