@@ -42,7 +42,8 @@ type VolumeKeeper interface {
 
 	// VolumeSize returns the size of a volume's files on disk, in bytes.
 	//
-	// NotFound: no such volume. Unsupported: the size is unknown.
+	// NotFound: no such volume. Unsupported: the size is unknown. Exhausted: there are too many
+	// files, or directories are nested too deeply, to measure it.
 	VolumeSize(ctx context.Context, name string) (int64, error)
 }
 

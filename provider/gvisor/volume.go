@@ -182,7 +182,7 @@ func (c *byteCount) addDir(ctx context.Context, fd, depth int) error {
 	dir := os.NewFile(uintptr(fd), "volume")
 	defer dir.Close()
 	if depth > maxVolumeDepth {
-		return sandpit.Errorf(sandpit.Unsupported, "directories are nested more than %d times", maxVolumeDepth)
+		return sandpit.Errorf(sandpit.Exhausted, "directories are nested more than %d times", maxVolumeDepth)
 	}
 	const batch = 1024
 	for {
@@ -204,7 +204,7 @@ func (c *byteCount) addDir(ctx context.Context, fd, depth int) error {
 // addEntry adds one file, or a directory with everything below.
 func (c *byteCount) addEntry(ctx context.Context, dir int, name string, depth int) error {
 	if c.files++; c.files > maxVolumeFiles {
-		return sandpit.Errorf(sandpit.Unsupported, "there are more than %d files", maxVolumeFiles)
+		return sandpit.Errorf(sandpit.Exhausted, "there are more than %d files", maxVolumeFiles)
 	}
 	if err := ctx.Err(); err != nil {
 		return err

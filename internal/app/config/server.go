@@ -148,8 +148,10 @@ type Manager struct {
 	Lifetime time.Duration
 	// Remember is how long a deleted sandbox is remembered. Default: 1 h.
 	Remember time.Duration
-	// MaxVolumes is how many volumes each owner may have; 0 forbids them. Default: 20.
-	MaxVolumes int
+	// MaxVolumes is how many volumes each owner may have, 0 forbids them, and MaxVolumeBytes how
+	// large they may be together. Default: 20 and 100 GiB.
+	MaxVolumes     int
+	MaxVolumeBytes int64
 	// MaxSaved is how many stopped, suspended or archived sandboxes each owner may have, 0
 	// forbids them, and MaxSavedBytes how much disk they may take together, with checkpoints.
 	// Default: 1000 and 100 GiB.
@@ -318,7 +320,7 @@ func defaultServer(c *Config) {
 	}
 	c.SSH = SSH{Listen: None, MaxConnections: 100, IdleTimeout: time.Hour}
 	c.Manager = Manager{
-		MaxSandboxes: 100, MaxSaved: 1000, MaxSavedBytes: 100 << 30, MaxVolumes: 20, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, MaxCheckpointBytes: 100 << 30,
+		MaxSandboxes: 100, MaxSaved: 1000, MaxSavedBytes: 100 << 30, MaxVolumes: 20, MaxVolumeBytes: 100 << 30, MaxSnapshots: 50, MaxSnapshotBytes: 100 << 30, MaxCheckpointBytes: 100 << 30,
 		MaxTemplates: 50, MaxTemplateBytes: 100 << 30, MaxBuilds: 4, BuildTimeout: time.Hour, MaxUploadBytes: 8 << 30, MaxUploadTotal: 32 << 30, IdleTimeout: time.Hour, IdleAction: "suspend", CleanupInterval: 5 * time.Minute,
 		CreateTimeout: 2 * time.Minute, CallTimeout: 30 * time.Second, Parallel: 8, Remember: time.Hour,
 	}

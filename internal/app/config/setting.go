@@ -118,6 +118,7 @@ const (
 	KeyUsageAction     Key = "usage.action"
 	KeyUsageSustained  Key = "usage.sustained"
 	KeyMaxVolumes      Key = "manager.max_volumes"
+	KeyVolumeBytes     Key = "manager.max_volume_bytes"
 	KeyMaxSaved        Key = "manager.max_saved"
 	KeySavedBytes      Key = "manager.max_saved_bytes"
 	KeyMaxSnapshots    Key = "manager.max_snapshots"

@@ -216,7 +216,7 @@ func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
 		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
-		Log: s.log, CompleteSpec: s.fillSpec, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes,
+		Log: s.log, CompleteSpec: s.fillSpec, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes, MaxVolumeBytes: c.MaxVolumeBytes,
 		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.poolOptions(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, KeepDeleted: c.Remember,
 		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,

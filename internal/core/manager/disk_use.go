@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,6 +21,7 @@ type diskUse struct {
 	o        *Options
 	space    *savedSpace
 	store    *store.Store
+	volumes  *volumeSizes
 	saves    *diskspace.Budget // the disk that sandboxes are saved on
 	archives *diskspace.Budget // the disk that archived ones are on
 }
@@ -328,7 +330,39 @@ func (du *diskUse) findShare(ctx context.Context, owner string) (diskShare, erro
 		return diskShare{}, err
 	}
 	kept, err := du.store.Snapshots().KeptBytes(ctx, owner)
-	return diskShare{limit: fairshare.Half(size), other: kept}, err
+	if err != nil {
+		return diskShare{}, err
+	}
+	volumes, _ := du.volumes.usedBy(owner) // the bytes of one that cannot be measured are the last known ones
+	return diskShare{limit: fairshare.Half(size), other: kept + volumes}, nil
+}
+
+// checkVolumeWriter reports whether a sandbox may run: it can write no volume, or the volumes of its
+// owner are small enough and the disk is not almost full.
+func (du *diskUse) checkVolumeWriter(ctx context.Context, row store.Row) error {
+	if !writesVolumes(row.Spec) {
+		return nil
+	}
+	return cmp.Or(du.checkVolumes(ctx, row.Lease.Owner), du.volumes.shortage())
+}
+
+// checkVolumes reports whether the volumes of an owner exceed a limit.
+func (du *diskUse) checkVolumes(ctx context.Context, owner string) error {
+	const hint = "delete a volume; a sandbox that mounts it read-only can copy what is needed"
+	used, err := du.volumes.usedBy(owner)
+	if err != nil {
+		return sandpit.WithHint(err, hint)
+	}
+	if limit := du.o.MaxVolumeBytes; used > limit {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: volumes of owner %.100q take %s of %s",
+			owner, mebibytes(used), mebibytes(limit)), hint)
+	}
+	d, err := du.findShare(ctx, owner)
+	if all := d.other + du.space.usedBy(owner).bytes; err == nil && used > 0 && d.limit > 0 && all > d.limit {
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: volumes and saved data of owner %.100q take %s of its %s of the disk",
+			owner, mebibytes(all), mebibytes(d.limit)), hint)
+	}
+	return err
 }
 
 // checkShare reports whether an owner may take more bytes of the disk. The caller holds

@@ -37,3 +37,6 @@ func (m *Manager) Tidy(ctx context.Context) { m.reconciler.removeLeftovers(ctx) 
 
 // Waiting returns how many operations are under way, or wait for their turn.
 func (m *Manager) Waiting() int { return m.core.ops.count() }
+
+// CheckVolumes starts a pass over the volumes that running sandboxes can write.
+func (m *Manager) CheckVolumes(ctx context.Context) { m.volumeMeter.checkWriters(ctx) }

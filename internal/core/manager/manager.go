@@ -44,6 +44,7 @@ type Manager struct {
 	messages      *Messages
 	core          *core
 	volumes       *Volumes
+	volumeMeter   *volumeMeter
 	disk          *diskUse
 	instances     *instances
 	audit         *guestAudit
@@ -114,6 +115,7 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.core.loops.start(m.sweeper.runLoop)
 	m.core.loops.start(m.reconciler.runLoop)
 	m.core.loops.start(m.usage.runLoop)
+	m.core.loops.start(m.volumeMeter.runLoop)
 	for _, p := range m.pools.byKey {
 		m.core.loops.start(m.pools.newLoop(p))
 	}

@@ -70,8 +70,10 @@ type Options struct {
 	// on. Space is reserved before it is used, no sandbox is created while Disk is almost full, and
 	// an owner that has to leave room for others takes at most half of Disk. Default: no checks.
 	Disk, ArchiveDisk *diskspace.Disk
-	// MaxVolumes is how many volumes each owner may have. Below zero: none. Default: 20.
-	MaxVolumes int
+	// MaxVolumes is how many volumes each owner may have, and MaxVolumeBytes how many bytes they may
+	// take together. Below zero: none. Default: 20; 100 GiB.
+	MaxVolumes     int
+	MaxVolumeBytes int64
 	// MaxSnapshots is how many snapshots each owner may have, and MaxSnapshotBytes how many bytes
 	// they may take together. Below zero: none; no limit. Default: 50; 100 GiB.
 	MaxSnapshots     int
@@ -251,6 +253,9 @@ func (o *Options) setLimits() {
 	}
 	if o.MaxVolumes == 0 {
 		o.MaxVolumes = 20
+	}
+	if o.MaxVolumeBytes == 0 {
+		o.MaxVolumeBytes = 100 << 30
 	}
 	if o.MaxSnapshots == 0 {
 		o.MaxSnapshots = 50

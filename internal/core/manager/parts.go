@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
@@ -40,6 +41,7 @@ func (m *Manager) connectCore(own context.Context) {
 	}
 	m.disk = &diskUse{
 		core: m.core, log: o.Log, o: o, space: newSavedSpace(*o), store: o.Store,
+		volumes:  &volumeSizes{byID: make(map[sandpit.ID]volumeSize)},
 		saves:    diskspace.NewBudget(diskspace.Options{Name: "saved sandboxes", Disk: o.Disk}),
 		archives: diskspace.NewBudget(diskspace.Options{Name: "archived sandboxes", Disk: o.ArchiveDisk}),
 	}
@@ -69,7 +71,7 @@ func (m *Manager) connectLifecycle() {
 		records: m.records, sandboxes: m.sandboxes, secrets: m.secrets,
 	}
 	m.volumes = &Volumes{
-		clock: o.Clock, core: m.core, events: m.events, log: o.Log, o: o, sandboxes: m.sandboxes, store: o.Store,
+		clock: o.Clock, core: m.core, disk: m.disk, events: m.events, log: o.Log, o: o, sandboxes: m.sandboxes, store: o.Store,
 	}
 	m.templates = &templateRecords{
 		core: m.core, events: m.events, log: o.Log, o: o, registry: m.registry, store: o.Store,
@@ -120,6 +122,10 @@ func (m *Manager) connectGroups(pools map[string]*pool) {
 	m.actions = &policyActions{
 		core: m.core, instances: m.instances, lifecycle: m.lifecycle, records: m.records, remover: m.remover,
 		wall: m.wall,
+	}
+	m.volumeMeter = &volumeMeter{
+		actions: m.actions, core: m.core, disk: m.disk, log: o.Log, o: o, sandboxes: m.sandboxes, volumes: m.volumes,
+		passes: make(map[string]volumePass),
 	}
 	m.handler = &messageHandler{
 		actions: m.actions, core: m.core, messages: m.messages, o: o, recreator: m.recreator, remover: m.remover,

@@ -147,6 +147,11 @@ func (lc *lifecycle) beginTransition(ctx context.Context, rec *sandboxRecord, v 
 		err = sandpit.Errorf(sandpit.Unsupported, "%s sandbox %s: its provider %q cannot do that", v.verb, rec.id, row.Provider)
 		return nil, nil, nil, err
 	}
+	if v.to == sandpit.StateRunning {
+		if err := lc.disk.checkVolumeWriter(ctx, row); err != nil {
+			return nil, nil, nil, fmt.Errorf("%s sandbox %s: %w", v.verb, rec.id, err)
+		}
+	}
 	if usesQuota(v.via, false) {
 		if err := lc.quota.reserve(row.Sandbox); err != nil {
 			return nil, nil, nil, err

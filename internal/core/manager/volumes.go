@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 type Volumes struct {
 	clock     clock.Clock
 	core      *core
+	disk      *diskUse
 	events    *Events
 	locks     volumeLocks
 	log       *slog.Logger
@@ -64,7 +66,7 @@ type VolumeRequest struct {
 // ends.
 //
 // Invalid: the name. AlreadyExists: the owner has a volume of that name. Exhausted: the owner's
-// limit is reached. Unsupported: no such provider, or it has no volumes.
+// limit is reached, or the disk is almost full. Unsupported: no such provider, or it has no volumes.
 func (vs *Volumes) Create(ctx context.Context, r VolumeRequest) (sandpit.Volume, error) {
 	var made sandpit.Volume
 	err := vs.withEvent(ctx, "create volume", r, func(ctx context.Context) error {
@@ -101,6 +103,9 @@ func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Vol
 	}
 	keeper, err := vs.findKeeper(r.Provider)
 	if err != nil {
+		return store.Volume{}, err
+	}
+	if err := cmp.Or(vs.o.Disk.Check(), vs.disk.checkVolumes(ctx, r.Owner)); err != nil {
 		return store.Volume{}, err
 	}
 	v := store.Volume{
@@ -147,6 +152,7 @@ func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
 	if _, err := callProvider(ctx, vs.core.loops, vs.core.newCall("remove volume "+v.Name), withoutResult(remove), nil); err != nil {
 		return err
 	}
+	vs.disk.volumes.dropSize(v.ID)
 	err = vs.store.Volumes().DeleteVolume(ctx, v.ID)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
@@ -162,12 +168,10 @@ func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume,
 	}
 	seen := toVolume(v)
 	seen.Sandboxes = vs.findUsers(owner, name)
-	keeper, err := vs.findKeeper(v.Provider)
-	if err != nil || v.State != store.VolumeReady {
-		return seen, nil //nolint:nilerr // the volume exists although its provider is not configured
+	if v.State != store.VolumeReady {
+		return seen, nil
 	}
-	count := func(ctx context.Context) (int64, error) { return keeper.VolumeSize(ctx, string(v.ID)) }
-	size, err := callProvider(ctx, vs.core.loops, vs.core.newCall("count the bytes of volume "+name), count, nil)
+	size, err := vs.measureVolume(ctx, v)
 	switch {
 	case err == nil:
 		seen.Size = &size
@@ -179,6 +183,16 @@ func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume,
 		vs.log.DebugContext(ctx, "manager: volume size unknown", slog.String("volume", name), slog.Any("error", err))
 	}
 	return seen, nil
+}
+
+// measureVolume returns the size of a volume in bytes. Unsupported: its provider is not configured.
+func (vs *Volumes) measureVolume(ctx context.Context, v store.Volume) (int64, error) {
+	keeper, err := vs.findKeeper(v.Provider)
+	if err != nil {
+		return 0, err
+	}
+	measure := func(ctx context.Context) (int64, error) { return keeper.VolumeSize(ctx, string(v.ID)) }
+	return callProvider(ctx, vs.core.loops, vs.core.newCall("measure volume "+v.Name), measure, nil)
 }
 
 // List returns volumes in the order of their IDs, and the ID of each.
@@ -249,12 +263,13 @@ func (vs *Volumes) findUsers(owner, name string) []sandpit.ID {
 // checkVolumes checks that a sandbox, which is in the index already, may mount its volumes. From
 // then on they cannot be deleted.
 //
-// NotFound: there is no such volume. Invalid: another provider keeps it.
+// NotFound: there is no such volume. Invalid: another provider keeps it. Exhausted: the owner's
+// volumes are too large, or the disk is almost full.
 func (vs *Volumes) checkVolumes(ctx context.Context, r store.Row) error {
 	vs.locks.mu.Lock()
 	defer vs.locks.mu.Unlock()
 	_, err := vs.resolveMounts(ctx, r, r.Spec.Clone())
-	return err
+	return cmp.Or(err, vs.disk.checkVolumeWriter(ctx, r))
 }
 
 // resolveMounts replaces the names of volumes in a spec by those that the provider knows.
