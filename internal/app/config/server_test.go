@@ -57,6 +57,7 @@ parallel = 2
 lifetime = "2h"
 remember = 5
 max_volumes = 3
+max_volume_bytes = "7g"
 max_saved = 9
 max_saved_bytes = "3g"
 max_snapshots = 4
@@ -133,7 +134,7 @@ func TestServerFile(t *testing.T) {
 		MCPTools: []string{"default", "git", "file_download"},
 	}
 	want.Manager = config.Manager{
-		MaxSandboxes: 7, MaxSaved: 9, MaxSavedBytes: 3 << 30, MaxVolumes: 3, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,
+		MaxSandboxes: 7, MaxSaved: 9, MaxSavedBytes: 3 << 30, MaxVolumes: 3, MaxVolumeBytes: 7 << 30, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,
 		MaxTemplates: 7, MaxTemplateBytes: 6 << 30, MaxBuilds: 3, BuildTimeout: 90 * time.Second, MaxUploadBytes: 3 << 30, MaxUploadTotal: 9 << 30, IdleTimeout: time.Minute, IdleAction: "stop", CleanupInterval: 30 * time.Second, CreateTimeout: 20 * time.Second,
 		CallTimeout: 10 * time.Second, Parallel: 2, Lifetime: 2 * time.Hour, Remember: 5 * time.Second,
 		DeleteOnStop: true, OwnerQuota: 3, Quotas: map[string]int{"alice": 5}, LabelQuotas: map[string]int{"team=red": 6},
