@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/archive"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -103,11 +104,11 @@ func serve(ctx context.Context, dir string) error {
 	}); err != nil {
 		return err
 	}
-	if s.manager, err = manager.Open(ctx, manager.Options{
+	if s.manager, err = manager.Open(ctx, testmanager.Complete(manager.Options{
 		Store: state, Providers: map[string]sandpit.Provider{providerName: s.provider},
 		Pools:        []manager.Pool{{Size: 2}},
 		MaxSandboxes: number(maxVariable, 0), Reconcile: 2 * time.Second, Retry: time.Second, Drain: time.Second,
-	}); err != nil {
+	})); err != nil {
 		return err
 	}
 	socket := filepath.Join(dir, socketName)

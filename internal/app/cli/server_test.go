@@ -29,6 +29,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/publish"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
@@ -54,11 +55,11 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 	}
 	s := &server{keys: api.NewKeys(st, clock.System{}, log)}
 	ports := publish.New(log)
-	if s.Manager, err = manager.Open(t.Context(), manager.Options{
+	if s.Manager, err = manager.Open(t.Context(), testmanager.Complete(manager.Options{
 		Store: st, Providers: map[string]sandpit.Provider{name: provider}, Log: log, Drain: 100 * time.Millisecond,
 		MaxSandboxes: 1000, DestroyOnClose: true, Pools: pools,
 		Publisher: ports,
-	}); err != nil {
+	})); err != nil {
 		t.Fatal(err)
 	}
 	edge := api.NewEdge(api.EdgeOptions{Keys: s.keys, Report: s.Events().Record, Public: native.Public(), Log: log})

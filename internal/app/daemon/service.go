@@ -217,34 +217,19 @@ func (s *service) managerOptions() manager.Options {
 	o := manager.Options{
 		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
 		Log: s.log, CompleteSpec: s.fillSpec, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes, MaxVolumeBytes: c.MaxVolumeBytes,
-		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.poolOptions(),
+		Quotas: manager.Quotas{
+			Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas, Share: !s.cfg.Explicit(config.KeyOwnerQuota),
+		},
+		Pools:    s.poolOptions(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, KeepDeleted: c.Remember,
 		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
 	o.Admit, o.DestroyOnClose = Admission(s.cfg, s.log), c.DeleteOnStop
-	if o.Quotas.Owner == 0 && s.cfg.Explicit(config.KeyOwnerQuota) {
-		o.Quotas.Owner = -1 // none, which is not the default
-	}
 	o.KeyOwners = s.keyOwners
 	o.SecretsDir = filepath.Join(s.cfg.StateDir, "secrets")
 	o.MaxSnapshots, o.MaxSnapshotBytes = c.MaxSnapshots, c.MaxSnapshotBytes
-	if o.MaxSnapshots == 0 {
-		o.MaxSnapshots = -1 // none, which is not the default
-	}
 	o.MaxTemplates, o.MaxTemplateBytes, o.MaxBuilds, o.BuildTimeout = c.MaxTemplates, c.MaxTemplateBytes, c.MaxBuilds, c.BuildTimeout
 	o.MaxSaved, o.MaxSavedBytes = c.MaxSaved, c.MaxSavedBytes
-	if o.MaxSaved == 0 {
-		o.MaxSaved = -1 // none, which is not the default
-	}
-	if o.MaxTemplates == 0 {
-		o.MaxTemplates = -1
-	}
-	if o.MaxVolumes == 0 {
-		o.MaxVolumes = -1 // none, which is not the default
-	}
-	if o.MaxRetries == 0 {
-		o.MaxRetries = -1 // none, which is not the default
-	}
 	if _, there := s.providers.byName[nameGVisor]; there {
 		o.Builder, o.BuilderProvider = s.newBuilder(), nameGVisor
 		o.Builtins, o.Enforceable = builtinRecipes(), enforceableLimits

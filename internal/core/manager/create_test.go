@@ -371,13 +371,13 @@ func TestOwnerLeavesRoom(t *testing.T) {
 		quotas manager.Quotas
 		want   int
 	}{
-		"alone":                           {nil, nil, manager.Quotas{}, 7},
-		"alone with a key":                {map[string]bool{"ann": false, "local": true}, nil, manager.Quotas{}, 7},
-		"another has a key":               {map[string]bool{"ann": false, "bob": false}, nil, manager.Quotas{}, 4},
-		"another has a sandbox":           {nil, []string{"bob"}, manager.Quotas{}, 4},
-		"an administrator has a sandbox":  {map[string]bool{"bob": true}, []string{"bob"}, manager.Quotas{}, 4},
-		"an administrator beside another": {map[string]bool{"ann": true, "bob": false}, []string{"bob"}, manager.Quotas{}, 6},
-		"no quota by the configuration":   {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owner: -1}, 6},
+		"alone":                           {nil, nil, manager.Quotas{Share: true}, 7},
+		"alone with a key":                {map[string]bool{"ann": false, "local": true}, nil, manager.Quotas{Share: true}, 7},
+		"another has a key":               {map[string]bool{"ann": false, "bob": false}, nil, manager.Quotas{Share: true}, 4},
+		"another has a sandbox":           {nil, []string{"bob"}, manager.Quotas{Share: true}, 4},
+		"an administrator has a sandbox":  {map[string]bool{"bob": true}, []string{"bob"}, manager.Quotas{Share: true}, 4},
+		"an administrator beside another": {map[string]bool{"ann": true, "bob": false}, []string{"bob"}, manager.Quotas{Share: true}, 6},
+		"no quota by the configuration":   {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{}, 6},
 		"a quota by the configuration":    {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owner: 5}, 5},
 		"a quota of its own":              {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owners: map[string]int{"ann": 6}}, 6},
 	} {
@@ -421,7 +421,7 @@ func TestOwnerLeavesRoom(t *testing.T) {
 func TestUnknownNeighbors(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{
-		MaxSandboxes: 2, KeyOwners: func(context.Context) (map[string]bool, error) { return nil, errOrdered },
+		MaxSandboxes: 2, Quotas: manager.Quotas{Share: true}, KeyOwners: func(context.Context) (map[string]bool, error) { return nil, errOrdered },
 	})
 	r.create(t, manager.CreateRequest{Owner: "ann"})
 	_, err := r.Create(t.Context(), manager.CreateRequest{Owner: "ann"})

@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/api/native"
 	"github.com/sandpit-dev/sandpit/internal/front/preview"
+	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -109,9 +110,9 @@ func rigOn(tb testing.TB, domain string, p sandpit.Provider, keyless bool) *rig 
 		tb.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	r.manager, err = manager.Open(tb.Context(), manager.Options{
+	r.manager, err = manager.Open(tb.Context(), testmanager.Complete(manager.Options{
 		Store: r.store, Providers: map[string]sandpit.Provider{"any": p}, DestroyOnClose: true, Drain: time.Second, KeepDeleted: time.Hour,
-	})
+	}))
 	if err != nil {
 		tb.Fatal(err)
 	}

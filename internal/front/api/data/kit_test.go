@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -79,7 +80,9 @@ func rigOn(tb testing.TB, o data.Options, providers map[string]sandpit.Provider)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	m, err := manager.Open(tb.Context(), manager.Options{Store: s, Log: slog.New(slog.DiscardHandler), Providers: providers, DestroyOnClose: true})
+	m, err := manager.Open(tb.Context(), testmanager.Complete(manager.Options{
+		Store: s, Log: slog.New(slog.DiscardHandler), Providers: providers, DestroyOnClose: true,
+	}))
 	if err != nil {
 		tb.Fatal(err)
 	}

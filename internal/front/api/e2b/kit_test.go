@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
+	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -64,7 +65,7 @@ func newRigOf(tb testing.TB, more manager.Options, change func(*e2b.Options)) *r
 	provider := world.NewProvider()
 	more.Store, more.Providers = r.store, map[string]sandpit.Provider{"fake": provider}
 	more.Drain, more.DestroyOnClose = 100*time.Millisecond, true
-	r.Manager, err = manager.Open(tb.Context(), more)
+	r.Manager, err = manager.Open(tb.Context(), testmanager.Complete(more))
 	if err != nil {
 		tb.Fatal(err)
 	}

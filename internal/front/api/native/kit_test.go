@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/api/native"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -69,7 +70,7 @@ func newRig(tb testing.TB, change func(*native.Options, *manager.Options, *api.E
 	if change != nil {
 		change(&no, &mo, &eo)
 	}
-	if r.Manager, err = manager.Open(tb.Context(), mo); err != nil {
+	if r.Manager, err = manager.Open(tb.Context(), testmanager.Complete(mo)); err != nil {
 		tb.Fatal(err)
 	}
 	no.Manager, eo.Report = r.Manager, r.Events().Record
