@@ -154,7 +154,7 @@ func (s *server) answer(ctx context.Context, c call) (r result, err error) {
 		r.Sandbox, err = s.manager.Create(ctx, manager.CreateRequest{
 			Owner: "chaos", Key: c.Key, Lease: lease(c.Deadline),
 			Spec: sandpit.Spec{Image: c.Image, Labels: map[string]string{"key": c.Key}},
-			Setup: func(ctx context.Context, i sandpit.Instance) error {
+			Setup: func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 				_, err := run(ctx, i.Guest(), "echo "+c.Key+" > /workspace/key")
 				return err
 			},

@@ -32,9 +32,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/front/api/mcp"
+	"github.com/sandpit-dev/sandpit/internal/front/api/native"
 	"github.com/sandpit-dev/sandpit/internal/front/preview"
 	"github.com/sandpit-dev/sandpit/internal/front/publish"
 	"github.com/sandpit-dev/sandpit/internal/front/sshd"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -158,7 +160,11 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	}
 	s.mcp = mcp.New(ctx, mcp.Options{
 		Tools: s.cfg.Server.MCPTools, CommandTimeout: s.cfg.CommandTimeout(0),
-		Manager: s.manager, Memory: s.memory, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
+		Manager: s.manager, Memory: s.memory,
+		Request: func(p api.Principal, w wire.Create) (manager.CreateRequest, error) {
+			return native.NewRequest(p, w, s.hostAccess())
+		},
+		MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
 		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
 	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})

@@ -37,7 +37,7 @@ func (r *rig) wantNothing(tb testing.TB) {
 // TestRollBack has the making fail at each step.
 func TestRollBack(t *testing.T) {
 	t.Parallel()
-	setupFails := manager.CreateRequest{Setup: func(context.Context, sandpit.Instance) error { return errOrdered }}
+	setupFails := manager.CreateRequest{Setup: func(context.Context, sandpit.Instance, sandpit.Spec) error { return errOrdered }}
 	for name, tc := range map[string]struct {
 		req   manager.CreateRequest
 		fault *fake.Fault
@@ -49,7 +49,7 @@ func TestRollBack(t *testing.T) {
 		"no image":      {req: manager.CreateRequest{Spec: sandpit.Spec{Image: "none"}}, code: sandpit.NotFound},
 		"set-up":        {req: setupFails, code: sandpit.Unavailable, text: "run setup: as ordered"},
 		"too slow":      {req: manager.CreateRequest{Timeout: 50 * time.Millisecond}, fault: &fake.Fault{Op: fake.OpCreate, Delay: time.Hour}, code: sandpit.Timeout, text: "timed out after 0.05 seconds"},
-		"slow set-up":   {req: manager.CreateRequest{Timeout: 50 * time.Millisecond, Setup: func(ctx context.Context, _ sandpit.Instance) error { <-ctx.Done(); return ctx.Err() }}, code: sandpit.Timeout, text: "timed out"},
+		"slow set-up":   {req: manager.CreateRequest{Timeout: 50 * time.Millisecond, Setup: func(ctx context.Context, _ sandpit.Instance, _ sandpit.Spec) error { <-ctx.Done(); return ctx.Err() }}, code: sandpit.Timeout, text: "timed out"},
 		"destroy fails": {req: setupFails, fault: &fake.Fault{Op: fake.OpDestroy, Err: errOrdered}, code: sandpit.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

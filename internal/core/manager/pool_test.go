@@ -66,7 +66,7 @@ func TestPoolIsClaimedFrom(t *testing.T) {
 	deadline := time.Now().Add(time.Hour)
 	s := r.create(t, manager.CreateRequest{
 		Owner: "me", Spec: spec, Key: "k", Lease: sandpit.Lease{Deadline: deadline},
-		Setup: func(ctx context.Context, i sandpit.Instance) error {
+		Setup: func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 			return i.Guest().WriteFile(ctx, "", "setup", strings.NewReader("done"), sandpit.WriteOptions{})
 		},
 	})
@@ -216,7 +216,7 @@ func TestPoolWarms(t *testing.T) {
 	t.Parallel()
 	fails := true
 	o := withPool(1, 0)
-	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance) error {
+	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 		if fails { // it is called one after the other
 			fails = false
 			return errOrdered
@@ -239,15 +239,15 @@ func TestPoolWarms(t *testing.T) {
 func TestWarmUp(t *testing.T) {
 	t.Parallel()
 	o := withPool(1, 0)
-	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance) error {
-		if err := manager.WarmUp(ctx, i); err != nil {
+	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance, spec sandpit.Spec) error {
+		if err := manager.WarmUp(ctx, i, spec); err != nil {
 			return err
 		}
 		for code, want := range map[sandpit.Code]bool{
 			sandpit.NotFound: true, sandpit.PermissionDenied: true, sandpit.Unauthenticated: true, sandpit.Invalid: true,
 			sandpit.Gone: false, sandpit.Unavailable: false, sandpit.Exhausted: false,
 		} {
-			err := manager.WarmUp(ctx, refusing{i, code})
+			err := manager.WarmUp(ctx, refusing{i, code}, spec)
 			if (err == nil) != want || err != nil && sandpit.CodeOf(err) != code {
 				t.Errorf("where a program cannot start (%s): %v", code, err)
 			}

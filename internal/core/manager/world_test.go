@@ -317,7 +317,7 @@ func TestStoreIsLost(t *testing.T) {
 func TestStoreIsLostWhileMade(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{})
-	_, err := r.Create(t.Context(), manager.CreateRequest{Setup: func(_ context.Context, i sandpit.Instance) error {
+	_, err := r.Create(t.Context(), manager.CreateRequest{Setup: func(_ context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 		if _, there := r.world.Look(i.ID()); !there {
 			t.Error("it is not there")
 		}

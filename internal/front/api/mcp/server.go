@@ -37,9 +37,8 @@ const Path = "/mcp"
 // field means the default stated with it.
 type Options struct {
 	Manager *manager.Manager
-	// Request converts a client's request for a sandbox to one of the manager, if the client
-	// may have that sandbox.
-	Request func(context.Context, api.Principal, wire.Create) (manager.CreateRequest, error)
+	// Request converts a client's request for a sandbox to one of the manager, which authorizes it.
+	Request func(api.Principal, wire.Create) (manager.CreateRequest, error)
 	// Preview returns the URL of a port of a sandbox. The principal in ctx owns the sandbox.
 	// Default: there are no previews.
 	Preview func(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error)
@@ -260,7 +259,10 @@ func (s *Server) checkChoice(ctx context.Context, client api.Principal, wanted c
 }
 
 func (s *Server) checkImage(ctx context.Context, client api.Principal, wanted choice) error {
-	request, err := s.o.Request(ctx, client, wanted.toCreate())
+	request, err := s.o.Request(client, wanted.toCreate())
+	if err == nil {
+		request, err = s.o.Manager.Expand(ctx, request)
+	}
 	if err != nil {
 		return err
 	}
