@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
-	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -35,7 +35,7 @@ func (k *kit) openManaged(ctx context.Context) (m *managed, err error) {
 	if m.state, err = store.Open(ctx, filepath.Join(dir, "state"), store.Options{}); err != nil {
 		return nil, errors.Join(err, m.provider.Close())
 	}
-	m.manager, err = manager.Open(ctx, testmanager.Complete(manager.Options{
+	m.manager, err = manager.Open(ctx, testoptions.Manager(manager.Options{
 		Store: m.state, Providers: map[string]sandpit.Provider{"gvisor": m.provider},
 		Pools: []manager.Pool{{Spec: m.spec, Size: poolSize, Warm: manager.WarmUp}},
 	}))

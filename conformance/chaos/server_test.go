@@ -19,7 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/archive"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
-	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -104,7 +104,7 @@ func serve(ctx context.Context, dir string) error {
 	}); err != nil {
 		return err
 	}
-	if s.manager, err = manager.Open(ctx, testmanager.Complete(manager.Options{
+	if s.manager, err = manager.Open(ctx, testoptions.Manager(manager.Options{
 		Store: state, Providers: map[string]sandpit.Provider{providerName: s.provider},
 		Pools:        []manager.Pool{{Size: 2}},
 		MaxSandboxes: number(maxVariable, 0), Reconcile: 2 * time.Second, Retry: time.Second, Drain: time.Second,

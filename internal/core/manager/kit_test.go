@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
-	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -41,7 +41,7 @@ type rig struct {
 // ends. Required options may be zero.
 func newRig(tb testing.TB, o manager.Options) *rig {
 	tb.Helper()
-	return newExactRig(tb, testmanager.Complete(o))
+	return newExactRig(tb, testoptions.Manager(o))
 }
 
 // newExactRig is newRig with all required options.

@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
-	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 )
 
 // witness remembers what it hears.
@@ -94,7 +94,7 @@ func TestMaxRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
 		stage := newStage()
-		o := testmanager.Complete(manager.Options{
+		o := testoptions.Manager(manager.Options{
 			Providers: map[string]sandpit.Provider{"stage": stage}, IdleTimeout: 1000 * time.Hour, Observer: w,
 		})
 		o.MaxRetries = 0

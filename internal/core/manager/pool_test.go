@@ -10,7 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
-	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -338,7 +338,7 @@ func TestPoolsThatCannotBe(t *testing.T) {
 		"the same":  {{Size: 1}, {Size: 2}},
 		"the image": {{Size: 1}, {Spec: sandpit.Spec{Image: sandpit.HostImage}, Size: 2}},
 	} {
-		_, err := manager.Open(t.Context(), testmanager.Complete(manager.Options{
+		_, err := manager.Open(t.Context(), testoptions.Manager(manager.Options{
 			Store: r.store, Providers: map[string]sandpit.Provider{"fake": r.cable}, Pools: pools,
 		}))
 		if sandpit.CodeOf(err) != sandpit.Invalid {

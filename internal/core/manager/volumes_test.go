@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
-	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -123,7 +123,7 @@ func TestVolumes(t *testing.T) {
 // TestVolumesForbidden has a limit of none.
 func TestVolumesForbidden(t *testing.T) {
 	t.Parallel()
-	o := testmanager.Complete(manager.Options{})
+	o := testoptions.Manager(manager.Options{})
 	o.MaxVolumes = 0
 	r := newExactRig(t, o)
 	_, err := r.Volumes().Create(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "data"})

@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
-	"github.com/sandpit-dev/sandpit/internal/testing/testmanager"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -392,7 +392,7 @@ func TestDeleteTwice(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{})
-	good := testmanager.Complete(manager.Options{Store: r.store, Providers: map[string]sandpit.Provider{"fake": r.cable}})
+	good := testoptions.Manager(manager.Options{Store: r.store, Providers: map[string]sandpit.Provider{"fake": r.cable}})
 	for name, change := range map[string]func(*manager.Options){
 		"no store":         func(o *manager.Options) { o.Store = nil },
 		"no provider":      func(o *manager.Options) { o.Providers = nil },

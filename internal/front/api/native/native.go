@@ -16,8 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// Options configure the API. Manager, Store and Keys are required; the zero value of
-// another field means the default stated with it.
+// Options configure the API. Fields without a stated default are required.
 type Options struct {
 	Manager *manager.Manager
 	Store   *store.Store
@@ -44,7 +43,7 @@ type Options struct {
 	api.HostAccess
 	// Contexts store the files of builds. Default: templates cannot be built.
 	Contexts Contexts
-	// MaxBody is the maximum number of bytes of a request. Default: 1 MiB.
+	// MaxBody is the maximum number of bytes of a request.
 	MaxBody int64
 	// Log receives errors that clients do not get. Default: nothing is logged.
 	Log *slog.Logger
@@ -86,9 +85,6 @@ const (
 // Register adds the API to a mux behind an api.Edge, and returns its description, to which
 // the caller may add operations until the first request.
 func Register(mux api.Router, o Options) huma.API {
-	if o.MaxBody <= 0 {
-		o.MaxBody = 1 << 20
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -1,5 +1,5 @@
-// Package testmanager completes the options of managers in tests.
-package testmanager
+// Package testoptions completes options in tests.
+package testoptions
 
 import (
 	"cmp"
@@ -7,10 +7,11 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
-// Complete returns o with the defaults of the configuration in numbers and times that are zero.
-func Complete(o manager.Options) manager.Options {
+// Manager returns o with the defaults of the configuration in numbers and times that are zero.
+func Manager(o manager.Options) manager.Options {
 	c := config.Default()
 	m := c.Manager
 	for field, value := range map[*int]int{
@@ -27,5 +28,20 @@ func Complete(o manager.Options) manager.Options {
 	o.CallTimeout, o.KeepDeleted = cmp.Or(o.CallTimeout, m.CallTimeout), cmp.Or(o.KeepDeleted, m.Remember)
 	o.IdleTimeout, o.Sweep = cmp.Or(o.IdleTimeout, m.IdleTimeout), cmp.Or(o.Sweep, m.CleanupInterval)
 	o.IdleAction = cmp.Or(o.IdleAction, sandpit.Action(m.IdleAction))
+	return o
+}
+
+// Docker returns o with the defaults of the configuration in numbers and times that are zero.
+func Docker(o docker.Options) docker.Options {
+	c := config.Default()
+	d := c.Docker
+	o.Defaults = sandpit.Resources{
+		Memory: cmp.Or(o.Defaults.Memory, c.Sandbox.MemoryLimit), CPUs: cmp.Or(o.Defaults.CPUs, c.Sandbox.CPULimit),
+		Disk: cmp.Or(o.Defaults.Disk, c.Sandbox.DiskLimit), PIDs: cmp.Or(o.Defaults.PIDs, c.Sandbox.PIDsLimit),
+	}
+	o.TmpfsSize, o.ShmSize = cmp.Or(o.TmpfsSize, d.TmpfsSize), cmp.Or(o.ShmSize, d.ShmSize)
+	o.OpenFiles, o.PullTimeout = cmp.Or(o.OpenFiles, int64(d.OpenFiles)), cmp.Or(o.PullTimeout, c.Image.PullTimeout)
+	o.StopGrace, o.CallTimeout = cmp.Or(o.StopGrace, d.StopGrace), cmp.Or(o.CallTimeout, d.CallTimeout)
+	o.Patience = cmp.Or(o.Patience, d.Patience)
 	return o
 }
