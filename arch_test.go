@@ -77,12 +77,12 @@ var directions = []direction{
 	{from: "cmd/sandpit", may: []string{"internal/app/cli", "internal/inside/guest", "provider/gvisor"}, why: "one program has all roles"},
 	{from: "cmd/sandpit-guest", may: []string{"internal/inside/guest"}, why: "it is the guest and nothing else"},
 
-	{from: "internal/testing/...", may: []string{"internal/build/image", "internal/reach/gen/...", "provider/gvisor"}, why: "tests only"},
+	{from: "internal/testing/...", may: []string{"internal/app/config", "internal/build/image", "internal/core/manager", "internal/reach/gen/...", "provider/docker", "provider/gvisor"}, why: "tests only"},
 	{from: "conformance/...", alone: true, why: "tests only"},
 	{from: "deploy", alone: true, why: "tests only"},
 	{
 		from: "bench", why: "it measures each part",
-		may: []string{"api", "client", "internal/agents/tool", "internal/build/image", "internal/core/...", "internal/inside/guestbin", "internal/reach/workspace", "provider/docker", "provider/gvisor"},
+		may: []string{"api", "client", "internal/agents/tool", "internal/build/image", "internal/core/...", "internal/inside/guestbin", "internal/reach/workspace", "internal/testing/testoptions", "provider/docker", "provider/gvisor"},
 	},
 }
 
@@ -109,10 +109,10 @@ var importers = map[string][]string{
 	"internal/app/cli":       {"cmd/sandpit"},
 	"internal/app/daemon":    {"internal/app/cli/...", "internal/app/daemon/..."},
 	"internal/app/telemetry": {"internal/app/daemon/..."},
-	"internal/core/manager":  {"bench", "internal/app/...", "internal/core/manager/...", "internal/front/..."},
+	"internal/core/manager":  {"bench", "internal/app/...", "internal/core/manager/...", "internal/front/...", "internal/testing/..."},
 	"internal/core/queue":    {"internal/app/...", "internal/core/manager/...", "internal/core/queue/...", "internal/core/store", "internal/front/api/native"},
 	"internal/inside/guest":  {"cmd/...", "provider/..."},
-	"provider/docker":        {"bench", "internal/app/daemon/...", "provider/docker/..."},
+	"provider/docker":        {"bench", "internal/app/daemon/...", "internal/testing/testoptions", "provider/docker/..."},
 	"provider/gvisor":        {"bench", "cmd/sandpit", "internal/app/daemon/...", "internal/testing/...", "provider/gvisor/..."},
 }
 

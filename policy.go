@@ -60,7 +60,10 @@ func (p Policy) MarshalJSON() ([]byte, error) {
 	})
 }
 
-// UnmarshalJSON implements json.Unmarshaler. Invalid: a duration that is too long.
+// maxPolicySeconds bounds the durations of a policy: 100 years.
+const maxPolicySeconds = 100 * 365 * 24 * 3600
+
+// UnmarshalJSON implements json.Unmarshaler. Invalid: a duration of more than 100 years.
 func (p *Policy) UnmarshalJSON(text []byte) error {
 	var in policyJSON
 	if err := json.Unmarshal(text, &in); err != nil {
@@ -70,19 +73,19 @@ func (p *Policy) UnmarshalJSON(text []byte) error {
 		IdleAction: in.IdleAction, WakeOnUse: in.WakeOnUse, Recreate: in.Recreate, IgnoreBackground: in.IgnoreBackground,
 	}
 	for _, d := range []struct {
+		name string
 		to   *time.Duration
 		from float64
 	}{
-		{&p.IdleTimeout, in.IdleTimeout},
-		{&p.AutoStop, in.AutoStop},
-		{&p.AutoSuspend, in.AutoSuspend},
-		{&p.AutoArchive, in.AutoArchive},
-		{&p.AutoDelete, in.AutoDelete},
-		{&p.CheckpointEvery, in.CheckpointEvery},
+		{"idle_timeout", &p.IdleTimeout, in.IdleTimeout},
+		{"auto_stop", &p.AutoStop, in.AutoStop},
+		{"auto_suspend", &p.AutoSuspend, in.AutoSuspend},
+		{"auto_archive", &p.AutoArchive, in.AutoArchive},
+		{"auto_delete", &p.AutoDelete, in.AutoDelete},
+		{"checkpoint_every", &p.CheckpointEvery, in.CheckpointEvery},
 	} {
-		const most = float64(1<<63-1) / float64(time.Second) // seconds of the longest time.Duration
-		if d.from >= most || d.from <= -most {
-			return Errorf(Invalid, "policy: a duration of %g seconds is too long", d.from)
+		if d.from > maxPolicySeconds || d.from < -maxPolicySeconds {
+			return Errorf(Invalid, "policy.%s_seconds: %g seconds are too many", d.name, d.from)
 		}
 		*d.to = time.Duration(d.from * float64(time.Second))
 	}

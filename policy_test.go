@@ -32,7 +32,7 @@ func TestPolicyJSON(t *testing.T) {
 		}
 	}
 	var p sandpit.Policy
-	for _, text := range []string{`{"idle_timeout_seconds":1e300}`, `{"auto_stop_seconds":-1e300}`, `{"idle_timeout_seconds":"1h"}`} {
+	for _, text := range []string{`{"idle_timeout_seconds":1e300}`, `{"auto_stop_seconds":-1e300}`, `{"auto_delete_seconds":4e9}`, `{"idle_timeout_seconds":"1h"}`} {
 		if err := json.Unmarshal([]byte(text), &p); err == nil {
 			t.Errorf("%s was accepted", text)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -34,10 +35,10 @@ func (k *kit) openManaged(ctx context.Context) (m *managed, err error) {
 	if m.state, err = store.Open(ctx, filepath.Join(dir, "state"), store.Options{}); err != nil {
 		return nil, errors.Join(err, m.provider.Close())
 	}
-	m.manager, err = manager.Open(ctx, manager.Options{
+	m.manager, err = manager.Open(ctx, testoptions.Manager(manager.Options{
 		Store: m.state, Providers: map[string]sandpit.Provider{"gvisor": m.provider},
 		Pools: []manager.Pool{{Spec: m.spec, Size: poolSize, Warm: manager.WarmUp}},
-	})
+	}))
 	if err != nil {
 		return nil, errors.Join(err, m.state.Close(), m.provider.Close())
 	}

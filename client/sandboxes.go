@@ -79,8 +79,7 @@ func (g Sandboxes) Create(ctx context.Context, r CreateRequest) (*Sandbox, error
 		method: http.MethodPost, path: apiPath("sandboxes"), out: &s, idempotent: true, untimed: true,
 		header: http.Header{wire.HeaderIdempotencyKey: {key}},
 		in: wire.Create{
-			Spec: r.Spec, Provider: r.Provider, Timeout: r.Timeout.Seconds(), OnTimeout: r.OnTimeout, Offline: r.Offline,
-			Policy:        wire.PolicyOf(r.Policy),
+			Spec: r.Spec, Provider: r.Provider, Timeout: r.Timeout.Seconds(), OnTimeout: r.OnTimeout, Offline: r.Offline, Policy: r.Policy,
 			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets, Secrets: r.Secrets, Repository: r.Repository,
 			AllowPaths: r.AllowPaths,
 		},
@@ -200,7 +199,7 @@ func (g Sandboxes) setLease(ctx context.Context, id sandpit.ID, l wire.Lease) er
 // NotFound: no such sandbox. Gone: it was deleted. Invalid: the policy. Unsupported: its provider
 // cannot do what the policy needs.
 func (g Sandboxes) SetPolicy(ctx context.Context, id sandpit.ID, p sandpit.Policy) error {
-	return g.client.doCall(ctx, call{method: http.MethodPut, path: apiPath("sandboxes", string(id), "policy"), in: wire.PolicyOf(p), idempotent: true})
+	return g.client.doCall(ctx, call{method: http.MethodPut, path: apiPath("sandboxes", string(id), "policy"), in: p, idempotent: true})
 }
 
 // SetLabels replaces the labels of a sandbox.

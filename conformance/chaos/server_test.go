@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/archive"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -103,11 +104,11 @@ func serve(ctx context.Context, dir string) error {
 	}); err != nil {
 		return err
 	}
-	if s.manager, err = manager.Open(ctx, manager.Options{
+	if s.manager, err = manager.Open(ctx, testoptions.Manager(manager.Options{
 		Store: state, Providers: map[string]sandpit.Provider{providerName: s.provider},
 		Pools:        []manager.Pool{{Size: 2}},
 		MaxSandboxes: number(maxVariable, 0), Reconcile: 2 * time.Second, Retry: time.Second, Drain: time.Second,
-	}); err != nil {
+	})); err != nil {
 		return err
 	}
 	socket := filepath.Join(dir, socketName)
@@ -153,7 +154,7 @@ func (s *server) answer(ctx context.Context, c call) (r result, err error) {
 		r.Sandbox, err = s.manager.Create(ctx, manager.CreateRequest{
 			Owner: "chaos", Key: c.Key, Lease: lease(c.Deadline),
 			Spec: sandpit.Spec{Image: c.Image, Labels: map[string]string{"key": c.Key}},
-			Setup: func(ctx context.Context, i sandpit.Instance) error {
+			Setup: func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 				_, err := run(ctx, i.Guest(), "echo "+c.Key+" > /workspace/key")
 				return err
 			},

@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
@@ -83,9 +84,9 @@ func openGVisor(t *testing.T) sandpit.Provider {
 
 func openDocker(t *testing.T) sandpit.Provider {
 	t.Helper()
-	p, err := docker.New(docker.Options{
+	p, err := docker.New(testoptions.Docker(docker.Options{
 		Endpoint: docker.Endpoint{Host: testdocker.Host(t)}, StateDir: t.TempDir(), Guest: testdocker.Guest(t),
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
@@ -51,15 +52,15 @@ func openProgram(ctx context.Context, dir, host, guest string) (*program, error)
 	if err != nil {
 		return nil, err
 	}
-	p, err := docker.New(docker.Options{
+	p, err := docker.New(testoptions.Docker(docker.Options{
 		Endpoint: docker.Endpoint{Host: host}, StateDir: records, Manager: state.Identity(), Guest: guest,
-	})
+	}))
 	if err != nil {
 		return nil, errors.Join(err, state.Close())
 	}
-	m, err := manager.Open(ctx, manager.Options{
+	m, err := manager.Open(ctx, testoptions.Manager(manager.Options{
 		Store: state, Providers: map[string]sandpit.Provider{"docker": p}, Reconcile: time.Second, Retry: time.Second,
-	})
+	}))
 	if err != nil {
 		return nil, errors.Join(err, p.Close(), state.Close())
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
@@ -179,7 +180,7 @@ func (d *daemon) open(state string, change func(*docker.Options)) *docker.Provid
 	if change != nil {
 		change(&o)
 	}
-	p, err := docker.New(o)
+	p, err := docker.New(testoptions.Docker(o))
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func TestNamedPipe(t *testing.T) {
 	put(t, filepath.Join(dir, "contexts/meta", hex.EncodeToString(sum[:]), "meta.json"), `{"Endpoints":{"docker":{"Host":"`+pipe+`"}}}`)
 	_, host := FindEndpoint(Surroundings{Host: pipe})
 	_, named := FindEndpoint(Surroundings{Context: "desktop", ConfigDir: dir})
-	_, made := New(Options{Endpoint: Endpoint{Host: pipe}, StateDir: t.TempDir()})
+	_, made := New(withNumbers(Options{Endpoint: Endpoint{Host: pipe}, StateDir: t.TempDir()}))
 	for where, err := range map[string]error{"DOCKER_HOST": host, "a context": named, "the options": made} {
 		const want = "docker host npipe:////./pipe/docker_engine: named pipes work only on Windows"
 		if sandpit.CodeOf(err) != sandpit.Unsupported || err.Error() != want {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
@@ -180,9 +181,9 @@ func TestLivePorts(t *testing.T) {
 // engineOptions are for an engine of the test's own.
 func engineOptions(t *testing.T, e docker.Endpoint) docker.Options {
 	t.Helper()
-	return docker.Options{
+	return testoptions.Docker(docker.Options{
 		Endpoint: e, StateDir: t.TempDir(), Guest: testdocker.Guest(t), Notice: func(text string) { t.Logf("notice: %s", text) },
-	}
+	})
 }
 
 // TestTLS uses an engine that wants certificates, named as Docker's own command line

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
@@ -193,9 +194,12 @@ func TestOptionsRefused(t *testing.T) {
 		"the machine's user namespace":  func(o *docker.Options) { o.Userns = "host" },
 		"no state directory":            func(o *docker.Options) { o.StateDir = "" },
 		"an invalid host":               func(o *docker.Options) { o.Endpoint.Host = "nowhere" },
+		"no default limit":              func(o *docker.Options) { o.Defaults.Disk = 0 },
+		"no size of tmpfs":              func(o *docker.Options) { o.TmpfsSize = 0 },
+		"no time for a call":            func(o *docker.Options) { o.CallTimeout = 0 },
 		"limits that can never be kept": func(o *docker.Options) { o.Defaults.Memory = 1 },
 	} {
-		o := docker.Options{StateDir: t.TempDir()}
+		o := testoptions.Docker(docker.Options{StateDir: t.TempDir()})
 		change(&o)
 		if _, err := docker.New(o); sandpit.CodeOf(err) != sandpit.Invalid {
 			t.Errorf("%s: %v", name, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 	"github.com/sandpit-dev/sandpit/provider/providertest"
 )
@@ -24,10 +25,10 @@ var importBusybox sync.Once
 
 func options(t *testing.T) docker.Options {
 	t.Helper()
-	o := docker.Options{
+	o := testoptions.Docker(docker.Options{
 		Endpoint: docker.Endpoint{Host: testdocker.Host(t)}, StateDir: t.TempDir(), Guest: testdocker.Guest(t),
 		Notice: func(text string) { t.Logf("notice: %s", text) },
-	}
+	})
 	importBusybox.Do(func() { testdocker.Import(t, busybox, testdocker.BusyboxFiles(t)) })
 	return o
 }

@@ -17,7 +17,7 @@ func TestMountsRefused(t *testing.T) {
 	if err := os.Symlink("/etc", link); err != nil {
 		t.Fatal(err)
 	}
-	o := Options{StateDir: state, Manager: "test", Endpoint: Endpoint{Host: "unix:///srv/engine/docker.sock"}}
+	o := withNumbers(Options{StateDir: state, Manager: "test", Endpoint: Endpoint{Host: "unix:///srv/engine/docker.sock"}})
 	checked, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
 
-// Options configure a Provider. The zero value of a field means its stated default.
+// Options configure a Provider. Fields without a stated default are required.
 type Options struct {
 	// Endpoint is the address of the engine. FindEndpoint finds the user's.
 	Endpoint Endpoint
@@ -31,8 +31,7 @@ type Options struct {
 	// Manager marks the sandboxes of a Provider, which lists no others. Default: a random name,
 	// stored in StateDir unless Ephemeral is set.
 	Manager string
-	// Defaults are the limits of sandboxes whose specs have none. Default of each field:
-	// DefaultLimits.
+	// Defaults are the limits of sandboxes whose specs have none. All are required.
 	Defaults sandpit.Resources
 	// Network is the engine's network for online sandboxes, such as "bridge". The network decides
 	// what they reach, which may include this machine and private networks. Default: none, so no
@@ -53,11 +52,11 @@ type Options struct {
 	// ReadOnlyRoot makes the image's files read-only. The working directory, /tmp, /run, /var/tmp
 	// and the user's home are then in memory. Default: they are writable.
 	ReadOnlyRoot bool
-	// TmpfsSize is the size of each directory in memory, in bytes. Default: 256 MiB.
+	// TmpfsSize is the size of each directory in memory, in bytes.
 	TmpfsSize int64
-	// ShmSize is the size of /dev/shm, in bytes. Default: 64 MiB.
+	// ShmSize is the size of /dev/shm, in bytes.
 	ShmSize int64
-	// OpenFiles is how many files a process may have open. Default: 8192.
+	// OpenFiles is how many files a process may have open.
 	OpenFiles int64
 	// Pull decides when to ask a registry. Default: image.PullMissing.
 	Pull image.PullPolicy
@@ -70,20 +69,19 @@ type Options struct {
 	// Listed are names of images in the engine that every owner may use, whatever their origin.
 	// Default: none.
 	Listed []string
-	// PullTimeout bounds one fetch of an image. Default: 30 minutes.
+	// PullTimeout bounds one fetch of an image.
 	PullTimeout time.Duration
 	// Credentials returns the login for a registry. Default: no logins.
 	Credentials image.CredentialFunc
 	// Guest is the path of a guest program, linked statically for the engine's architecture.
 	// Default: the built-in one, otherwise the running program.
 	Guest string
-	// StopGrace is how long programs may take to end when a sandbox stops. Default: 5 seconds.
+	// StopGrace is how long programs may take to end when a sandbox stops.
 	StopGrace time.Duration
-	// CallTimeout bounds one call of the engine. Default: 2 minutes.
+	// CallTimeout bounds one call of the engine.
 	CallTimeout time.Duration
 	// Patience is how long the engine may not answer before the calls under way, including Wait,
-	// fail with Unavailable. After that, calls fail at once until the engine answers. Default: 1
-	// minute.
+	// fail with Unavailable. After that, calls fail at once until the engine answers.
 	Patience time.Duration
 	// Liveness bounds calls into sandboxes. Default: the defaults of liveness.Options.
 	Liveness liveness.Options
@@ -107,11 +105,6 @@ const (
 	AnyMounts
 )
 
-// DefaultLimits returns the default limits of a sandbox.
-func DefaultLimits() sandpit.Resources {
-	return sandpit.Resources{Memory: 512 << 20, CPUs: 1, Disk: 10 << 30, PIDs: 1024}
-}
-
 var networkPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
 func (o Options) withDefaults() (Options, error) {
@@ -126,22 +119,10 @@ func (o Options) withDefaults() (Options, error) {
 	if err := checkCapabilities(o.Capabilities); err != nil {
 		return o, err
 	}
-	limits := DefaultLimits()
-	o.Defaults.Memory = cmp.Or(o.Defaults.Memory, limits.Memory)
-	o.Defaults.CPUs = cmp.Or(o.Defaults.CPUs, limits.CPUs)
-	o.Defaults.Disk = cmp.Or(o.Defaults.Disk, limits.Disk)
-	o.Defaults.PIDs = cmp.Or(o.Defaults.PIDs, limits.PIDs)
-	if err := o.Defaults.Validate(); err != nil {
+	if err := errors.Join(o.checkNumbers(), o.Defaults.Validate()); err != nil {
 		return o, err
 	}
-	o.TmpfsSize = cmp.Or(o.TmpfsSize, 256<<20)
-	o.ShmSize = cmp.Or(o.ShmSize, 64<<20)
-	o.OpenFiles = cmp.Or(o.OpenFiles, 8192)
 	o.Pull = cmp.Or(o.Pull, image.PullMissing)
-	o.PullTimeout = cmp.Or(o.PullTimeout, 30*time.Minute)
-	o.StopGrace = cmp.Or(o.StopGrace, 5*time.Second)
-	o.CallTimeout = cmp.Or(o.CallTimeout, 2*time.Minute)
-	o.Patience = cmp.Or(o.Patience, time.Minute)
 	if o.Credentials == nil {
 		o.Credentials = func(context.Context, string) (image.Credential, error) { return image.Credential{}, nil }
 	}
@@ -151,6 +132,22 @@ func (o Options) withDefaults() (Options, error) {
 	var err error
 	o.Manager, err = managerName(o)
 	return o, err
+}
+
+// checkNumbers refuses numbers and times that are not positive.
+func (o Options) checkNumbers() error {
+	if d := o.Defaults; d.Memory <= 0 || d.CPUs <= 0 || d.Disk <= 0 || d.PIDs <= 0 {
+		return sandpit.Errorf(sandpit.Invalid, "default limits %+v: all must be positive", d)
+	}
+	for name, value := range map[string]int64{
+		"size of tmpfs": o.TmpfsSize, "size of shm": o.ShmSize, "open files": o.OpenFiles, "pull timeout": int64(o.PullTimeout),
+		"stop grace": int64(o.StopGrace), "call timeout": int64(o.CallTimeout), "patience": int64(o.Patience),
+	} {
+		if value <= 0 {
+			return sandpit.Errorf(sandpit.Invalid, "%s %d: want a positive one", name, value)
+		}
+	}
+	return nil
 }
 
 // managerName returns Options.Manager, or else the name in the state directory, which it creates

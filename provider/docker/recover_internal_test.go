@@ -8,12 +8,21 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/moby/moby/api/types/container"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 )
+
+// withNumbers returns o with numbers and times that are required.
+func withNumbers(o Options) Options {
+	o.Defaults = sandpit.Resources{Memory: 512 << 20, CPUs: 1, Disk: 10 << 30, PIDs: 1024}
+	o.TmpfsSize, o.ShmSize, o.OpenFiles = 256<<20, 64<<20, 8192
+	o.PullTimeout, o.CallTimeout, o.Patience, o.StopGrace = time.Minute, time.Minute, time.Minute, time.Second
+	return o
+}
 
 func TestExitOf(t *testing.T) {
 	t.Parallel()
@@ -39,7 +48,7 @@ func TestExitOf(t *testing.T) {
 // An engine may be restarted, and take containers with it.
 func TestEndingWhileAway(t *testing.T) {
 	t.Parallel()
-	p, err := New(Options{Ephemeral: true})
+	p, err := New(withNumbers(Options{Ephemeral: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +71,7 @@ func TestEndingWhileAway(t *testing.T) {
 // TestAttachToRemovedContainer attaches to a container that was removed in the meantime.
 func TestAttachToRemovedContainer(t *testing.T) {
 	t.Parallel()
-	p, err := New(Options{Endpoint: Endpoint{Host: testdocker.Host(t)}, Ephemeral: true})
+	p, err := New(withNumbers(Options{Endpoint: Endpoint{Host: testdocker.Host(t)}, Ephemeral: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +112,7 @@ func TestUnreachable(t *testing.T) {
 		cases["not for this user"] = struct{ host, text, hint string }{"unix://" + closed, "permission denied", "usermod"}
 	}
 	for name, tc := range cases {
-		p, err := New(Options{Endpoint: Endpoint{Host: tc.host}, Ephemeral: true})
+		p, err := New(withNumbers(Options{Endpoint: Endpoint{Host: tc.host}, Ephemeral: true}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +155,7 @@ func TestCapabilities(t *testing.T) {
 // TestStaleAnswer has the engine tell of a container as it was before it was started.
 func TestStaleAnswer(t *testing.T) {
 	t.Parallel()
-	p, err := New(Options{StateDir: t.TempDir()})
+	p, err := New(withNumbers(Options{StateDir: t.TempDir()}))
 	if err != nil {
 		t.Fatal(err)
 	}

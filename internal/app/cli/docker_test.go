@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
@@ -35,9 +36,9 @@ func engineHost(t *testing.T) string {
 // TestServerScriptsInDocker uses a server whose sandboxes are containers.
 func TestServerScriptsInDocker(t *testing.T) {
 	t.Parallel()
-	provider, err := docker.New(docker.Options{
+	provider, err := docker.New(testoptions.Docker(docker.Options{
 		Endpoint: docker.Endpoint{Host: engineHost(t)}, StateDir: t.TempDir(), Guest: testdocker.Guest(t),
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/publish"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
@@ -54,11 +55,11 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 	}
 	s := &server{keys: api.NewKeys(st, clock.System{}, log)}
 	ports := publish.New(log)
-	if s.Manager, err = manager.Open(t.Context(), manager.Options{
+	if s.Manager, err = manager.Open(t.Context(), testoptions.Manager(manager.Options{
 		Store: st, Providers: map[string]sandpit.Provider{name: provider}, Log: log, Drain: 100 * time.Millisecond,
 		MaxSandboxes: 1000, DestroyOnClose: true, Pools: pools,
 		Publisher: ports,
-	}); err != nil {
+	})); err != nil {
 		t.Fatal(err)
 	}
 	edge := api.NewEdge(api.EdgeOptions{Keys: s.keys, Report: s.Events().Record, Public: native.Public(), Log: log})
@@ -74,7 +75,7 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 	}
 	mux := http.NewServeMux()
 	native.Register(mux, native.Options{
-		Manager: s.Manager, Store: st, Keys: s.keys, Log: log, Previews: previews, Tokens: tokens,
+		Manager: s.Manager, Store: st, Keys: s.keys, Log: log, Previews: previews, Tokens: tokens, MaxBody: 4 << 20,
 		Version: wire.Version{Sandpit: "v0.0.0-server", GVisor: "release-1", Go: "go1.99", OS: "linux", Arch: "amd64"},
 		Providers: func(context.Context) []wire.Provider {
 			return []wire.Provider{
@@ -83,7 +84,7 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 			}
 		},
 	})
-	data.New(data.Options{Manager: s.Manager}).Register(mux)
+	data.New(data.Options{Manager: s.Manager, Timeout: 5 * time.Minute}).Register(mux)
 	listener, err := api.Listen(t.Context(), api.ServerOptions{Handler: previews.Handler(edge.Handler(mux)), Address: "127.0.0.1:0", Log: log, Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)

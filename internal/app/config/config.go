@@ -22,7 +22,8 @@ import (
 )
 
 // Config is the whole configuration. It is a plain value once loaded; nothing
-// in this package changes it afterwards.
+// in this package changes it afterwards. Default and, where the machine or the user decides,
+// Load have the defaults, which docs/configuration.md lists, and the settings have the ranges.
 type Config struct {
 	// Sandbox is the [sandbox] section.
 	Sandbox Sandbox
@@ -53,32 +54,26 @@ type Config struct {
 	Pools []Pool
 
 	// Provider is what makes the sandboxes of requests that name none: one of
-	// daemon.ProviderNames. Default: gvisor.
+	// daemon.ProviderNames.
 	Provider string
-	// URL is where clients find a server. Default: "", which means the socket of
-	// this user's own.
+	// URL is where clients find a server. "" means the socket of this user's own.
 	URL string
-	// APIKey is what clients show it. Default: none.
+	// APIKey is what clients show it.
 	APIKey Secret
-	// CA is a file of certificates in PEM form, one of which must have signed the
-	// server's. Default: "", which means those that the machine trusts.
+	// CA is a file of certificates in PEM form, one of which must have signed the server's. ""
+	// means those that the machine trusts.
 	CA string
 
-	// Engine is the absolute path of a static sandpit binary to be used as the
-	// engine. Default: empty, which means this program itself.
+	// Engine is the absolute path of a static sandpit binary to be used as the engine. "" means
+	// this program itself.
 	Engine string
-	// StateDir keeps what must survive a restart: leases, snapshots. Default:
-	// $XDG_STATE_HOME/sandpit; for root /var/lib/sandpit.
+	// StateDir keeps what must survive a restart: leases, snapshots.
 	StateDir string
-	// CacheDir keeps what can be made again: images. Default:
-	// $XDG_CACHE_HOME/sandpit; for root /var/cache/sandpit.
+	// CacheDir keeps what can be made again: images.
 	CacheDir string
-	// RuntimeDir keeps sockets and locks. Default: $XDG_RUNTIME_DIR/sandpit;
-	// for root /run/sandpit; "run" in StateDir when StateDir was set or
-	// XDG_RUNTIME_DIR is not usable.
+	// RuntimeDir keeps sockets and locks.
 	RuntimeDir string
-	// TempDir is where temporary directories of sandboxes are made. Default: $TMPDIR if
-	// that is absolute, else /tmp.
+	// TempDir is where temporary directories of sandboxes are made.
 	TempDir string
 
 	// Home is the home directory of the user, or "".
@@ -128,37 +123,29 @@ func (c Config) OwnPaths() []string {
 // says nothing else. The names and all defaults but the image are those of
 // OpenManus.
 type Sandbox struct {
-	// UseSandbox is accepted and has no effect: tools of agents always run in a
-	// sandbox. Default: false.
+	// UseSandbox is accepted and has no effect: tools of agents always run in a sandbox.
 	UseSandbox bool
-	// Image is what a sandbox starts from. Any non-empty text is accepted
-	// here, for example "python:3.12-slim" (the default of OpenManus); which
-	// forms work is the provider's business. Default: sandpit.HostImage, since
-	// that works without a network.
+	// Image is what a sandbox starts from. Any non-empty text is accepted here, for example
+	// "python:3.12-slim" (the default of OpenManus); which forms work is the provider's business.
 	Image sandpit.Image
-	// WorkDir is where commands start, absolute and clean. Default:
-	// sandpit.DefaultWorkDir.
+	// WorkDir is where commands start, absolute and clean.
 	WorkDir string
-	// MemoryLimit is in bytes, swap included. At least 32 MiB. Default: 512
-	// MiB.
+	// MemoryLimit is in bytes, swap included.
 	MemoryLimit int64
-	// CPULimit is a number of CPUs, 0.5 being half of one. From 0.01 to 1024.
-	// Default: 1.
+	// CPULimit is a number of CPUs, 0.5 being half of one.
 	CPULimit float64
-	// DiskLimit is how many bytes a sandbox may write and keep. At least 1 MiB.
-	// Default: 10 GiB; where files are kept in memory, half of MemoryLimit.
+	// DiskLimit is how many bytes a sandbox may write and keep.
 	DiskLimit int64
-	// PIDsLimit is how many processes and threads there may be. From 1 to
-	// 1048576. Default: 1024.
+	// PIDsLimit is how many processes and threads there may be.
 	PIDsLimit int
-	// Timeout is how long one command may take. More than zero; the file gives
-	// it as a number of seconds or as text like "5m". Default: 300 s.
+	// Timeout is how long one command may take. More than zero; the file gives it as a number of
+	// seconds or as text like "5m".
 	Timeout time.Duration
-	// NetworkEnabled lets a sandbox reach the network. Default: false.
+	// NetworkEnabled lets a sandbox reach the network.
 	NetworkEnabled bool
-	// CommandScreen says what happens to a command that looks as if it
-	// destroyed a system: ScreenOff, ScreenWarn, ScreenAsk or ScreenDeny. It is
-	// a guard rail; the sandbox is what protects. Default: ScreenOff.
+	// CommandScreen says what happens to a command that looks as if it destroyed a system:
+	// ScreenOff, ScreenWarn, ScreenAsk or ScreenDeny. It is a guard rail; the sandbox is what
+	// protects.
 	CommandScreen string
 }
 

@@ -15,51 +15,41 @@ import (
 // Docker is the [docker] section: where the engine of provider docker is, and what
 // its sandboxes are like.
 type Docker struct {
-	// Host is the engine's address: unix://, tcp://, http:// or https://. Default: that
-	// of Context, else of the current context in Docker's configuration, else the first
-	// existing socket of Docker, rootless Docker and Podman.
+	// Host is the engine's address: unix://, tcp://, http:// or https://.
 	Host string
-	// Context is one of Docker's command line. Default: none.
+	// Context is one of Docker's command line.
 	Context string
-	// TLSVerify has Host be spoken to with TLS. Default: false, unless there is a
-	// CertPath.
+	// TLSVerify has Host be spoken to with TLS.
 	TLSVerify bool
-	// CertPath is a directory with ca.pem, cert.pem and key.pem for Host. Default: that
-	// of Docker's configuration.
+	// CertPath is a directory with ca.pem, cert.pem and key.pem for Host.
 	CertPath string
 	// RuntimeDir is where the sockets of engines without root are. It comes from
 	// XDG_RUNTIME_DIR only.
 	RuntimeDir string
 
 	// Image is the default image of a sandbox, because an engine has no "host" image.
-	// Default: python:3.12-slim.
 	Image sandpit.Image
-	// Network is the engine's network of sandboxes that are online. Default: none, and
-	// no sandbox is.
+	// Network is the engine's network of sandboxes that are online.
 	Network string
-	// Runtime is the engine's name of an OCI runtime. Default: the engine's own.
+	// Runtime is the engine's name of an OCI runtime.
 	Runtime string
-	// Userns is the engine's mode of user namespaces. Default: the engine's own.
+	// Userns is the engine's mode of user namespaces.
 	Userns string
-	// User runs the programs of images that name no user. Default: root of the sandbox.
+	// User runs the programs of images that name no user.
 	User string
-	// Capabilities are what root of a sandbox may do besides the usual. Default: none.
+	// Capabilities are what root of a sandbox may do besides the usual.
 	Capabilities []string
-	// ReadOnlyRoot has the image's files be read only. Default: false.
+	// ReadOnlyRoot has the image's files be read only.
 	ReadOnlyRoot bool
-	// TmpfsSize and ShmSize are bytes of each directory in memory, and of /dev/shm. At
-	// least 64 KiB. Default: 256 MiB and 64 MiB.
+	// TmpfsSize and ShmSize are bytes of each directory in memory, and of /dev/shm.
 	TmpfsSize, ShmSize int64
-	// OpenFiles is how many files a process may have open. From 64 to 1048576.
-	// Default: 8192.
+	// OpenFiles is how many files a process may have open.
 	OpenFiles int
 	// StopGrace is how long programs may take to end when a sandbox is stopped.
-	// Default: 5 s.
 	StopGrace time.Duration
-	// CallTimeout is how long one call of the engine may take. Default: 120 s.
+	// CallTimeout is how long one call of the engine may take.
 	CallTimeout time.Duration
 	// Patience is how long the engine may not answer before calls under way end.
-	// Default: 60 s.
 	Patience time.Duration
 }
 

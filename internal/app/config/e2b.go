@@ -12,14 +12,13 @@ import (
 
 // E2B is the [e2b] section: what clients of E2B's API find here.
 type E2B struct {
-	// Templates maps names of their templates to images, unless an owner or an administrator
-	// has a template of that name. Default: the built-in templates.
+	// Templates maps names of their templates to images, unless an owner or an administrator has a
+	// template of that name.
 	Templates map[string]sandpit.Image
 	// Internet lets their sandboxes reach the network if they request it, which they do by
-	// default. Default: true.
+	// default.
 	Internet bool
 	// Public makes the ports of their sandboxes public, unless their clients say otherwise.
-	// Default: true.
 	Public bool
 }
 

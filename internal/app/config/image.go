@@ -12,37 +12,32 @@ import (
 
 // Image is the [image] section: where images come from and how many are kept.
 type Image struct {
-	// Pull says when a registry is asked: "missing" (when the image is not in the
-	// cache), "always" or "never". Default: "missing".
+	// Pull says when a registry is asked: "missing" (when the image is not in the cache), "always"
+	// or "never".
 	Pull string
-	// Mirrors are tried in order before the registry that is the key. Default:
-	// none.
+	// Mirrors are tried in order before the registry that is the key.
 	Mirrors map[string][]string
-	// Insecure are registries that may be spoken to without encryption, besides
-	// those of this machine. Default: none.
+	// Insecure are registries that may be spoken to without encryption, besides those of this
+	// machine.
 	Insecure []string
-	// Registries are those at addresses that are not public, by name or as ranges of
-	// addresses, which users of a server may have images fetched from. Administrators
-	// may have all of them asked. Default: none, but for those that other settings name.
+	// Registries are those at addresses that are not public, by name or as ranges of addresses,
+	// which users of a server may have images fetched from. Administrators may have all of them
+	// asked.
 	Registries []string
-	// Auth is logins by registry, besides those that Docker knows. Default: none.
+	// Auth is logins by registry, besides those that Docker knows.
 	Auth map[string]Login
 	// DockerConfig is the directory of Docker's config.json, where logins are.
-	// Default: $DOCKER_CONFIG, else .docker in the home directory.
 	DockerConfig string
-	// CacheSize is how many bytes of images are kept; those used least recently go
-	// first. At least 64 MiB. Default: 20 GiB.
+	// CacheSize is how many bytes of images are kept; those used least recently go first.
 	CacheSize int64
-	// OwnerCacheSize is how many of these each owner of a server may have. At least
-	// 64 MiB. Default: 0, which is half of CacheSize.
+	// OwnerCacheSize is how many of these each owner of a server may have. 0 is half of CacheSize.
 	OwnerCacheSize int64
-	// MaxPulls is how many images a server fetches at a time; each owner has half of these
-	// places, and further requests wait. From 1 to 1000. Default: 4.
+	// MaxPulls is how many images a server fetches at a time; each owner has half of these places,
+	// and further requests wait.
 	MaxPulls int
-	// PullTimeout is how long fetching one image may take. Default: 30 minutes.
+	// PullTimeout is how long fetching one image may take.
 	PullTimeout time.Duration
-	// PrePull are images that a server makes ready when it starts, for its default
-	// provider. Default: none.
+	// PrePull are images that a server makes ready when it starts, for its default provider.
 	PrePull []string
 }
 

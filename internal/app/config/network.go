@@ -14,19 +14,19 @@ import (
 // Network is the [network] section: what online sandboxes reach by default, and what no
 // sandbox may reach.
 type Network struct {
-	// Forbid keeps every sandbox offline. Default: false.
+	// Forbid keeps every sandbox offline.
 	Forbid bool
-	// Allow and Deny are the rules of an online sandbox whose request has none.
-	// Default: none, which allows every public address.
+	// Allow and Deny are the rules of an online sandbox whose request has none. None allows every
+	// public address.
 	Allow, Deny []string
-	// CeilingAllow, if not empty, are rules that must contain each allow rule of a sandbox,
-	// and within which every owner may open addresses that are not public. Default: none.
+	// CeilingAllow, if not empty, are rules that must contain each allow rule of a sandbox, and
+	// within which every owner may open addresses that are not public.
 	CeilingAllow []string
-	// CeilingDeny are deny rules of every online sandbox. Default: none.
+	// CeilingDeny are deny rules of every online sandbox.
 	CeilingDeny []string
-	// CeilingReceive and CeilingSend are the maximum bytes per second, CeilingConnections
-	// the maximum concurrent connections, CeilingConnectionRate the maximum new connections
-	// per second. Default: 0, which is unlimited.
+	// CeilingReceive and CeilingSend are the maximum bytes per second, CeilingConnections the
+	// maximum concurrent connections, CeilingConnectionRate the maximum new connections per
+	// second. 0 is unlimited.
 	CeilingReceive, CeilingSend               int64
 	CeilingConnections, CeilingConnectionRate int
 }

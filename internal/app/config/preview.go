@@ -10,17 +10,16 @@ import (
 // Preview is the [preview] section: where people see what programs in sandboxes serve.
 type Preview struct {
 	// Domain is the parent of the host names of ports, at the server's own address:
-	// 8000-ID.localhost. It may be a URL, if viewers use another scheme or port than the
-	// server's listener; or None. Default: localhost.
+	// 8000-ID.localhost. It may be a URL, if viewers use another scheme or port than the server's
+	// listener; or None.
 	Domain string
-	// Listen is a TCP address where ports are seen by a path, /p/ID/8000/, and nothing
-	// else is; or None. Default: None.
+	// Listen is a TCP address where ports are seen by a path, /p/ID/8000/, and nothing else is; or
+	// None.
 	Listen string
-	// URL is how viewers reach Listen, if that is another way. Default: http or https
-	// and the address.
+	// URL is how viewers reach Listen, if that is another way.
 	URL string
 	// Frames are the origins, such as https://app.example.org, whose pages may show private
-	// previews in frames. A preview's own pages always may. Default: none.
+	// previews in frames. A preview's own pages always may.
 	Frames []string
 }
 

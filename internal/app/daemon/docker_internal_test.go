@@ -20,6 +20,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
@@ -139,9 +140,9 @@ func TestDocker(t *testing.T) {
 // knows nothing, as a crash at the wrong moment leaves it.
 func makeStranger(t *testing.T, cfg config.Config, identity string) sandpit.ID {
 	t.Helper()
-	p, err := docker.New(docker.Options{
+	p, err := docker.New(testoptions.Docker(docker.Options{
 		Endpoint: docker.Endpoint{Host: testdocker.Host(t)}, StateDir: dockerDir(cfg), Manager: identity, Guest: testdocker.Guest(t),
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,10 +12,10 @@ import (
 // TestOwnerQuota tells no quota that was chosen from one that was not.
 func TestOwnerQuota(t *testing.T) {
 	t.Parallel()
-	for line, want := range map[string]int{"": 0, "owner_quota = 0": -1, "owner_quota = 5": 5} {
+	for line, want := range map[string]manager.Quotas{"": {Share: true}, "owner_quota = 0": {}, "owner_quota = 5": {Owner: 5}} {
 		s := &service{cfg: configured(t, "[manager]", line), providers: &providers{}}
-		if got := s.managerOptions().Quotas; got.Owner != want {
-			t.Errorf("%q: %+v, want %+v", line, got, manager.Quotas{Owner: want})
+		if got := s.managerOptions().Quotas; got.Owner != want.Owner || got.Share != want.Share {
+			t.Errorf("%q: %+v, want %+v", line, got, want)
 		}
 	}
 }

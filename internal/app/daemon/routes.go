@@ -42,7 +42,7 @@ func (s *service) nativeOptions() native.Options {
 			Sandpit: v.Sandpit, GVisor: v.GVisor, Guest: v.Guest, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 		},
 		URL: s.localURL, Previews: s.gateway, Tokens: s.tokens, Contexts: s.contexts,
-		HostAccess: s.hostAccess(), Lifetime: s.cfg.Manager.Lifetime, MaxBody: s.cfg.Server.MaxBody, Log: s.log,
+		HostAccess: s.hostAccess(), MaxBody: s.cfg.Server.MaxBody, Log: s.log,
 	}
 }
 

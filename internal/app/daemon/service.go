@@ -32,9 +32,11 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/front/api/mcp"
+	"github.com/sandpit-dev/sandpit/internal/front/api/native"
 	"github.com/sandpit-dev/sandpit/internal/front/preview"
 	"github.com/sandpit-dev/sandpit/internal/front/publish"
 	"github.com/sandpit-dev/sandpit/internal/front/sshd"
+	"github.com/sandpit-dev/sandpit/internal/front/wire"
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
@@ -158,7 +160,11 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	}
 	s.mcp = mcp.New(ctx, mcp.Options{
 		Tools: s.cfg.Server.MCPTools, CommandTimeout: s.cfg.CommandTimeout(0),
-		Manager: s.manager, Memory: s.memory, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
+		Manager: s.manager, Memory: s.memory,
+		Request: func(p api.Principal, w wire.Create) (manager.CreateRequest, error) {
+			return native.NewRequest(p, w, s.hostAccess())
+		},
+		MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
 		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
 	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})
@@ -217,34 +223,19 @@ func (s *service) managerOptions() manager.Options {
 	o := manager.Options{
 		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
 		Log: s.log, CompleteSpec: s.fillSpec, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes, MaxVolumeBytes: c.MaxVolumeBytes,
-		Quotas: manager.Quotas{Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas}, Pools: s.poolOptions(),
+		Quotas: manager.Quotas{
+			Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas, Share: !s.cfg.Explicit(config.KeyOwnerQuota),
+		},
+		Pools:    s.poolOptions(),
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, KeepDeleted: c.Remember,
 		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
 	o.Admit, o.DestroyOnClose = Admission(s.cfg, s.log), c.DeleteOnStop
-	if o.Quotas.Owner == 0 && s.cfg.Explicit(config.KeyOwnerQuota) {
-		o.Quotas.Owner = -1 // none, which is not the default
-	}
 	o.KeyOwners = s.keyOwners
 	o.SecretsDir = filepath.Join(s.cfg.StateDir, "secrets")
 	o.MaxSnapshots, o.MaxSnapshotBytes = c.MaxSnapshots, c.MaxSnapshotBytes
-	if o.MaxSnapshots == 0 {
-		o.MaxSnapshots = -1 // none, which is not the default
-	}
 	o.MaxTemplates, o.MaxTemplateBytes, o.MaxBuilds, o.BuildTimeout = c.MaxTemplates, c.MaxTemplateBytes, c.MaxBuilds, c.BuildTimeout
 	o.MaxSaved, o.MaxSavedBytes = c.MaxSaved, c.MaxSavedBytes
-	if o.MaxSaved == 0 {
-		o.MaxSaved = -1 // none, which is not the default
-	}
-	if o.MaxTemplates == 0 {
-		o.MaxTemplates = -1
-	}
-	if o.MaxVolumes == 0 {
-		o.MaxVolumes = -1 // none, which is not the default
-	}
-	if o.MaxRetries == 0 {
-		o.MaxRetries = -1 // none, which is not the default
-	}
 	if _, there := s.providers.byName[nameGVisor]; there {
 		o.Builder, o.BuilderProvider = s.newBuilder(), nameGVisor
 		o.Builtins, o.Enforceable = builtinRecipes(), enforceableLimits

@@ -23,6 +23,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/telemetry"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -98,10 +99,10 @@ func exercised(t *testing.T) *telemetry.Metrics {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr, err := manager.Open(t.Context(), manager.Options{
+	mgr, err := manager.Open(t.Context(), testoptions.Manager(manager.Options{
 		Store: s, Providers: map[string]sandpit.Provider{"fake": p}, Observer: m,
 		Pools: []manager.Pool{{Size: 0, Max: 1}, {Spec: sandpit.Spec{Hostname: "b"}, Max: 1}}, // alike but for the name
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,9 +146,9 @@ func TestSandboxFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mgr, err := manager.Open(t.Context(), manager.Options{
+	mgr, err := manager.Open(t.Context(), testoptions.Manager(manager.Options{
 		Store: s, Providers: map[string]sandpit.Provider{"fake": p}, DestroyOnClose: true, Usage: manager.Usage{Every: 20 * time.Millisecond},
-	})
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}

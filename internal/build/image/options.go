@@ -2,6 +2,7 @@ package image
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
@@ -38,7 +39,7 @@ type Options struct {
 	CacheSize int64
 	// Sharing is how the owners of a server share the cache. Default: it has one user.
 	Sharing *Sharing
-	// PullTimeout bounds the time for fetching one image. Default: 30 minutes.
+	// PullTimeout bounds the time for fetching one image. Default: no bound.
 	PullTimeout time.Duration
 	// Builtins are names of templates that "template build builtin:NAME" builds, for hints.
 	Builtins []string
@@ -79,8 +80,8 @@ func (o Options) withDefaults() Options {
 	if o.Pull == "" {
 		o.Pull = PullMissing
 	}
-	if o.PullTimeout <= 0 {
-		o.PullTimeout = 30 * time.Minute
+	if o.PullTimeout == 0 {
+		o.PullTimeout = math.MaxInt64
 	}
 	if o.Credentials == nil {
 		o.Credentials = func(context.Context, string) (Credential, error) { return Credential{}, nil }

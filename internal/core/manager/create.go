@@ -73,7 +73,7 @@ func (m *Manager) createOrClaim(ctx context.Context, r CreateRequest) (sandpit.S
 	if r.Lease.Deadline.IsZero() && m.o.Lifetime > 0 && !r.Endless {
 		r.Lease.Deadline = now.Add(m.o.Lifetime)
 	}
-	if r, err = m.expander.expandRequest(ctx, r); err != nil {
+	if r, err = m.Expand(ctx, r); err != nil {
 		return sandpit.Sandbox{}, err
 	}
 	if r, err = m.creator.prepareRequest(ctx, r, now); err != nil {
@@ -232,7 +232,7 @@ func (cr *creator) createInstance(ctx context.Context, rec *sandboxRecord, r Cre
 	if err := cr.secrets.saveSecrets(rec.id, r.Secrets); err != nil {
 		return nil, err
 	}
-	i, err := cr.requestInstance(ctx, rec)
+	i, err := cr.requestInstance(ctx, rec, rec.currentRow())
 	if err != nil {
 		return nil, causeOf(ctx, err)
 	}
@@ -262,7 +262,7 @@ func (cr *creator) runSetup(ctx context.Context, i sandpit.Instance, r CreateReq
 	if r.Setup == nil {
 		return nil
 	}
-	_, err := callProvider(ctx, cr.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
+	_, err := callProvider(ctx, cr.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i, r.Spec) }), nil)
 	if err != nil {
 		return fmt.Errorf("run setup: %w", causeOf(ctx, err))
 	}
@@ -297,13 +297,8 @@ func (cr *creator) newProviderSpec(r store.Row) sandpit.Spec {
 	return spec
 }
 
-// requestInstance has the provider create an instance.
-func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord) (sandpit.Instance, error) {
-	return cr.requestInstanceAs(ctx, rec, rec.currentRow())
-}
-
-// requestInstanceAs is requestInstance with a row that has more than the sandbox's own.
-func (cr *creator) requestInstanceAs(ctx context.Context, rec *sandboxRecord, row store.Row) (sandpit.Instance, error) {
+// requestInstance has the provider create an instance of a sandbox as a row describes it.
+func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord, row store.Row) (sandpit.Instance, error) {
 	spec, err := cr.volumes.resolveMounts(ctx, row, cr.newProviderSpec(row))
 	if err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ func (r *rig) wantNothing(tb testing.TB) {
 // TestRollBack has the making fail at each step.
 func TestRollBack(t *testing.T) {
 	t.Parallel()
-	setupFails := manager.CreateRequest{Setup: func(context.Context, sandpit.Instance) error { return errOrdered }}
+	setupFails := manager.CreateRequest{Setup: func(context.Context, sandpit.Instance, sandpit.Spec) error { return errOrdered }}
 	for name, tc := range map[string]struct {
 		req   manager.CreateRequest
 		fault *fake.Fault
@@ -49,7 +49,7 @@ func TestRollBack(t *testing.T) {
 		"no image":      {req: manager.CreateRequest{Spec: sandpit.Spec{Image: "none"}}, code: sandpit.NotFound},
 		"set-up":        {req: setupFails, code: sandpit.Unavailable, text: "run setup: as ordered"},
 		"too slow":      {req: manager.CreateRequest{Timeout: 50 * time.Millisecond}, fault: &fake.Fault{Op: fake.OpCreate, Delay: time.Hour}, code: sandpit.Timeout, text: "timed out after 0.05 seconds"},
-		"slow set-up":   {req: manager.CreateRequest{Timeout: 50 * time.Millisecond, Setup: func(ctx context.Context, _ sandpit.Instance) error { <-ctx.Done(); return ctx.Err() }}, code: sandpit.Timeout, text: "timed out"},
+		"slow set-up":   {req: manager.CreateRequest{Timeout: 50 * time.Millisecond, Setup: func(ctx context.Context, _ sandpit.Instance, _ sandpit.Spec) error { <-ctx.Done(); return ctx.Err() }}, code: sandpit.Timeout, text: "timed out"},
 		"destroy fails": {req: setupFails, fault: &fake.Fault{Op: fake.OpDestroy, Err: errOrdered}, code: sandpit.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -371,13 +371,13 @@ func TestOwnerLeavesRoom(t *testing.T) {
 		quotas manager.Quotas
 		want   int
 	}{
-		"alone":                           {nil, nil, manager.Quotas{}, 7},
-		"alone with a key":                {map[string]bool{"ann": false, "local": true}, nil, manager.Quotas{}, 7},
-		"another has a key":               {map[string]bool{"ann": false, "bob": false}, nil, manager.Quotas{}, 4},
-		"another has a sandbox":           {nil, []string{"bob"}, manager.Quotas{}, 4},
-		"an administrator has a sandbox":  {map[string]bool{"bob": true}, []string{"bob"}, manager.Quotas{}, 4},
-		"an administrator beside another": {map[string]bool{"ann": true, "bob": false}, []string{"bob"}, manager.Quotas{}, 6},
-		"no quota by the configuration":   {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owner: -1}, 6},
+		"alone":                           {nil, nil, manager.Quotas{Share: true}, 7},
+		"alone with a key":                {map[string]bool{"ann": false, "local": true}, nil, manager.Quotas{Share: true}, 7},
+		"another has a key":               {map[string]bool{"ann": false, "bob": false}, nil, manager.Quotas{Share: true}, 4},
+		"another has a sandbox":           {nil, []string{"bob"}, manager.Quotas{Share: true}, 4},
+		"an administrator has a sandbox":  {map[string]bool{"bob": true}, []string{"bob"}, manager.Quotas{Share: true}, 4},
+		"an administrator beside another": {map[string]bool{"ann": true, "bob": false}, []string{"bob"}, manager.Quotas{Share: true}, 6},
+		"no quota by the configuration":   {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{}, 6},
 		"a quota by the configuration":    {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owner: 5}, 5},
 		"a quota of its own":              {map[string]bool{"bob": false}, []string{"bob"}, manager.Quotas{Owners: map[string]int{"ann": 6}}, 6},
 	} {
@@ -421,7 +421,7 @@ func TestOwnerLeavesRoom(t *testing.T) {
 func TestUnknownNeighbors(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{
-		MaxSandboxes: 2, KeyOwners: func(context.Context) (map[string]bool, error) { return nil, errOrdered },
+		MaxSandboxes: 2, Quotas: manager.Quotas{Share: true}, KeyOwners: func(context.Context) (map[string]bool, error) { return nil, errOrdered },
 	})
 	r.create(t, manager.CreateRequest{Owner: "ann"})
 	_, err := r.Create(t.Context(), manager.CreateRequest{Owner: "ann"})

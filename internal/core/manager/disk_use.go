@@ -67,7 +67,7 @@ func (c spaceClaim) use() spaceUse {
 
 func newSavedSpace(o Options) *savedSpace {
 	return &savedSpace{
-		maxCount: max(0, o.MaxSaved), maxBytes: max(0, o.MaxSavedBytes),
+		maxCount: o.MaxSaved, maxBytes: o.MaxSavedBytes,
 		claims: make(map[string]spaceClaim), owners: make(map[string]spaceUse),
 	}
 }
@@ -353,7 +353,7 @@ func (du *diskUse) checkVolumes(ctx context.Context, owner string) error {
 	if err != nil {
 		return sandpit.WithHint(err, hint)
 	}
-	if limit := du.o.MaxVolumeBytes; used > limit {
+	if limit := du.o.MaxVolumeBytes; limit > 0 && used > limit {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: volumes of owner %.100q take %s of %s",
 			owner, mebibytes(used), mebibytes(limit)), hint)
 	}

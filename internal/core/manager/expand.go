@@ -51,15 +51,20 @@ func (tr *templateRecords) findBuild(ctx context.Context, owner string, image sa
 
 // Expand completes a request for a sandbox that starts from a snapshot or a template: its image is
 // "snapshot:" and the ID or name of an owner's snapshot, or "template:" and what Templates.Get
-// finds. What the snapshot or template determines is filled in, so that callers can check it;
-// Create does the same. Other requests are not changed.
+// finds. What the snapshot or template determines is filled in and authorized; Create does the same.
 //
 // NotFound: there is no such snapshot or build. Invalid: the request contradicts the snapshot.
+// Other errors are those of CreateRequest.Authorize.
 func (m *Manager) Expand(ctx context.Context, r CreateRequest) (CreateRequest, error) {
-	return m.expander.expandRequest(ctx, r)
+	r.Spec = r.Spec.Clone()
+	r, err := m.expander.expandRequest(ctx, r)
+	if err == nil && r.Authorize != nil {
+		err = r.Authorize(&r.Spec)
+	}
+	return r, err
 }
 
-// expandRequest is Manager.Expand.
+// expandRequest fills in what the snapshot or template of a request determines.
 func (ex *expander) expandRequest(ctx context.Context, r CreateRequest) (CreateRequest, error) {
 	name, ok := r.Spec.Image.Snapshot()
 	if !ok {

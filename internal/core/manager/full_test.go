@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -33,7 +34,7 @@ func TestFullDisk(t *testing.T) {
 	})
 	r := &rig{
 		world: fake.NewWorld(t.TempDir()), dir: filepath.Join(disk, "state"), log: &logbook{},
-		o: manager.Options{MaxSandboxes: 1000},
+		o: testoptions.Manager(manager.Options{MaxSandboxes: 1000}),
 	}
 	t.Cleanup(func() {
 		r.close(t)

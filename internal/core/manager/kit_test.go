@@ -16,6 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -37,8 +38,14 @@ type rig struct {
 }
 
 // newRig opens a manager that is closed, and whose world is checked, when the test
-// ends.
+// ends. Required options may be zero.
 func newRig(tb testing.TB, o manager.Options) *rig {
+	tb.Helper()
+	return newExactRig(tb, testoptions.Manager(o))
+}
+
+// newExactRig is newRig with all required options.
+func newExactRig(tb testing.TB, o manager.Options) *rig {
 	tb.Helper()
 	r := &rig{world: fake.NewWorld(tb.TempDir()), dir: tb.TempDir(), o: o, log: &logbook{}}
 	tb.Cleanup(func() {

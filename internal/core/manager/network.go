@@ -68,11 +68,11 @@ func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPoli
 
 // NetworkSecrets returns a CreateRequest.Setup that gives a new sandbox the secrets that headers of
 // its network refer to; nil for none. Unsupported: its provider sets no headers.
-func NetworkSecrets(secrets map[string]string) func(context.Context, sandpit.Instance) error {
+func NetworkSecrets(secrets map[string]string) Setup {
 	if len(secrets) == 0 {
 		return nil
 	}
-	return func(ctx context.Context, i sandpit.Instance) error {
+	return func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 		keeper, ok := as[sandpit.NetworkSecreter](i)
 		if !ok {
 			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes have no network that sets headers")

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/queue"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 )
 
 // witness remembers what it hears.
@@ -92,7 +93,12 @@ func TestMaxRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{}
-		r, stage := onStage(t, manager.Options{MaxRetries: -1, IdleTimeout: 1000 * time.Hour, Observer: w})
+		stage := newStage()
+		o := testoptions.Manager(manager.Options{
+			Providers: map[string]sandpit.Provider{"stage": stage}, IdleTimeout: 1000 * time.Hour, Observer: w,
+		})
+		o.MaxRetries = 0
+		r := newExactRig(t, o)
 		r.create(t, manager.CreateRequest{Lease: sandpit.Lease{Deadline: time.Now().Add(time.Minute), Action: sandpit.ActionPause}})
 		stage.set(0, sandpit.Errorf(sandpit.Unavailable, "not now"))
 		time.Sleep(10 * time.Minute)

@@ -16,8 +16,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 )
 
-// Options configure a Manager. Store and Providers are required; the zero value of another field
-// means the default stated with it.
+// Options configure a Manager. Fields without a stated default are required, except that limits may
+// be zero where their description says what that means.
 type Options struct {
 	// Store persists the records. The caller closes it after the manager.
 	Store *store.Store
@@ -59,11 +59,10 @@ type Options struct {
 	Publisher Publisher
 
 	// MaxSandboxes is how many sandboxes there may be, stopped and archived ones not counted.
-	// Default: 100.
 	MaxSandboxes int
 	// MaxSaved is how many stopped, suspended and archived sandboxes each owner may have, and
 	// MaxSavedBytes how many bytes of disk they may take together, with checkpoints and with the
-	// temporary snapshots of forks. Below zero: none; no limit. Default: 1000; 100 GiB.
+	// temporary snapshots of forks. Zero: none; no limit.
 	MaxSaved      int
 	MaxSavedBytes int64
 	// Disk is the disk that sandboxes are saved on, and ArchiveDisk the one that archived ones are
@@ -71,11 +70,11 @@ type Options struct {
 	// an owner that has to leave room for others takes at most half of Disk. Default: no checks.
 	Disk, ArchiveDisk *diskspace.Disk
 	// MaxVolumes is how many volumes each owner may have, and MaxVolumeBytes how many bytes they may
-	// take together. Below zero: none. Default: 20; 100 GiB.
+	// take together. Zero: none; no limit.
 	MaxVolumes     int
 	MaxVolumeBytes int64
 	// MaxSnapshots is how many snapshots each owner may have, and MaxSnapshotBytes how many bytes
-	// they may take together. Below zero: none; no limit. Default: 50; 100 GiB.
+	// they may take together. Zero: none; no limit.
 	MaxSnapshots     int
 	MaxSnapshotBytes int64
 	// Builder builds templates for the provider BuilderProvider. Default: templates are
@@ -89,13 +88,13 @@ type Options struct {
 	// The others are dropped, so that the template can still be used. Default: all of them.
 	Enforceable func(provider string, limits sandpit.Resources) sandpit.Resources
 	// MaxTemplates is how many templates each owner may have, and MaxTemplateBytes how many bytes
-	// all of their builds may take. Below zero: none; no limit. Default: 50; 100 GiB.
+	// all of their builds may take. Zero: none; no limit.
 	MaxTemplates     int
 	MaxTemplateBytes int64
 	// MaxBuilds is how many builds run at a time, at most half (rounded up) of them for one owner;
-	// others wait. Default: 4.
+	// others wait.
 	MaxBuilds int
-	// BuildTimeout bounds a build, from when it has its slot. Default: 1 h.
+	// BuildTimeout bounds a build, from when it has its slot.
 	BuildTimeout time.Duration
 	// TempDir is the directory for temporary directories, as tempdir.Check returns it. Default:
 	// temporary directories are Unsupported.
@@ -103,7 +102,7 @@ type Options struct {
 	// SecretsDir is the directory for the secrets of sandboxes, readable only by the server's
 	// user; it is created if missing. Default: secrets are Unsupported.
 	SecretsDir string
-	// Quotas are further limits of the number of sandboxes. Default: see Quotas.Owner.
+	// Quotas are further limits of the number of sandboxes. Default: none.
 	Quotas Quotas
 	// KeyOwners returns the owners that have API keys; the value is true for administrators. Owners
 	// leave room for other owners that have keys; administrators need not. Default: owners are known
@@ -113,13 +112,13 @@ type Options struct {
 	Pools []Pool
 	// Parallel is how many sandboxes are created or started at the same time, at most half (rounded
 	// up) of them for one owner; others wait. The same bound holds for saves, and for the actions of
-	// policies and deadlines. Default: 8.
+	// policies and deadlines.
 	Parallel int
 
 	// CreateTimeout bounds the creation of a sandbox, from when its image is ready and it has its
-	// slot. Default: 120 s.
+	// slot.
 	CreateTimeout time.Duration
-	// CallTimeout bounds other calls of providers. Default: 30 s.
+	// CallTimeout bounds other calls of providers.
 	CallTimeout time.Duration
 	// MoveTimeout bounds the calls to suspend, resume, archive or restore a sandbox, if it is
 	// longer than CallTimeout. Default: 1 h.
@@ -127,25 +126,23 @@ type Options struct {
 	// Drain is how long the users of a sandbox have to release their handles before it is taken
 	// from them. Default: 5 s.
 	Drain time.Duration
-	// KeepDeleted is how long the record of a deleted sandbox is kept, with the reason. Default: 1 h.
+	// KeepDeleted is how long the record of a deleted sandbox is kept, with the reason.
 	KeepDeleted time.Duration
-	// IdleTimeout applies to a sandbox whose policy has none. Default: 3600 s.
+	// IdleTimeout applies to a sandbox whose policy has none.
 	IdleTimeout time.Duration
 	// IdleAction applies to an idle sandbox whose policy has none. If the instance does not support
 	// it, the first supported one of sandpit.ActionSuspend, ActionStop and ActionPause is taken.
-	// Default: sandpit.ActionSuspend.
 	IdleAction sandpit.Action
 	// Lifetime is how long a sandbox exists whose request has no deadline. Default: for ever.
 	Lifetime time.Duration
 	// Sweep is the longest time between two sweeps. What is known to be due earlier is done then.
-	// Default: 300 s.
 	Sweep time.Duration
 	// Reconcile is the time between two comparisons with the providers. Default: 60 s.
 	Reconcile time.Duration
 	// Retry is the delay before a failed deadline or deletion is tried again; it doubles with each
 	// further failure. Default: 60 s.
 	Retry time.Duration
-	// MaxRetries is how often it is tried again. Below zero: never. Default: 3.
+	// MaxRetries is how often it is tried again. Zero: never.
 	MaxRetries int
 
 	// DestroyOnClose has Close delete all sandboxes, within 30 s.
@@ -173,9 +170,11 @@ type Usage struct {
 type Quotas struct {
 	// Owners are the limits of single owners, by name.
 	Owners map[string]int
-	// Owner is the limit of every other owner. Below zero: no limit. Zero: half of MaxSandboxes,
-	// rounded up, while other owners have keys or sandboxes; no limit for administrators.
+	// Owner is the limit of every other owner. Zero: no limit.
 	Owner int
+	// Share limits every owner without a limit to half of MaxSandboxes, rounded up, while other
+	// owners have keys or sandboxes. It does not limit administrators.
+	Share bool
 	// Labels are the limits of sandboxes with a label, written "key=value".
 	Labels map[string]int
 }
@@ -214,7 +213,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	o.setLimits()
+	o.MoveTimeout, o.Drain = cmp.Or(o.MoveTimeout, time.Hour), cmp.Or(o.Drain, 5*time.Second)
+	o.Reconcile, o.Retry = cmp.Or(o.Reconcile, time.Minute), cmp.Or(o.Retry, time.Minute)
+	o.Suspicion = Suspicion{cmp.Or(o.Suspicion.Refusals, 5), cmp.Or(o.Suspicion.Window, time.Minute)}
 	o.setCallbacks()
 	if o.Usage.Every < 0 || o.Usage.Kill < 0 {
 		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: usage every %v, kill after %v, want positive ones", o.Usage.Every, o.Usage.Kill)
@@ -222,53 +223,40 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Lifetime < 0 {
 		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: lifetime %v, want a positive one", o.Lifetime)
 	}
-	o.IdleAction = cmp.Or(o.IdleAction, sandpit.ActionSuspend)
 	return o, cmp.Or(
 		checkAction("open the manager: idle", o.IdleAction),
-		checkPositive("max sandboxes", &o.MaxSandboxes, 100),
-		checkPositive("parallel", &o.Parallel, 8),
-		checkPositive("max builds", &o.MaxBuilds, 4),
-		checkPositive("build timeout", &o.BuildTimeout, time.Hour),
-		checkPositive("refusals", &o.Suspicion.Refusals, 5),
-		checkPositive("window", &o.Suspicion.Window, time.Minute),
-		checkPositive("create timeout", &o.CreateTimeout, 2*time.Minute),
-		checkPositive("call timeout", &o.CallTimeout, 30*time.Second),
-		checkPositive("move timeout", &o.MoveTimeout, time.Hour),
-		checkPositive("drain", &o.Drain, 5*time.Second),
-		checkPositive("remember", &o.KeepDeleted, time.Hour),
-		checkPositive("idle timeout", &o.IdleTimeout, time.Hour),
-		checkPositive("sweep", &o.Sweep, 5*time.Minute),
-		checkPositive("reconcile", &o.Reconcile, time.Minute),
-		checkPositive("retry", &o.Retry, time.Minute),
+		checkPositive("max sandboxes", o.MaxSandboxes),
+		checkPositive("parallel", o.Parallel),
+		checkPositive("max builds", o.MaxBuilds),
+		checkPositive("build timeout", o.BuildTimeout),
+		checkPositive("refusals", o.Suspicion.Refusals),
+		checkPositive("window", o.Suspicion.Window),
+		checkPositive("create timeout", o.CreateTimeout),
+		checkPositive("call timeout", o.CallTimeout),
+		checkPositive("move timeout", o.MoveTimeout),
+		checkPositive("drain", o.Drain),
+		checkPositive("remember", o.KeepDeleted),
+		checkPositive("idle timeout", o.IdleTimeout),
+		checkPositive("sweep", o.Sweep),
+		checkPositive("reconcile", o.Reconcile),
+		checkPositive("retry", o.Retry),
+		o.checkLimits(),
 	)
 }
 
-// setLimits fills in the limits of which a value below zero means none.
-func (o *Options) setLimits() {
-	if o.MaxSaved == 0 {
-		o.MaxSaved = 1000
+// checkLimits refuses limits below zero.
+func (o Options) checkLimits() error {
+	for name, limit := range map[string]int64{
+		"saved": int64(o.MaxSaved), "saved bytes": o.MaxSavedBytes, "volumes": int64(o.MaxVolumes),
+		"volume bytes": o.MaxVolumeBytes,
+		"snapshots":    int64(o.MaxSnapshots), "snapshot bytes": o.MaxSnapshotBytes,
+		"templates": int64(o.MaxTemplates), "template bytes": o.MaxTemplateBytes, "retries": int64(o.MaxRetries),
+	} {
+		if limit < 0 {
+			return sandpit.Errorf(sandpit.Invalid, "open the manager: max %s %d, want zero or a positive one", name, limit)
+		}
 	}
-	if o.MaxSavedBytes == 0 {
-		o.MaxSavedBytes = 100 << 30
-	}
-	if o.MaxVolumes == 0 {
-		o.MaxVolumes = 20
-	}
-	if o.MaxVolumeBytes == 0 {
-		o.MaxVolumeBytes = 100 << 30
-	}
-	if o.MaxSnapshots == 0 {
-		o.MaxSnapshots = 50
-	}
-	if o.MaxSnapshotBytes == 0 {
-		o.MaxSnapshotBytes = 100 << 30
-	}
-	if o.MaxTemplates == 0 {
-		o.MaxTemplates = 50
-	}
-	if o.MaxTemplateBytes == 0 {
-		o.MaxTemplateBytes = 100 << 30
-	}
+	return nil
 }
 
 // setCallbacks fills in callbacks that do nothing.
@@ -299,13 +287,10 @@ func (o *Options) setCallbacks() {
 	}
 }
 
-// checkPositive sets a field that is zero to its default and refuses one below zero.
-func checkPositive[T int | time.Duration](name string, field *T, value T) error {
-	if *field < 0 {
-		return sandpit.Errorf(sandpit.Invalid, "open the manager: %s %v, want a positive one", name, *field)
-	}
-	if *field == 0 {
-		*field = value
+// checkPositive refuses a value that is not positive.
+func checkPositive[T int | time.Duration](name string, value T) error {
+	if value <= 0 {
+		return sandpit.Errorf(sandpit.Invalid, "open the manager: %s %v, want a positive one", name, value)
 	}
 	return nil
 }

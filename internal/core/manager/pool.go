@@ -56,7 +56,7 @@ type Pool struct {
 	// busiest ten seconds of the last five minutes, at most Max.
 	Max int
 	// Warm runs in a sandbox before it counts as ready, such as WarmUp. Default: none.
-	Warm func(ctx context.Context, i sandpit.Instance) error
+	Warm Setup
 }
 
 // The periods of demand, and the delays of pools.

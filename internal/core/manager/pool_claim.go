@@ -78,7 +78,7 @@ func (ps *Pools) convertSpare(ctx context.Context, rec *sandboxRecord, r CreateR
 		err = ps.secrets.giveSecrets(ctx, i, spec.Secrets)
 	}
 	if err == nil && r.Setup != nil {
-		_, err = callProvider(ctx, ps.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i) }), nil)
+		_, err = callProvider(ctx, ps.core.loops, providerCall{what: "set-up"}, withoutResult(func(ctx context.Context) error { return r.Setup(ctx, i, r.Spec) }), nil)
 	}
 	if err != nil {
 		return causeOf(ctx, err)

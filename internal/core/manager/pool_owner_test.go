@@ -25,7 +25,7 @@ func (r *rig) waiting(tb testing.TB) sandpit.ID {
 func TestPoolIsNobodys(t *testing.T) {
 	t.Parallel()
 	o := withPool(1, 0)
-	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance) error {
+	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 		p, err := i.Guest().Start(ctx, sandpit.Command{Args: []string{"echo", "of the warm-up"}})
 		if err == nil {
 			_, err = p.Wait(ctx)

@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -65,7 +66,7 @@ func TestPoolIsClaimedFrom(t *testing.T) {
 	deadline := time.Now().Add(time.Hour)
 	s := r.create(t, manager.CreateRequest{
 		Owner: "me", Spec: spec, Key: "k", Lease: sandpit.Lease{Deadline: deadline},
-		Setup: func(ctx context.Context, i sandpit.Instance) error {
+		Setup: func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 			return i.Guest().WriteFile(ctx, "", "setup", strings.NewReader("done"), sandpit.WriteOptions{})
 		},
 	})
@@ -215,7 +216,7 @@ func TestPoolWarms(t *testing.T) {
 	t.Parallel()
 	fails := true
 	o := withPool(1, 0)
-	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance) error {
+	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 		if fails { // it is called one after the other
 			fails = false
 			return errOrdered
@@ -238,15 +239,15 @@ func TestPoolWarms(t *testing.T) {
 func TestWarmUp(t *testing.T) {
 	t.Parallel()
 	o := withPool(1, 0)
-	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance) error {
-		if err := manager.WarmUp(ctx, i); err != nil {
+	o.Pools[0].Warm = func(ctx context.Context, i sandpit.Instance, spec sandpit.Spec) error {
+		if err := manager.WarmUp(ctx, i, spec); err != nil {
 			return err
 		}
 		for code, want := range map[sandpit.Code]bool{
 			sandpit.NotFound: true, sandpit.PermissionDenied: true, sandpit.Unauthenticated: true, sandpit.Invalid: true,
 			sandpit.Gone: false, sandpit.Unavailable: false, sandpit.Exhausted: false,
 		} {
-			err := manager.WarmUp(ctx, refusing{i, code})
+			err := manager.WarmUp(ctx, refusing{i, code}, spec)
 			if (err == nil) != want || err != nil && sandpit.CodeOf(err) != code {
 				t.Errorf("where a program cannot start (%s): %v", code, err)
 			}
@@ -337,9 +338,9 @@ func TestPoolsThatCannotBe(t *testing.T) {
 		"the same":  {{Size: 1}, {Size: 2}},
 		"the image": {{Size: 1}, {Spec: sandpit.Spec{Image: sandpit.HostImage}, Size: 2}},
 	} {
-		_, err := manager.Open(t.Context(), manager.Options{
+		_, err := manager.Open(t.Context(), testoptions.Manager(manager.Options{
 			Store: r.store, Providers: map[string]sandpit.Provider{"fake": r.cable}, Pools: pools,
-		})
+		}))
 		if sandpit.CodeOf(err) != sandpit.Invalid {
 			t.Errorf("%s: %v, want %s", name, err, sandpit.Invalid)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -60,9 +61,9 @@ func TestWalks(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &model{
 			outer: t, limit: 4, boxes: make(map[sandpit.ID]sandpit.State), stays: make(map[sandpit.ID][]*manager.Handle),
-			rig: &rig{world: fake.NewWorld(t.TempDir()), dir: t.TempDir(), log: &logbook{}, o: manager.Options{
+			rig: &rig{world: fake.NewWorld(t.TempDir()), dir: t.TempDir(), log: &logbook{}, o: testoptions.Manager(manager.Options{
 				MaxSandboxes: 4, Retry: 5 * time.Millisecond, Drain: 5 * time.Millisecond, Reconcile: time.Hour, Sweep: time.Hour,
-			}},
+			})},
 		}
 		m.open(t)
 		defer func() {

@@ -71,7 +71,7 @@ func (l *sandboxQuota) runWithLimit(owner string, do func(limit int) error) erro
 		return locked(limit)
 	case l.quotas.Owner > 0:
 		return locked(l.quotas.Owner)
-	case l.quotas.Owner < 0 || owner == "":
+	case !l.quotas.Share || owner == "":
 		return locked(l.max)
 	}
 	err := locked(int(fairshare.Half(int64(l.max))))

@@ -135,7 +135,7 @@ func (re *recreator) requestInstanceAgain(ctx context.Context, rec *sandboxRecor
 		return nil, err
 	}
 	defer release()
-	return re.creator.requestInstanceAs(ctx, rec, row)
+	return re.creator.requestInstance(ctx, rec, row)
 }
 
 func (re *recreator) rebuildInstance(ctx context.Context, rec *sandboxRecord, left sandpit.Reviver) (sandpit.Instance, error) {

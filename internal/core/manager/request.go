@@ -24,6 +24,9 @@ type CreateRequest struct {
 	Provider string
 	// Spec describes the sandbox. The label Label is reserved for the manager.
 	Spec sandpit.Spec
+	// Authorize checks what the sandbox would use of the server's machine, and may change its spec,
+	// which has what its template or snapshot determines. Default: nothing is checked.
+	Authorize func(spec *sandpit.Spec) error
 	// Admin reports whether the client is an administrator, and may use every image.
 	Admin bool
 	// Configured reports whether Spec.Image comes from the server's configuration and not from
@@ -51,7 +54,7 @@ type CreateRequest struct {
 	// Setup runs before the sandbox counts as running. If it fails, the creation is undone. If
 	// it fails in a spare, it is tried once more in a new sandbox. It does not run again when the
 	// sandbox is recreated. Default: none.
-	Setup func(ctx context.Context, i sandpit.Instance) error
+	Setup Setup
 
 	pool string // key of the pool that the sandbox is created for
 	// trusted reports whether the manager or the configuration has set Spec.Image.
@@ -64,6 +67,9 @@ type CreateRequest struct {
 	// term is Row.Term. Default: the duration of the lease.
 	term time.Duration
 }
+
+// Setup prepares a new sandbox that was created with spec.
+type Setup func(ctx context.Context, i sandpit.Instance, spec sandpit.Spec) error
 
 // prepareRequest checks a request and fills in what it leaves out.
 func (cr *creator) prepareRequest(ctx context.Context, r CreateRequest, now time.Time) (CreateRequest, error) {

@@ -24,7 +24,7 @@ func requestOf(owner string) manager.CreateRequest {
 // there are slots.
 func TestSetUpHoldsNoSlot(t *testing.T) {
 	t.Parallel()
-	endless := func(ctx context.Context, _ sandpit.Instance) error { <-ctx.Done(); return ctx.Err() }
+	endless := func(ctx context.Context, _ sandpit.Instance, _ sandpit.Spec) error { <-ctx.Done(); return ctx.Err() }
 	synctest.Test(t, func(t *testing.T) {
 		r, s := onStage(t, manager.Options{Parallel: 2})
 		ctx, cancel := context.WithCancel(t.Context())

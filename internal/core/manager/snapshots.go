@@ -247,7 +247,7 @@ func (ss *Snapshots) insertSnapshot(ctx context.Context, n store.Snapshot) (stor
 }
 
 func (ss *Snapshots) newLimits() store.SnapshotLimits {
-	return store.SnapshotLimits{Count: max(0, ss.o.MaxSnapshots), Bytes: max(0, ss.o.MaxSnapshotBytes)}
+	return store.SnapshotLimits{Count: ss.o.MaxSnapshots, Bytes: ss.o.MaxSnapshotBytes}
 }
 
 // findKeeper returns the named provider's ability to keep snapshots.
@@ -464,7 +464,7 @@ func checkImported(s sandpit.Spec) error {
 
 // limitStream bounds a stream by the limit of an owner's snapshots.
 func (ss *Snapshots) limitStream(r io.Reader) io.Reader {
-	if ss.o.MaxSnapshotBytes <= 0 {
+	if ss.o.MaxSnapshotBytes == 0 {
 		return r
 	}
 	return &limitedReader{r, ss.o.MaxSnapshotBytes}

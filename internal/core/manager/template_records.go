@@ -25,7 +25,7 @@ type templateRecords struct {
 const maxPending = 100
 
 func (tr *templateRecords) newLimits() store.TemplateLimits {
-	return store.TemplateLimits{Bytes: max(0, tr.o.MaxTemplateBytes), Pending: maxPending}
+	return store.TemplateLimits{Bytes: tr.o.MaxTemplateBytes, Pending: maxPending}
 }
 
 // withEvent runs an operation for a caller and records it as one event.

@@ -57,7 +57,7 @@ func (ts *Templates) Create(ctx context.Context, r TemplateRequest) (sandpit.Tem
 		now := ts.clock.Now()
 		t, err = ts.store.Templates().EnsureTemplate(ctx, sandpit.Template{
 			ID: sandpit.NewTemplateID(), Owner: r.Owner, Name: r.Name, CreatedAt: now, UpdatedAt: now,
-		}, max(0, ts.o.MaxTemplates))
+		}, ts.o.MaxTemplates)
 		if err != nil {
 			return err
 		}

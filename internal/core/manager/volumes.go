@@ -114,7 +114,7 @@ func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Vol
 	}
 	vs.locks.lockVolume(v.ID)
 	defer vs.locks.unlockVolume(v.ID)
-	if v, err = vs.store.Volumes().InsertVolume(ctx, v, max(0, vs.o.MaxVolumes)); err != nil {
+	if v, err = vs.store.Volumes().InsertVolume(ctx, v, vs.o.MaxVolumes); err != nil {
 		return v, err
 	}
 	make := func(ctx context.Context) error { return keeper.CreateVolume(ctx, string(v.ID)) }

@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -122,7 +123,9 @@ func TestVolumes(t *testing.T) {
 // TestVolumesForbidden has a limit of none.
 func TestVolumesForbidden(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, manager.Options{MaxVolumes: -1})
+	o := testoptions.Manager(manager.Options{})
+	o.MaxVolumes = 0
+	r := newExactRig(t, o)
 	_, err := r.Volumes().Create(t.Context(), manager.VolumeRequest{Owner: "ann", Name: "data"})
 	wantCode(t, err, sandpit.Exhausted)
 	r.wantVolumes(t, 0, 0)

@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -316,7 +317,7 @@ func TestStoreIsLost(t *testing.T) {
 func TestStoreIsLostWhileMade(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{})
-	_, err := r.Create(t.Context(), manager.CreateRequest{Setup: func(_ context.Context, i sandpit.Instance) error {
+	_, err := r.Create(t.Context(), manager.CreateRequest{Setup: func(_ context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 		if _, there := r.world.Look(i.ID()); !there {
 			t.Error("it is not there")
 		}
@@ -391,14 +392,19 @@ func TestDeleteTwice(t *testing.T) {
 func TestOptions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{})
-	p := map[string]sandpit.Provider{"fake": r.cable}
-	for name, o := range map[string]manager.Options{
-		"no store":         {Providers: p},
-		"no provider":      {Store: r.store},
-		"unknown provider": {Store: r.store, Providers: p, Provider: "other"},
-		"negative":         {Store: r.store, Providers: p, MaxSandboxes: -1},
-		"negative time":    {Store: r.store, Providers: p, Drain: -1},
+	good := testoptions.Manager(manager.Options{Store: r.store, Providers: map[string]sandpit.Provider{"fake": r.cable}})
+	for name, change := range map[string]func(*manager.Options){
+		"no store":         func(o *manager.Options) { o.Store = nil },
+		"no provider":      func(o *manager.Options) { o.Providers = nil },
+		"unknown provider": func(o *manager.Options) { o.Provider = "other" },
+		"no limit":         func(o *manager.Options) { o.MaxSandboxes = 0 },
+		"negative limit":   func(o *manager.Options) { o.MaxVolumes = -1 },
+		"no time":          func(o *manager.Options) { o.IdleTimeout = 0 },
+		"negative time":    func(o *manager.Options) { o.Drain = -1 },
+		"no action":        func(o *manager.Options) { o.IdleAction = "" },
 	} {
+		o := good
+		change(&o)
 		if m, err := manager.Open(t.Context(), o); !errors.Is(err, sandpit.Invalid) || m != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -73,7 +73,7 @@ func each(b *testing.B, bench func(b *testing.B, q queue.Queue)) {
 	b.Helper()
 	b.Run("memory", func(b *testing.B) { bench(b, queue.NewMemory()) })
 	b.Run("redis", func(b *testing.B) {
-		q, err := queue.NewRedis(queue.RedisOptions{URL: startServer(b).url()})
+		q, err := queue.NewRedis(queue.RedisOptions{URL: startServer(b).url(), Prefix: usualPrefix})
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -33,7 +33,7 @@ const crewVisibility = 5 * time.Second
 func crew() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	q, err := queue.NewRedis(queue.RedisOptions{URL: os.Getenv(crewVariable)})
+	q, err := queue.NewRedis(queue.RedisOptions{URL: os.Getenv(crewVariable), Prefix: usualPrefix})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -29,7 +29,7 @@ type RedisOptions struct {
 	// one of them. Default: those the machine trusts.
 	CAFile string
 	// Prefix starts the names of all keys: queues with different prefixes do not
-	// know each other. 1 to 64 letters, digits, "-", "_" and ".". Default: "sandpit".
+	// know each other. 1 to 64 letters, digits, "-", "_" and ".".
 	Prefix string
 }
 
@@ -68,7 +68,7 @@ var quiet sync.Once
 // NewRedis returns a queue that connects on first use; Check reports whether it can.
 // Errors: Invalid for options that cannot work, and those of reading CAFile.
 func NewRedis(o RedisOptions) (*Redis, error) {
-	if orDefault(&o.Prefix, "sandpit"); !prefixPattern.MatchString(o.Prefix) {
+	if !prefixPattern.MatchString(o.Prefix) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "redis prefix %.70q: want 1 to 64 letters, digits, '.', '-' and '_'", o.Prefix)
 	}
 	opt, err := parseRedis(o.URL)

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"cmp"
 	"net"
 	"os"
 	"os/exec"
@@ -96,8 +97,12 @@ func (s *server) open(t *testing.T, prefix string) *queue.Redis {
 	return openRedis(t, queue.RedisOptions{URL: s.url(), Prefix: prefix})
 }
 
+// usualPrefix is the prefix of queues that do not share a server with others.
+const usualPrefix = "test"
+
 func openRedis(t *testing.T, o queue.RedisOptions) *queue.Redis {
 	t.Helper()
+	o.Prefix = cmp.Or(o.Prefix, usualPrefix)
 	q, err := queue.NewRedis(o)
 	if err != nil {
 		t.Fatal(err)

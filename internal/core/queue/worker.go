@@ -53,7 +53,7 @@ type WorkerOptions struct {
 	// MaxBackoff is the longest such wait. Default: 1 h.
 	MaxBackoff time.Duration
 	// MaxRetries is how often a message that failed is tried again before it
-	// becomes a dead letter. Negative: never. Default: 3.
+	// becomes a dead letter. Zero: never.
 	MaxRetries int
 	// Clock decides when messages are due. Default: clock.System.
 	Clock clock.Clock
@@ -84,10 +84,9 @@ func (o WorkerOptions) withDefaults() (WorkerOptions, error) {
 			return o, sandpit.Errorf(sandpit.Invalid, "start a worker: %s %v, want 1ms to %v", name, *d, MaxVisibility)
 		}
 	}
-	if orDefault(&o.Concurrency, 8); o.Concurrency < 0 {
-		return o, sandpit.Errorf(sandpit.Invalid, "start a worker: concurrency %d", o.Concurrency)
+	if orDefault(&o.Concurrency, 8); o.Concurrency < 0 || o.MaxRetries < 0 {
+		return o, sandpit.Errorf(sandpit.Invalid, "start a worker: concurrency %d, %d retries", o.Concurrency, o.MaxRetries)
 	}
-	orDefault(&o.MaxRetries, 3)
 	if o.Clock == nil {
 		o.Clock = clock.System{}
 	}

@@ -25,7 +25,7 @@ const topic = "server"
 // work starts a worker on q, and stops it at the end of the test.
 func work(t *testing.T, q queue.Source, handler queue.Handler, change ...func(*queue.WorkerOptions)) *queue.Worker {
 	t.Helper()
-	o := queue.WorkerOptions{Queue: q, Topics: []string{topic}, Handler: handler}
+	o := queue.WorkerOptions{Queue: q, Topics: []string{topic}, Handler: handler, MaxRetries: 3}
 	for _, c := range change {
 		c(&o)
 	}
@@ -219,7 +219,7 @@ func TestWorkerNeverRetriesIfToldSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := queue.NewMemory()
 		later(t, q, 0)
-		work(t, q, fails(errors.New("no")), func(o *queue.WorkerOptions) { o.MaxRetries = -1 })
+		work(t, q, fails(errors.New("no")), func(o *queue.WorkerOptions) { o.MaxRetries = 0 })
 		time.Sleep(time.Second)
 		wantStats(t, q, queue.Stats{Dead: 1})
 	})

@@ -18,6 +18,7 @@ func TestWorkerOptions(t *testing.T) {
 		"topics":      func(o *queue.WorkerOptions) { o.Topics = nil },
 		"topic":       func(o *queue.WorkerOptions) { o.Topics = []string{"*"} },
 		"concurrency": func(o *queue.WorkerOptions) { o.Concurrency = -1 },
+		"retries":     func(o *queue.WorkerOptions) { o.MaxRetries = -1 },
 		"visibility":  func(o *queue.WorkerOptions) { o.Visibility = time.Microsecond },
 		"poll":        func(o *queue.WorkerOptions) { o.Poll = -1 },
 		"backoff":     func(o *queue.WorkerOptions) { o.Backoff = 25 * time.Hour },

@@ -44,7 +44,7 @@ type EdgeOptions struct {
 	// Public are paths that need no key. Default: none.
 	Public []string
 	// Rate is how many requests per second each key may make, and Burst how many at once.
-	// Default: 1000 and 2000. Below zero: no limit.
+	// Zero: no limit.
 	Rate  float64
 	Burst int
 	// FailedRate is how many wrong keys per minute each address may send, and FailedBurst how
@@ -54,7 +54,7 @@ type EdgeOptions struct {
 	FailedBurst int
 	// MaxRequests is how many requests may be active at a time, and MaxRequestsPerOwner how
 	// many of one owner. The same limits apply separately to requests for previews. Requests
-	// over the Unix socket are not counted. Default: 10,000, and a quarter of MaxRequests.
+	// over the Unix socket are not counted. Zero: no limit, and a quarter of MaxRequests.
 	MaxRequests, MaxRequestsPerOwner int
 	// Proxies are trusted to report the client of a request. Default: none.
 	Proxies Proxies
@@ -117,14 +117,11 @@ func NewEdge(o EdgeOptions) *Edge {
 	if o.Report == nil {
 		o.Report = func(manager.Report) {}
 	}
-	if o.Rate == 0 {
-		o.Rate, o.Burst = 1000, 2000
-	}
 	if o.FailedRate <= 0 || o.FailedBurst <= 0 {
 		o.FailedRate, o.FailedBurst = defaultFailedRate, defaultFailedBurst
 	}
 	if o.MaxRequests <= 0 {
-		o.MaxRequests = 10_000
+		o.MaxRequests = math.MaxInt32
 	}
 	if o.MaxRequestsPerOwner <= 0 {
 		o.MaxRequestsPerOwner = max(o.MaxRequests/4, 1)

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -51,6 +52,7 @@ func serve(tb testing.TB, o api.ServerOptions) *serving {
 	if o.Address == "" {
 		o.Address = "127.0.0.1:0"
 	}
+	o.Drain = cmp.Or(o.Drain, 30*time.Second)
 	s, err := api.Listen(tb.Context(), o)
 	if err != nil {
 		tb.Fatal(err)

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -18,23 +19,20 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 )
 
-// DefaultAddress is the default of ServerOptions.Address.
-const DefaultAddress = "127.0.0.1:8090"
-
-// ServerOptions configure a Server. Handler is required; the zero value of another field means
-// the default stated with it.
+// ServerOptions configure a Server. Handler, Address and Drain are required; the zero value of
+// another field means the default stated with it.
 type ServerOptions struct {
 	// Handler serves the requests. It must be behind an Edge.
 	Handler http.Handler
-	// Address is the TCP address. Default: DefaultAddress. NoAddress: none.
+	// Address is the TCP address, or NoAddress.
 	Address string
 	// Socket is the path of a Unix socket that only its owner can use. Default: none.
 	Socket string
 	// TLS enables HTTPS at Address. Default: plain HTTP.
 	TLS *tls.Config
 	// MaxConnections is the maximum number of connections at Address. A further one replaces
-	// another: see connections. Default: 10,000; at most half of the files that the process
-	// may have open.
+	// another: see connections. Default: half of the files that the process may have open, which
+	// is also the maximum.
 	MaxConnections int
 	// MaxSocketConnections is the maximum number of connections at Socket. Default: 256.
 	MaxSocketConnections int
@@ -46,7 +44,7 @@ type ServerOptions struct {
 	Proxies Proxies
 	// StallTimeout is how long a client may not read a pending response. Default: 1 min.
 	StallTimeout time.Duration
-	// Drain is how long active requests may take when the server shuts down. Default: 30 s.
+	// Drain is how long active requests may take when the server shuts down.
 	Drain time.Duration
 	// MaxHeader is the maximum number of bytes of a request's head. Default: 64 KiB.
 	MaxHeader int
@@ -93,6 +91,9 @@ type Server struct {
 // Invalid: an invalid address or path. Conflict: another program listens there.
 // PermissionDenied.
 func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
+	if o.Address == "" || o.Drain <= 0 {
+		return nil, sandpit.Errorf(sandpit.Invalid, "listen at %q, drain for %v: want an address and a positive time", o.Address, o.Drain)
+	}
 	o = o.withDefaults()
 	s := &Server{o: o, draining: make(chan struct{}), requests: newRequestCounter(), connections: o.newConnections()}
 	if o.Address != NoAddress {
@@ -120,16 +121,10 @@ func Listen(ctx context.Context, o ServerOptions) (*Server, error) {
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
-	if o.Address == "" {
-		o.Address = DefaultAddress
-	}
-	if o.MaxConnections <= 0 {
-		o.MaxConnections = 10_000
-	}
 	if o.MaxHeader <= 0 {
 		o.MaxHeader = defaultMaxHeader
 	}
-	o.MaxConnections = min(o.MaxConnections, maxFiles()/2)
+	o.MaxConnections = min(cmp.Or(o.MaxConnections, math.MaxInt), maxFiles()/2)
 	half := int(fairshare.Half(int64(o.MaxConnections)))
 	for _, n := range []struct {
 		field *int
@@ -142,7 +137,7 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
-	}{{&o.Drain, 30 * time.Second}, {&o.HeaderTimeout, headerTimeout}, {&o.IdleTimeout, 2 * time.Minute}, {&o.StallTimeout, stallTimeout}} {
+	}{{&o.HeaderTimeout, headerTimeout}, {&o.IdleTimeout, 2 * time.Minute}, {&o.StallTimeout, stallTimeout}} {
 		if *d.field <= 0 {
 			*d.field = d.value
 		}

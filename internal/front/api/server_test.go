@@ -118,7 +118,7 @@ func TestSocket(t *testing.T) {
 	if got := get(t, client, "http://any.name/who"); got != api.LocalOwner {
 		t.Errorf("the owner of the socket is %q", got)
 	}
-	o := api.ServerOptions{Handler: http.HandlerFunc(hello), Address: api.NoAddress, Socket: path}
+	o := api.ServerOptions{Handler: http.HandlerFunc(hello), Address: api.NoAddress, Socket: path, Drain: time.Second}
 	if _, err := api.Listen(t.Context(), o); !errors.Is(err, sandpit.Conflict) {
 		t.Errorf("a second server: %v", err)
 	}
@@ -155,8 +155,8 @@ func TestSocket(t *testing.T) {
 func TestTaken(t *testing.T) {
 	t.Parallel()
 	s := serve(t, api.ServerOptions{Handler: http.HandlerFunc(hello)})
-	for address, code := range map[string]sandpit.Code{s.Addr().String(): sandpit.Conflict, "127.0.0.1": sandpit.Invalid, api.NoAddress: sandpit.Invalid} {
-		if _, err := api.Listen(t.Context(), api.ServerOptions{Handler: http.HandlerFunc(hello), Address: address}); !errors.Is(err, code) {
+	for address, code := range map[string]sandpit.Code{s.Addr().String(): sandpit.Conflict, "127.0.0.1": sandpit.Invalid, api.NoAddress: sandpit.Invalid, "": sandpit.Invalid} {
+		if _, err := api.Listen(t.Context(), api.ServerOptions{Handler: http.HandlerFunc(hello), Address: address, Drain: time.Second}); !errors.Is(err, code) {
 			t.Errorf("%s: %v, want %s", address, err, code)
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/api/native"
 	"github.com/sandpit-dev/sandpit/internal/front/preview"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -109,9 +110,9 @@ func rigOn(tb testing.TB, domain string, p sandpit.Provider, keyless bool) *rig 
 		tb.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	r.manager, err = manager.Open(tb.Context(), manager.Options{
+	r.manager, err = manager.Open(tb.Context(), testoptions.Manager(manager.Options{
 		Store: r.store, Providers: map[string]sandpit.Provider{"any": p}, DestroyOnClose: true, Drain: time.Second, KeepDeleted: time.Hour,
-	})
+	}))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -127,8 +128,8 @@ func rigOn(tb testing.TB, domain string, p sandpit.Provider, keyless bool) *rig 
 	edge := api.NewEdge(api.EdgeOptions{Keys: keys, Report: r.manager.Events().Record, Keyless: keyless, Public: native.Public()})
 	r.open(edge.Admit)
 	mux := http.NewServeMux()
-	native.Register(mux, native.Options{Manager: r.manager, Store: r.store, Keys: keys, Previews: r.gateway})
-	inside := data.New(data.Options{Manager: r.manager})
+	native.Register(mux, native.Options{Manager: r.manager, Store: r.store, Keys: keys, Previews: r.gateway, MaxBody: 1 << 20})
+	inside := data.New(data.Options{Manager: r.manager, Timeout: long})
 	inside.Register(mux)
 	var stopMain, stopPaths func()
 	r.main, stopMain = listen(tb, r.gateway.Handler(edge.Handler(mux)))

@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/sshd"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testing/testgvisor"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -64,16 +65,19 @@ func newRig(t *testing.T, provider sandpit.Provider, edit func(*sshd.Options)) *
 		t.Fatal(err)
 	}
 	r.keys, r.tokens = sshkey.NewKeys(st, r.apiKeys, clock.System{}, log), sshkey.NewTokens(clock.System{}, r.rights)
-	if r.Manager, err = manager.Open(t.Context(), manager.Options{
+	if r.Manager, err = manager.Open(t.Context(), testoptions.Manager(manager.Options{
 		Store: st, Providers: map[string]sandpit.Provider{"test": provider}, Log: slog.New(slog.DiscardHandler), DestroyOnClose: true,
-	}); err != nil {
+	})); err != nil {
 		t.Fatal(err)
 	}
 	key, err := sshd.HostKey(filepath.Join(r.dir, "state"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := sshd.Options{Manager: r.Manager, Keys: r.keys, Tokens: r.tokens, HostKey: key, Address: "127.0.0.1:0", Log: log, LoginTime: long}
+	o := sshd.Options{
+		Manager: r.Manager, Keys: r.keys, Tokens: r.tokens, HostKey: key, Address: "127.0.0.1:0", Log: log, LoginTime: long,
+		MaxConnections: 100, IdleTimeout: time.Hour,
+	}
 	if edit != nil {
 		edit(&o)
 	}

@@ -22,8 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// Options are what a Server works with. Manager, Keys, Tokens, HostKey and Address must be
-// given; the zero value of another field means the default stated with it.
+// Options are what a Server works with. Fields without a stated default are required.
 type Options struct {
 	Manager *manager.Manager
 	Keys    *sshkey.Keys
@@ -34,7 +33,7 @@ type Options struct {
 	Address string
 	// MaxConnections is how many there may be that have logged in, and MaxConnectionsPerOwner
 	// how many of one owner. When there are more, one that carries nothing makes way, of the
-	// owner that has the most. Default: 100, and half of MaxConnections.
+	// owner that has the most. Default of MaxConnectionsPerOwner: half of MaxConnections.
 	MaxConnections, MaxConnectionsPerOwner int
 	// MaxLogins is how many connections may be about to log in, and MaxLoginsOf how many
 	// of them from one address. The oldest make way for more. Default: 32 and 8.
@@ -49,7 +48,7 @@ type Options struct {
 	// MaxChannels is how many sessions and forwarded connections a connection may have at
 	// a time. Default: 32.
 	MaxChannels int
-	// IdleTimeout is how long a connection may carry nothing. Default: 1 h.
+	// IdleTimeout is how long a connection may carry nothing.
 	IdleTimeout time.Duration
 	// KeepAlive is how often a client is asked whether it lives. One that does not answer
 	// in twice that time is gone. Default: 30 s.
@@ -93,7 +92,6 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 }
 
 func (o Options) withDefaults() Options {
-	o.MaxConnections = cmp.Or(o.MaxConnections, 100)
 	o.MaxConnectionsPerOwner = cmp.Or(o.MaxConnectionsPerOwner, int(fairshare.Half(int64(o.MaxConnections))))
 	o.MaxLogins = cmp.Or(o.MaxLogins, 32)
 	o.MaxLoginsOf = cmp.Or(o.MaxLoginsOf, 8)
@@ -101,7 +99,6 @@ func (o Options) withDefaults() Options {
 	o.FailedRate = cmp.Or(o.FailedRate, 10)
 	o.FailedBurst = cmp.Or(o.FailedBurst, 20)
 	o.MaxChannels = cmp.Or(o.MaxChannels, 32)
-	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Hour)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 30*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -29,38 +29,13 @@ type Create struct {
 	Provider       string            `json:"provider,omitempty" doc:"Name of the provider that creates the sandbox. Default: the server's."`
 	Timeout        float64           `json:"timeout_seconds,omitempty" doc:"Seconds from now to the deadline. Default: the server's; below zero: no deadline."`
 	OnTimeout      sandpit.Action    `json:"on_timeout,omitempty" enum:"kill,stop,pause,suspend" doc:"The action at the deadline. Default: kill."`
-	Policy         Policy            `json:"policy,omitzero" doc:"What happens when the sandbox is idle, or when it ends unexpectedly."`
+	Policy         sandpit.Policy    `json:"policy,omitzero" doc:"What happens when the sandbox is idle, or when it ends unexpectedly."`
 	Offline        bool              `json:"offline,omitempty" doc:"The sandbox gets no network, even if the server's default is to give one."`
 	NetworkSecrets map[string]string `json:"network_secrets,omitempty" writeOnly:"true" doc:"Values that headers of spec.network refer to. The server keeps them in memory and never returns them."`
 	Secrets        map[string]string `json:"secrets,omitempty" writeOnly:"true" doc:"Environment variables of the sandbox's programs that no response, snapshot or fork contains. The server keeps them until the sandbox is deleted."`
 	AllowPaths     []string          `json:"allow_paths,omitempty" doc:"Paths of the server's machine that mounts may use although the server refuses them otherwise, such as home directories. For administrators."`
 	Repository     *Repository       `json:"repository,omitempty" doc:"A repository to clone before the sandbox counts as running. If that fails, no sandbox is created."`
 	CreateTimeout  float64           `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that creating the sandbox may take, once its image is available and its turn has come. Default: the server's."`
-}
-
-// Policy is a sandpit.Policy. Zero means never, except for IdleTimeout, where zero means the
-// server's default and a negative value means never.
-type Policy struct {
-	IdleTimeout      float64        `json:"idle_timeout_seconds,omitempty" doc:"Seconds without use until idle_action. Default: the server's; below zero: never."`
-	IdleAction       sandpit.Action `json:"idle_action,omitempty" enum:"kill,stop,pause,suspend" doc:"What happens to an idle sandbox; all but kill keep its files, and its next use resumes it. Default: the server's, which is suspend (paused on disk), or stop or pause where it cannot be suspended."`
-	AutoStop         float64        `json:"auto_stop_seconds,omitempty" minimum:"0" doc:"Seconds without use until the sandbox is stopped. Default: never."`
-	AutoSuspend      float64        `json:"auto_suspend_seconds,omitempty" minimum:"0" doc:"Seconds without use, or paused in memory, until the sandbox is suspended (paused on disk). The next use resumes it. Default: never."`
-	AutoArchive      float64        `json:"auto_archive_seconds,omitempty" minimum:"0" doc:"Seconds stopped until the sandbox is archived. Default: never."`
-	AutoDelete       float64        `json:"auto_delete_seconds,omitempty" minimum:"0" doc:"Seconds stopped or archived until the sandbox is deleted. Default: never."`
-	CheckpointEvery  float64        `json:"checkpoint_every_seconds,omitempty" minimum:"0" doc:"Seconds between checkpoints of the files while the sandbox runs. A recreated sandbox starts with the latest. Default: never."`
-	WakeOnUse        bool           `json:"wake_on_use,omitempty" doc:"Using a paused or stopped sandbox resumes it, whatever paused or stopped it. Without this, only use of a sandbox that was idle resumes it."`
-	Recreate         int            `json:"recreate,omitempty" minimum:"0" maximum:"100" doc:"How often the sandbox is recreated after it ended unexpectedly, with its files if the provider still has them. Default: never."`
-	IgnoreBackground bool           `json:"ignore_background,omitempty" doc:"Let the sandbox count as idle while programs run in it."`
-}
-
-// PolicyOf converts a policy.
-func PolicyOf(p sandpit.Policy) Policy {
-	return Policy{
-		IdleTimeout: p.IdleTimeout.Seconds(), IdleAction: p.IdleAction, AutoStop: p.AutoStop.Seconds(),
-		AutoSuspend: p.AutoSuspend.Seconds(), AutoArchive: p.AutoArchive.Seconds(), AutoDelete: p.AutoDelete.Seconds(),
-		CheckpointEvery: p.CheckpointEvery.Seconds(), WakeOnUse: p.WakeOnUse, Recreate: p.Recreate,
-		IgnoreBackground: p.IgnoreBackground,
-	}
 }
 
 // Lease is a request to replace the deadline of a sandbox.

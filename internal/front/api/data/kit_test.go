@@ -3,6 +3,7 @@ package data_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -79,11 +81,13 @@ func rigOn(tb testing.TB, o data.Options, providers map[string]sandpit.Provider)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	m, err := manager.Open(tb.Context(), manager.Options{Store: s, Log: slog.New(slog.DiscardHandler), Providers: providers, DestroyOnClose: true})
+	m, err := manager.Open(tb.Context(), testoptions.Manager(manager.Options{
+		Store: s, Log: slog.New(slog.DiscardHandler), Providers: providers, DestroyOnClose: true,
+	}))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	o.Manager = m
+	o.Manager, o.Timeout = m, cmp.Or(o.Timeout, 5*time.Minute)
 	r := &rig{TB: tb, store: s, manager: m, server: data.New(o), judge: newJudge(tb)}
 	stop := r.listen()
 	tb.Cleanup(func() {

@@ -18,7 +18,7 @@ import (
 type Options struct {
 	// Manager has the sandboxes. It is required, except to describe the calls.
 	Manager *manager.Manager
-	// Timeout is the timeout of commands whose request has none. Default: 300 seconds.
+	// Timeout is the timeout of commands whose request has none. It is required.
 	Timeout time.Duration
 	// SessionTimeout is the timeout of commands in sessions that have none. Default: that of
 	// package shell.
@@ -34,7 +34,6 @@ type Options struct {
 }
 
 const (
-	defaultTimeout   = 300 * time.Second
 	defaultMaxOutput = 16 << 20
 
 	// copyBuffer is the size of a buffer for copying, in bytes.
@@ -56,7 +55,6 @@ type Server struct {
 
 // New returns a Server. The caller must Close it when no call is active any more.
 func New(o Options) *Server {
-	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	o.MaxOutput = cmp.Or(o.MaxOutput, defaultMaxOutput)
 	o.Heartbeat = cmp.Or(o.Heartbeat, api.HeartbeatEvery)
 	s := &Server{

@@ -99,9 +99,6 @@ func (h *sandboxHandlers) handleCreate(timeout time.Duration) handler {
 func (h *sandboxHandlers) createSandbox(ctx context.Context, client api.Principal, in createRequest, timeout time.Duration) (sandpit.Sandbox, error) {
 	r, err := h.newRequest(ctx, client, in)
 	if err == nil {
-		err = h.authorizeRequest(ctx, client, r)
-	}
-	if err == nil {
 		timeout, err = parseSeconds("timeout", in.Timeout, timeout, 1)
 	}
 	if err != nil {
@@ -119,16 +116,6 @@ func (h *sandboxHandlers) createSandbox(ctx context.Context, client api.Principa
 	}
 	// The timeout starts when the sandbox runs.
 	return made, setLease(ctx, h.manager, made, timeout, r.Lease.Action)
-}
-
-// authorizeRequest checks what the sandbox would use of the server's machine. Clients cannot
-// name any of it, but their snapshots can.
-func (h *sandboxHandlers) authorizeRequest(ctx context.Context, client api.Principal, r manager.CreateRequest) error {
-	expanded, err := h.manager.Expand(ctx, r)
-	if err != nil {
-		return err
-	}
-	return h.access.AuthorizeSpec(client, &expanded.Spec, api.Consent{Image: r.Configured})
 }
 
 // createTime is about how long creating a sandbox may take.
@@ -196,6 +183,10 @@ func (h *sandboxHandlers) newRequest(ctx context.Context, client api.Principal, 
 		return r, err
 	}
 	r.Configured = configured
+	// Clients cannot name anything of the server's machine, but their snapshots can.
+	r.Authorize = func(spec *sandpit.Spec) error {
+		return h.access.AuthorizeSpec(client, spec, api.Consent{Image: configured})
+	}
 	m, err := h.newMark(in)
 	if err != nil {
 		return r, err

@@ -19,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -64,19 +65,22 @@ func newRigOf(tb testing.TB, more manager.Options, change func(*e2b.Options)) *r
 	provider := world.NewProvider()
 	more.Store, more.Providers = r.store, map[string]sandpit.Provider{"fake": provider}
 	more.Drain, more.DestroyOnClose = 100*time.Millisecond, true
-	r.Manager, err = manager.Open(tb.Context(), more)
+	r.Manager, err = manager.Open(tb.Context(), testoptions.Manager(more))
 	if err != nil {
 		tb.Fatal(err)
 	}
 	r.keys = api.NewKeys(r.store, clock.System{}, nil)
-	o := e2b.Options{Manager: r.Manager, Store: r.store, Keys: r.keys, Tokens: tokens{}, Public: true, Domain: func() string { return "localhost:1" }}
+	o := e2b.Options{
+		Manager: r.Manager, Store: r.store, Keys: r.keys, Tokens: tokens{}, Public: true, MaxBody: 1 << 20,
+		Domain: func() string { return "localhost:1" },
+	}
 	if change != nil {
 		change(&o)
 	}
 	mux := http.NewServeMux()
 	e2b.New(o).Register(mux)
 	edge := api.NewEdge(api.EdgeOptions{Keys: r.keys, Report: r.Events().Record, Refuse: e2b.WriteError})
-	server, err := api.Listen(tb.Context(), api.ServerOptions{Handler: edge.Handler(mux), Address: "127.0.0.1:0"})
+	server, err := api.Listen(tb.Context(), api.ServerOptions{Handler: edge.Handler(mux), Address: "127.0.0.1:0", Drain: long})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// Options configure the API. Manager, Store, Keys and Tokens are required; the zero value of
-// another field means the default stated with it.
+// Options configure the API. Manager, Store, Keys, Tokens and MaxBody are required; the zero value
+// of another field means the default stated with it.
 type Options struct {
 	Manager *manager.Manager
 	Store   *store.Store
@@ -55,7 +55,7 @@ type Options struct {
 	// Domain returns the domain of host names of ports, with a port if there is one, or "".
 	// Default: "".
 	Domain func() string
-	// MaxBody is the maximum number of bytes of a request. Default: 1 MiB.
+	// MaxBody is the maximum number of bytes of a request.
 	MaxBody int64
 	// Space limits the disk space of uploads. Default: no limit.
 	Space *diskspace.Budget
@@ -98,9 +98,6 @@ func New(o Options) *Server {
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.MaxBody <= 0 {
-		o.MaxBody = 1 << 20
 	}
 	var (
 		m         = o.Manager

@@ -91,7 +91,7 @@ func (c choice) toCreate() wire.Create {
 	w := wire.Create{
 		Provider: c.provider,
 		Spec:     sandpit.Spec{Image: c.image, Labels: map[string]string{label: unsetLabel}},
-		Policy:   wire.Policy{IdleTimeout: (c.idle + idleMargin).Seconds(), IdleAction: sandpit.ActionKill},
+		Policy:   sandpit.Policy{IdleTimeout: c.idle + idleMargin, IdleAction: sandpit.ActionKill},
 	}
 	if c.network != nil {
 		w.Spec.Network.Online, w.Offline = *c.network, !*c.network
@@ -103,7 +103,7 @@ func (c choice) toCreate() wire.Create {
 func (s *Server) newOpener(client api.Principal, c choice) func(context.Context) (mcp.Place, error) {
 	return func(ctx context.Context) (mcp.Place, error) {
 		ctx = api.WithPrincipal(ctx, client)
-		r, err := s.o.Request(ctx, client, c.toCreate())
+		r, err := s.o.Request(client, c.toCreate())
 		if err != nil {
 			return mcp.Place{}, err
 		}

@@ -30,7 +30,7 @@ func FuzzChoice(f *testing.F) {
 		}
 		c.idle = time.Minute
 		w := c.toCreate()
-		if w.Spec.Labels[label] != unsetLabel || w.Policy.IdleTimeout <= c.idle.Seconds() || w.Spec.Network.Online && w.Offline {
+		if w.Spec.Labels[label] != unsetLabel || w.Policy.IdleTimeout <= c.idle || w.Spec.Network.Online && w.Offline {
 			t.Errorf("%q, %q, %q: %+v", query, image, network, w)
 		}
 		if image != "" && string(w.Spec.Image) != image {

@@ -33,22 +33,20 @@ import (
 // Path is where clients find the server.
 const Path = "/mcp"
 
-// Options configure a Server. Manager and Request are required; the zero value of another
-// field means the default stated with it.
+// Options configure a Server. Fields without a stated default are required.
 type Options struct {
 	Manager *manager.Manager
-	// Request converts a client's request for a sandbox to one of the manager, if the client
-	// may have that sandbox.
-	Request func(context.Context, api.Principal, wire.Create) (manager.CreateRequest, error)
+	// Request converts a client's request for a sandbox to one of the manager, which authorizes it.
+	Request func(api.Principal, wire.Create) (manager.CreateRequest, error)
 	// Preview returns the URL of a port of a sandbox. The principal in ctx owns the sandbox.
 	// Default: there are no previews.
 	Preview func(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error)
 	// Template returns NotFound unless a template that the manager does not know has an image.
 	// Default: it is not checked before the first call.
 	Template func(ctx context.Context, ref sandpit.Image) error
-	// MaxSessions is the maximum number of sessions of each owner. Default: 100.
+	// MaxSessions is the maximum number of sessions of each owner.
 	MaxSessions int
-	// Idle is how long a session lasts without a request. Default: 30 min.
+	// Idle is how long a session lasts without a request.
 	Idle time.Duration
 	// Tools are the words for tool.Choose that choose the tools of clients that choose none.
 	// Default: the default set.
@@ -99,12 +97,6 @@ func CheckTools(words []string) error { return tool.CheckChoice(words) }
 // New returns a Server. It removes the sandboxes that an earlier server left in the
 // background, within ctx. The caller must Close it.
 func New(ctx context.Context, o Options) *Server {
-	if o.MaxSessions <= 0 {
-		o.MaxSessions = 100
-	}
-	if o.Idle <= 0 {
-		o.Idle = 30 * time.Minute
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -260,7 +252,10 @@ func (s *Server) checkChoice(ctx context.Context, client api.Principal, wanted c
 }
 
 func (s *Server) checkImage(ctx context.Context, client api.Principal, wanted choice) error {
-	request, err := s.o.Request(ctx, client, wanted.toCreate())
+	request, err := s.o.Request(client, wanted.toCreate())
+	if err == nil {
+		request, err = s.o.Manager.Expand(ctx, request)
+	}
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/api/native"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -62,25 +63,25 @@ func newRig(tb testing.TB, change func(*native.Options, *manager.Options, *api.E
 	mo := manager.Options{Store: r.store, Providers: map[string]sandpit.Provider{"fake": provider}, Log: log, Drain: 100 * time.Millisecond}
 	keys := api.NewKeys(r.store, clock.System{}, log)
 	no := native.Options{
-		Store: r.store, Keys: keys, Images: r.images, Log: log,
+		Store: r.store, Keys: keys, Images: r.images, Log: log, MaxBody: 1 << 20,
 		Version: wire.Version{Sandpit: "0.0.0", Go: "go1", OS: "linux", Arch: "amd64"},
 	}
 	eo := api.EdgeOptions{Keys: keys, Public: native.Public(), Log: log}
 	if change != nil {
 		change(&no, &mo, &eo)
 	}
-	if r.Manager, err = manager.Open(tb.Context(), mo); err != nil {
+	if r.Manager, err = manager.Open(tb.Context(), testoptions.Manager(mo)); err != nil {
 		tb.Fatal(err)
 	}
 	no.Manager, eo.Report = r.Manager, r.Events().Record
 	mux := http.NewServeMux()
 	described := native.Register(mux, no)
-	inside := data.New(data.Options{Manager: r.Manager})
+	inside := data.New(data.Options{Manager: r.Manager, Timeout: long})
 	inside.Register(mux)
 	data.Describe(described)
 	mux.HandleFunc("GET /v1/panic", func(http.ResponseWriter, *http.Request) { panic("on purpose") })
 	r.docs = newJudge(tb, described.OpenAPI())
-	server, err := api.Listen(tb.Context(), api.ServerOptions{Handler: api.NewEdge(eo).Handler(mux), Address: "127.0.0.1:0", Log: log})
+	server, err := api.Listen(tb.Context(), api.ServerOptions{Handler: api.NewEdge(eo).Handler(mux), Address: "127.0.0.1:0", Log: log, Drain: long})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -20,7 +20,7 @@ type leaseIn struct {
 type policyIn struct {
 	SandboxPath
 
-	Body wire.Policy
+	Body sandpit.Policy
 }
 
 type pauseIn struct {
@@ -106,12 +106,8 @@ func (h *sandboxHandlers) pauseSandbox(ctx context.Context, in *pauseIn) (*sandb
 }
 
 func (h *sandboxHandlers) setPolicy(ctx context.Context, in *policyIn) (*sandboxOut, error) {
-	p, err := toPolicy(in.Body)
-	if err != nil {
-		return nil, err
-	}
 	return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
-		return h.manager.SetPolicy(ctx, id, p)
+		return h.manager.SetPolicy(ctx, id, in.Body)
 	})
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"log/slog"
 	"reflect"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
@@ -17,8 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// Options configure the API. Manager, Store and Keys are required; the zero value of
-// another field means the default stated with it.
+// Options configure the API. Fields without a stated default are required.
 type Options struct {
 	Manager *manager.Manager
 	Store   *store.Store
@@ -43,12 +41,9 @@ type Options struct {
 	URL func() string
 	// HostAccess says which parts of the server's machine sandboxes may use.
 	api.HostAccess
-	// Lifetime is the time to the deadline of sandboxes whose request has none. Default: they
-	// have no deadline.
-	Lifetime time.Duration
 	// Contexts store the files of builds. Default: templates cannot be built.
 	Contexts Contexts
-	// MaxBody is the maximum number of bytes of a request. Default: 1 MiB.
+	// MaxBody is the maximum number of bytes of a request.
 	MaxBody int64
 	// Log receives errors that clients do not get. Default: nothing is logged.
 	Log *slog.Logger
@@ -90,9 +85,6 @@ const (
 // Register adds the API to a mux behind an api.Edge, and returns its description, to which
 // the caller may add operations until the first request.
 func Register(mux api.Router, o Options) huma.API {
-	if o.MaxBody <= 0 {
-		o.MaxBody = 1 << 20
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -101,8 +93,7 @@ func Register(mux api.Router, o Options) huma.API {
 	}
 	r := &registrar{api: humago.New(mux, newConfig()), maxBody: o.MaxBody, log: o.Log}
 	schemas := r.api.OpenAPI().Components.Schemas
-	// Both are the same in JSON, and the latter has the descriptions.
-	schemas.RegisterTypeAlias(reflect.TypeFor[sandpit.Policy](), reflect.TypeFor[wire.Policy]())
+	schemas.RegisterTypeAlias(reflect.TypeFor[sandpit.Policy](), reflect.TypeFor[policySchema]())
 	r.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&responseContext{humaContext: ctx}) })
 	o.addHandlers(r)
 	delete(schemas.Map(), "ErrorModel") // huma's own errors, which are never sent
@@ -114,7 +105,7 @@ func Register(mux api.Router, o Options) huma.API {
 // addHandlers registers the operations of all resources.
 func (o Options) addHandlers(r *registrar) {
 	access := access{report: o.Manager.Events().Record}
-	sandboxes := &sandboxHandlers{manager: o.Manager, requests: o.newRequestBuilder(), access: access}
+	sandboxes := &sandboxHandlers{manager: o.Manager, hosts: o.HostAccess, access: access}
 	sandboxes.addOperations(r)
 	sandboxes.registerLifecycle(r)
 	(&previewHandlers{manager: o.Manager, previews: o.Previews}).addOperations(r)
@@ -165,6 +156,7 @@ func newConfig() huma.Config {
 // schemaNames are the schema names of types whose default names are ambiguous.
 var schemaNames = map[reflect.Type]string{
 	reflect.TypeFor[wire.Create]():   "CreateSandbox",
+	reflect.TypeFor[policySchema]():  "Policy",
 	reflect.TypeFor[wire.Lease]():    "NewLease",
 	reflect.TypeFor[wire.Stats]():    "ServerStats",
 	reflect.TypeFor[sandpit.Stats](): "SandboxStats",

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
-	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -56,9 +55,9 @@ type statsOut struct {
 
 // sandboxHandlers serve sandboxes: what creates, finds, changes and deletes them.
 type sandboxHandlers struct {
-	manager  *manager.Manager
-	requests requestBuilder
-	access   access
+	manager *manager.Manager
+	hosts   api.HostAccess
+	access  access
 }
 
 // addOperations adds the operations that create, find and delete sandboxes.
@@ -102,11 +101,12 @@ func (h *sandboxHandlers) createSandbox(ctx context.Context, in *createIn) (*cre
 	if err != nil {
 		return nil, err
 	}
-	r, err := h.requests.buildRequest(ctx, p, in.Body, in.Key)
+	r, err := NewRequest(p, in.Body, h.hosts)
 	if err != nil {
 		h.access.report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
 		return nil, err
 	}
+	r.Key = in.Key
 	made, err := h.manager.Create(ctx, r)
 	if err != nil {
 		return nil, err
@@ -114,26 +114,27 @@ func (h *sandboxHandlers) createSandbox(ctx context.Context, in *createIn) (*cre
 	return &createOut{pathSandboxes + "/" + string(made.ID), made}, nil
 }
 
-func toPolicy(w wire.Policy) (p store.Policy, err error) {
-	p.IdleAction, p.Recreate, p.IgnoreBackground = w.IdleAction, w.Recreate, w.IgnoreBackground
-	p.WakeOnUse = w.WakeOnUse
-	for _, f := range []struct {
-		name string
-		from float64
-		to   *time.Duration
-	}{
-		{"policy.idle_timeout_seconds", w.IdleTimeout, &p.IdleTimeout},
-		{"policy.auto_stop_seconds", w.AutoStop, &p.AutoStop},
-		{"policy.auto_suspend_seconds", w.AutoSuspend, &p.AutoSuspend},
-		{"policy.checkpoint_every_seconds", w.CheckpointEvery, &p.CheckpointEvery},
-		{"policy.auto_archive_seconds", w.AutoArchive, &p.AutoArchive},
-		{"policy.auto_delete_seconds", w.AutoDelete, &p.AutoDelete},
-	} {
-		if *f.to, err = toDuration(f.name, f.from); err != nil {
-			return p, err
-		}
+// NewRequest converts a client's request for a sandbox to one of the manager, which authorizes it
+// when it has expanded it.
+//
+// Invalid: the request.
+func NewRequest(p api.Principal, w wire.Create, hosts api.HostAccess) (manager.CreateRequest, error) {
+	r := manager.CreateRequest{
+		Owner: p.Owner, Admin: p.Admin, Provider: w.Provider, Spec: w.Spec, Secrets: w.Secrets, Offline: w.Offline, Policy: w.Policy,
+		Lease: sandpit.Lease{Action: w.OnTimeout}, Endless: w.Timeout < 0, Setup: newSetup(w),
+		Authorize: func(spec *sandpit.Spec) error {
+			return hosts.AuthorizeSpec(p, spec, api.Consent{Paths: w.AllowPaths})
+		},
 	}
-	return p, nil
+	var err error
+	if r.Timeout, err = toDuration("create_timeout_seconds", w.CreateTimeout); err != nil {
+		return r, err
+	}
+	life, err := toDuration("timeout_seconds", w.Timeout)
+	if err == nil && life > 0 {
+		r.Lease.Deadline = time.Now().Add(life)
+	}
+	return r, err
 }
 
 func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listOut, error) {

@@ -14,14 +14,14 @@ import (
 const cloneTimeout = time.Hour
 
 // newSetup returns what prepares a new sandbox before it counts as running, or nil.
-func newSetup(c wire.Create, spec sandpit.Spec) func(context.Context, sandpit.Instance) error {
+func newSetup(c wire.Create) manager.Setup {
 	secrets := manager.NetworkSecrets(c.NetworkSecrets)
 	if c.Repository == nil {
 		return secrets
 	}
-	return func(ctx context.Context, i sandpit.Instance) error {
+	return func(ctx context.Context, i sandpit.Instance, spec sandpit.Spec) error {
 		if secrets != nil { // the clone may need them
-			if err := secrets(ctx, i); err != nil {
+			if err := secrets(ctx, i, spec); err != nil {
 				return err
 			}
 		}
