@@ -201,7 +201,7 @@ func (a *app) completeImages(cmd *cobra.Command, args []string, begun string) ([
 }
 
 func (a *app) imageNames(ctx context.Context) (names []string, err error) {
-	s, err := a.openRemoteImages("", areImagesOnServer)
+	s, err := a.openRemoteImages(ctx, "", areImagesOnServer)
 	if err != nil {
 		return nil, err
 	}

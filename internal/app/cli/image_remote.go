@@ -58,7 +58,7 @@ func (s serverImages) Close() error {
 
 // openRemoteImages returns the images of a server, if uses reports so, or of the provider's
 // engine; nil means this machine's image cache.
-func (a *app) openRemoteImages(provider string, uses func(config.Config) bool) (remoteImages, error) {
+func (a *app) openRemoteImages(ctx context.Context, provider string, uses func(config.Config) bool) (remoteImages, error) {
 	overrides := a.serverOverride()
 	if provider != "" {
 		overrides = append(overrides, config.Override{Flag: "--provider", Key: config.KeyProvider, Value: provider})
@@ -74,7 +74,7 @@ func (a *app) openRemoteImages(provider string, uses func(config.Config) bool) (
 		}
 		return serverImages{c, provider}, nil
 	}
-	own, err := daemon.OpenEngineImages(cfg)
+	own, err := daemon.OpenProviderImages(ctx, cfg)
 	if own == nil || err != nil {
 		return nil, err // not an interface with a nil pointer
 	}
@@ -96,7 +96,7 @@ func (a *app) withImages(cmd *cobra.Command, provider string, remote func(remote
 func (a *app) withImagesOf(
 	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(remoteImages) error, local func(*daemon.Images) error,
 ) error {
-	s, err := a.openRemoteImages(provider, uses)
+	s, err := a.openRemoteImages(cmd.Context(), provider, uses)
 	if err != nil {
 		return err
 	}

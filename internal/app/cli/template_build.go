@@ -91,7 +91,7 @@ func (o *templateBuildCommand) buildLocal(a *app, cmd *cobra.Command, t daemon.T
 	}
 	progress, clear := newProgress(a.Err, "Fetching "+string(t.From))
 	defer clear()
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Progress: progress, Notice: a.newNoticeOnce(cfg)})
+	local, err := daemon.OpenLocal(cmd.Context(), cfg, daemon.Listeners{Progress: progress, Notice: a.newNoticeOnce(cfg)})
 	if err != nil {
 		return err
 	}

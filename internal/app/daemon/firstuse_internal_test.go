@@ -51,7 +51,7 @@ func TestBuiltinRecipes(t *testing.T) {
 		}
 	}
 	limits := sandpit.Resources{Memory: 1, CPUs: 1, Disk: 1, PIDs: 1}
-	if got := enforceableLimits(nameDocker, limits); got != limits {
+	if got := (&service{registered: registrations()}).enforceableLimits("docker", limits); got != limits {
 		t.Errorf("docker: %+v", got)
 	}
 }

@@ -32,8 +32,8 @@ func newLazy(open func(context.Context) (sandpit.Provider, error), used func() b
 	return &lazy{open: open, used: used, opening: make(chan struct{}, 1)}
 }
 
-// openProvider returns the provider if it is open.
-func (l *lazy) openProvider() (sandpit.Provider, error) {
+// currentProvider returns the provider if it is open.
+func (l *lazy) currentProvider() (sandpit.Provider, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -42,9 +42,9 @@ func (l *lazy) openProvider() (sandpit.Provider, error) {
 	return l.inner, nil
 }
 
-// ensureProvider returns the provider, and opens it first if need be.
-func (l *lazy) ensureProvider(ctx context.Context) (sandpit.Provider, error) {
-	if p, err := l.openProvider(); p != nil || err != nil {
+// OpenProvider returns the provider, and opens it first if need be.
+func (l *lazy) OpenProvider(ctx context.Context) (sandpit.Provider, error) {
+	if p, err := l.currentProvider(); p != nil || err != nil {
 		return p, err
 	}
 	select {
@@ -53,7 +53,7 @@ func (l *lazy) ensureProvider(ctx context.Context) (sandpit.Provider, error) {
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-l.opening }()
-	if p, err := l.openProvider(); p != nil || err != nil {
+	if p, err := l.currentProvider(); p != nil || err != nil {
 		return p, err
 	}
 	p, err := l.open(ctx)
@@ -68,7 +68,7 @@ func (l *lazy) ensureProvider(ctx context.Context) (sandpit.Provider, error) {
 
 // checkProvider reports why no sandboxes can be made now, if so.
 func (l *lazy) checkProvider(ctx context.Context) error {
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (l *lazy) checkProvider(ctx context.Context) error {
 
 // Create implements sandpit.Provider.
 func (l *lazy) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,10 +92,10 @@ func (l *lazy) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sa
 
 // List implements sandpit.Provider.
 func (l *lazy) List(ctx context.Context) ([]sandpit.Placement, error) {
-	if p, err := l.openProvider(); p == nil && err == nil && !l.used() {
+	if p, err := l.currentProvider(); p == nil && err == nil && !l.used() {
 		return nil, nil
 	}
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +104,7 @@ func (l *lazy) List(ctx context.Context) ([]sandpit.Placement, error) {
 
 // Attach implements sandpit.Provider.
 func (l *lazy) Attach(ctx context.Context, handle []byte) (sandpit.Instance, error) {
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +136,7 @@ func (l *lazy) Unwrap() any {
 
 // snapshotKeeper returns the provider, opened, as one that keeps snapshots.
 func (l *lazy) snapshotKeeper(ctx context.Context) (sandpit.SnapshotKeeper, error) {
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (l *lazy) snapshotKeeper(ctx context.Context) (sandpit.SnapshotKeeper, erro
 
 // ListSnapshots implements sandpit.SnapshotKeeper.
 func (l *lazy) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
-	if p, err := l.openProvider(); p == nil && err == nil && !l.used() {
+	if p, err := l.currentProvider(); p == nil && err == nil && !l.used() {
 		return nil, nil
 	}
 	k, err := l.snapshotKeeper(ctx)
@@ -197,7 +197,7 @@ func (l *lazy) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from i
 
 // volumeKeeper returns the provider, opened, as one that keeps volumes.
 func (l *lazy) volumeKeeper(ctx context.Context) (sandpit.VolumeKeeper, error) {
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}

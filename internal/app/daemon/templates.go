@@ -14,7 +14,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/build/template"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // Template says how an image is built.
@@ -135,9 +134,8 @@ func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) err
 // Invalid: it has no name. Unsupported: not with this provider. Otherwise as
 // template.Builder.Build.
 func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) (ImageEntry, error) {
-	own, ok := l.images.(ownImages)
-	if !ok {
-		return ImageEntry{}, sandpit.Errorf(sandpit.Unsupported, "templates are built with the provider %s only", nameGVisor)
+	if l.images == nil {
+		return ImageEntry{}, sandpit.Errorf(sandpit.Unsupported, "templates are built with the provider %s only", findBuilding(registrations()))
 	}
 	name := o.Name
 	if name == "" {
@@ -153,7 +151,7 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	chosen := t.Build.Resources == (sandpit.Resources{})
 	if chosen {
 		t.Build.Resources = explicitLimits(l.cfg)
-		if err := gvisor.CheckLimits(t.Build.Resources); err != nil { // before anything is fetched
+		if err := l.checkLimits(t.Build.Resources); err != nil { // before anything is fetched
 			return ImageEntry{}, err
 		}
 	}
@@ -167,8 +165,8 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	}
 	step := func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
 		var err error
-		if !chosen { // what the template's maker thought useful, see manager.Options.Enforceable
-			spec.Resources = gvisor.EnforceableLimits(spec.Resources)
+		if enforceable := l.registered.EnforceableLimits; !chosen && enforceable != nil { // see manager.Options.Enforceable
+			spec.Resources = enforceable(spec.Resources)
 		}
 		if spec.Network, err = bound(spec.Network, true); err != nil {
 			return nil, err
@@ -177,14 +175,14 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	}
 	b := template.Builder{
 		SecretsKey: key,
-		Provider:   maker(step), Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
-		Prepare: o.Prepare, Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
+		Provider:   maker(step), Images: l.images, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
+		Prepare: o.Prepare, Begin: o.Begin, Ran: o.Ran, Progress: l.hear.Progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
 	}
 	e, err := b.Build(ctx, t)
 	if err != nil {
 		return ImageEntry{}, err
 	}
-	return own.store.SetTemplate(ctx, ref, e.ID)
+	return l.images.SetTemplate(ctx, ref, e.ID)
 }
 
 // ListTemplates returns the templates of the cache, by name.
