@@ -84,9 +84,9 @@ func (p *providers) checkStatuses(ctx context.Context) []ProviderStatus {
 	var group sync.WaitGroup
 	for i, k := range p.list {
 		group.Go(func() {
-			err, able := p.byName[k.Name].checkProvider(ctx), abilityNames(k.Instance)
+			err, able := p.byName[k.Name].checkProvider(ctx), abilityNames(instanceAbilities(), k.Instance)
 			if inner, _ := p.byName[k.Name].currentProvider(); inner != nil {
-				able = append(able, ownAbilities(inner)...)
+				able = append(able, abilityNames(providerAbilities(), inner)...)
 			}
 			list[i] = ProviderStatus{
 				Name: k.Name, Default: k.Name == p.cfg.Provider, Endpoint: k.Endpoint(p.cfg), Abilities: able, Err: err,
