@@ -63,8 +63,8 @@ var directions = []direction{
 		may: []string{"api", "internal/app/...", "internal/front/...", "internal/core/...", "internal/build/...", "internal/reach/...", "internal/files/...", "internal/inside/guestbin", "provider/*/register"},
 	},
 	{
-		from: "internal/app/cli/...", why: "it asks a server through the client, and this machine through daemon",
-		may: []string{"api", "client", "internal/app/config", "internal/app/daemon", "internal/app/registration", "internal/agents/...", "internal/reach/workspace", "internal/files/..."},
+		from: "internal/app/cli/...", why: "it asks a server through the client, and this machine through daemon and build",
+		may: []string{"api", "client", "internal/app/config", "internal/app/daemon", "internal/app/registration", "internal/agents/...", "internal/build/...", "internal/reach/workspace", "internal/files/..."},
 	},
 	{from: "internal/app/config", alone: true, why: "every program reads the same settings"},
 	{from: "internal/app/registration", may: []string{"internal/app/config", "internal/build/image"}, why: "providers describe themselves with it"},

@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // remoteImages are images that are not in this machine's image cache.
@@ -88,13 +89,13 @@ func areImagesOnServer(cfg config.Config) bool {
 }
 
 // withImages calls remote for images elsewhere, or local for the image cache.
-func (a *app) withImages(cmd *cobra.Command, provider string, remote func(remoteImages) error, local func(*daemon.Images) error) error {
+func (a *app) withImages(cmd *cobra.Command, provider string, remote func(remoteImages) error, local func(*image.Store) error) error {
 	return a.withImagesOf(cmd, provider, areImagesOnServer, remote, local)
 }
 
 // withImagesOf is withImages with another rule for the use of a server.
 func (a *app) withImagesOf(
-	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(remoteImages) error, local func(*daemon.Images) error,
+	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(remoteImages) error, local func(*image.Store) error,
 ) error {
 	s, err := a.openRemoteImages(cmd.Context(), provider, uses)
 	if err != nil {
@@ -116,7 +117,7 @@ func (a *app) withImagesOf(
 
 // withLocalImages is withImages for operations on this machine's image cache only, which this
 // user's own server uses as well.
-func (a *app) withLocalImages(cmd *cobra.Command, local func(*daemon.Images) error) error {
+func (a *app) withLocalImages(cmd *cobra.Command, local func(*image.Store) error) error {
 	return a.withImagesOf(cmd, "", isServerNamed, func(s remoteImages) error {
 		hint := "run this on the server's machine, as its user and without --server"
 		if _, isServer := s.(serverImages); !isServer {

@@ -54,8 +54,8 @@ type Config struct {
 	// Pools are the [[pool]] entries.
 	Pools []Pool
 
-	// Provider is what makes the sandboxes of requests that name none: one of
-	// daemon.ProviderNames. Default: gvisor.
+	// Provider is the provider of requests that name none: one of the table in package
+	// daemon. Default: gvisor.
 	Provider string
 	// URL is where clients find a server. Default: "", which means the socket of
 	// this user's own.

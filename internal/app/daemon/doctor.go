@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -49,8 +48,9 @@ func examineProvider(ctx context.Context, cfg config.Config, p registration.Prov
 		return nil
 	}
 	list := p.Examine(ctx, newSurroundings(cfg))
+	_, unknown := findRegistration(registrations(), cfg.Provider)
 	for i, f := range list {
-		if f.Hint != "" && p.Name != cfg.Provider && slices.Contains(ProviderNames(), cfg.Provider) {
+		if f.Hint != "" && p.Name != cfg.Provider && unknown == nil {
 			list[i].Hint = "provider " + cfg.Provider + " does not need it; " + f.Hint
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build/template"
 )
 
 // TestHostHasPip lets pip install in the image of this machine's files, whose distribution
@@ -45,7 +46,7 @@ func TestFetchProgress(t *testing.T) {
 func TestBuiltinRecipes(t *testing.T) {
 	t.Parallel()
 	recipes := builtinRecipes()
-	for _, name := range BuiltinTemplates() {
+	for _, name := range template.Builtins() {
 		if recipes[name].From == "" {
 			t.Errorf("%s is missing", name)
 		}

@@ -11,33 +11,13 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/build/template"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// Images is the cache of images, and with it what its methods speak of.
-type Images = image.Store
-
-// ImageEntry is one image of the cache under one of its names.
-type ImageEntry = image.Entry
-
-// ImageKind is what an image was made from.
-type ImageKind = image.Kind
-
-// ImageUpdate compares an image of the cache with that of its registry.
-type ImageUpdate = image.Update
-
-// ImageConfig is what an image says about the programs in it.
-type ImageConfig = image.Config
-
-// PruneOptions say what may be removed from the cache.
-type PruneOptions = image.PruneOptions
-
-// Pruned is what was removed from the cache.
-type Pruned = image.Pruned
-
 // OpenImages opens the cache of images that cfg names, for the user of this machine.
-func OpenImages(cfg config.Config) (*Images, error) { return openImages(cfg, nil) }
+func OpenImages(cfg config.Config) (*image.Store, error) { return openImages(cfg, nil) }
 
 // imageSharing is how the owners of a server share its cache of images, whose directory exists.
 func (s *service) imageSharing(cfg config.Config) (*image.Sharing, error) {
@@ -63,7 +43,7 @@ func newPulls(cfg config.Config) *fairshare.Pool {
 
 func imagesDir(cfg config.Config) string { return filepath.Join(cfg.CacheDir, "images") }
 
-func openImages(cfg config.Config, sharing *image.Sharing) (*Images, error) {
+func openImages(cfg config.Config, sharing *image.Sharing) (*image.Store, error) {
 	dir := imagesDir(cfg)
 	for _, dir := range []string{cfg.CacheDir, dir} {
 		if err := config.MakePrivate(dir, os.Geteuid()); err != nil {
@@ -98,7 +78,7 @@ func imageOptions(cfg config.Config) image.Options {
 		Credentials: registryCredentials(cfg.Image),
 		CacheSize:   cfg.Image.CacheSize,
 		PullTimeout: cfg.Image.PullTimeout,
-		Builtins:    BuiltinTemplates(),
+		Builtins:    template.Builtins(),
 	}
 }
 

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"log/slog"
-	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -20,27 +19,18 @@ func registrations() []registration.Provider {
 	}
 }
 
-// ProviderNames lists the providers that this program knows.
-func ProviderNames() []string { return namesOf(registrations()) }
-
-func namesOf(list []registration.Provider) []string {
-	names := make([]string, len(list))
-	for i, p := range list {
-		names[i] = p.Name
-	}
-	return names
-}
-
 // findRegistration returns the provider of that name.
 //
 // Unsupported: unknown name.
 func findRegistration(list []registration.Provider, name string) (registration.Provider, error) {
-	i := slices.IndexFunc(list, func(p registration.Provider) bool { return p.Name == name })
-	if i < 0 {
-		return registration.Provider{}, sandpit.Errorf(sandpit.Unsupported,
-			"Unsupported provider type: %.100q. Available providers: %s", name, strings.Join(namesOf(list), ", "))
+	names := make([]string, len(list))
+	for i, p := range list {
+		if names[i] = p.Name; p.Name == name {
+			return p, nil
+		}
 	}
-	return list[i], nil
+	return registration.Provider{}, sandpit.Errorf(sandpit.Unsupported,
+		"Unsupported provider type: %.100q. Available providers: %s", name, strings.Join(names, ", "))
 }
 
 // findBuilding returns the name of the provider that builds templates, or "".

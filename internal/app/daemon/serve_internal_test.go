@@ -401,12 +401,16 @@ func TestSystemd(t *testing.T) {
 func TestProviders(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t)
-	if _, err := Providers(t.Context(), cfg); err == nil || err.Error() != `Unsupported provider type: "fake". Available providers: `+strings.Join(ProviderNames(), ", ") {
+	var names []string
+	for _, p := range registrations() {
+		names = append(names, p.Name)
+	}
+	if _, err := Providers(t.Context(), cfg); err == nil || err.Error() != `Unsupported provider type: "fake". Available providers: `+strings.Join(names, ", ") {
 		t.Errorf("providers: %v", err)
 	}
 	cfg.Provider, cfg.Engine = "gvisor", "/nowhere/sandpit"
 	list, err := Providers(t.Context(), cfg)
-	if err != nil || len(list) != len(ProviderNames()) {
+	if err != nil || len(list) != len(registrations()) {
 		t.Fatalf("providers: %+v, %v", list, err)
 	}
 	if p := list[0]; p.Name != "gvisor" || !p.Default || p.Err == nil || p.Endpoint != "/nowhere/sandpit" {
