@@ -21,6 +21,7 @@ const module = "github.com/sandpit-dev/sandpit"
 
 // direction says which packages of this module the packages of a group may import, tests
 // left aside, and why. A pattern that ends in "/..." means a package and everything below.
+// "*" means one folder of any name; if from has it, it means the same name in may.
 // The direction with the most specific pattern holds for a package; one that has none
 // does not pass.
 type direction struct {
@@ -59,20 +60,26 @@ var directions = []direction{
 
 	{
 		from: "internal/app/daemon/...", why: "it alone connects the parts",
-		may: []string{"api", "internal/app/...", "internal/front/...", "internal/core/...", "internal/build/...", "internal/reach/...", "internal/files/...", "internal/inside/guestbin", "provider/docker", "provider/gvisor"},
+		may: []string{"api", "internal/app/...", "internal/front/...", "internal/core/...", "internal/build/...", "internal/reach/...", "internal/files/...", "internal/inside/guestbin", "provider/*/register"},
 	},
 	{
-		from: "internal/app/cli/...", why: "it asks a server through the client, and this machine through daemon",
-		may: []string{"api", "client", "internal/app/config", "internal/app/daemon", "internal/agents/...", "internal/reach/workspace", "internal/files/..."},
+		from: "internal/app/cli/...", why: "it asks a server through the client, and this machine through daemon and build",
+		may: []string{"api", "client", "internal/app/config", "internal/app/daemon", "internal/app/registration", "internal/agents/...", "internal/build/...", "internal/reach/workspace", "internal/files/..."},
 	},
 	{from: "internal/app/config", alone: true, why: "every program reads the same settings"},
+	{from: "internal/app/registration", may: []string{"internal/app/config", "internal/build/image"}, why: "providers describe themselves with it"},
 	{from: "internal/app/telemetry", alone: true, may: []string{"internal/app/config", "internal/core/..."}, why: "it observes; no part knows it"},
 
 	{from: "api", alone: true, why: "users import it: the documents of sandpit's own API and nothing else"},
 	{from: "client", alone: true, may: []string{"api", "internal/front/wire", "internal/reach/...", "internal/app/config"}, why: "users import it: it has no part of a server"},
-	{from: "provider/gvisor/...", may: providerMay, why: whyProvider},
-	{from: "provider/docker/...", may: providerMay, why: whyProvider},
-	{from: "provider/fake/...", may: providerMay, why: whyProvider},
+	{
+		from: "provider/*/...", why: "it creates sandboxes and reaches into them; it knows neither server nor other providers",
+		may: []string{"internal/inside/guest", "internal/inside/guestbin", "internal/reach/...", "internal/files/...", "internal/build/image"},
+	},
+	{
+		from: "provider/*/register", why: "it tells the programs how to open its provider",
+		may: []string{"provider/*/...", "internal/app/config", "internal/app/registration", "internal/inside/guestbin", "internal/files/...", "internal/build/image"},
+	},
 	{from: "provider/providertest/...", why: "a provider outside of this module can run it"},
 	{from: "cmd/sandpit", may: []string{"internal/app/cli", "internal/inside/guest", "provider/gvisor"}, why: "one program has all roles"},
 	{from: "cmd/sandpit-guest", may: []string{"internal/inside/guest"}, why: "it is the guest and nothing else"},
@@ -85,11 +92,6 @@ var directions = []direction{
 		may: []string{"api", "client", "internal/agents/tool", "internal/build/image", "internal/core/...", "internal/inside/guestbin", "internal/reach/workspace", "internal/testing/testoptions", "provider/docker", "provider/gvisor"},
 	},
 }
-
-// providerMay is what providers may import, and whyProvider the reason.
-var providerMay = []string{"internal/inside/guest", "internal/inside/guestbin", "internal/reach/...", "internal/files/...", "internal/build/image"}
-
-const whyProvider = "it creates sandboxes and reaches into them; it knows neither server nor other providers"
 
 // exceptions are single imports against the directions.
 var exceptions = []struct{ from, imports, why string }{
@@ -112,8 +114,8 @@ var importers = map[string][]string{
 	"internal/core/manager":  {"bench", "internal/app/...", "internal/core/manager/...", "internal/front/...", "internal/testing/..."},
 	"internal/core/queue":    {"internal/app/...", "internal/core/manager/...", "internal/core/queue/...", "internal/core/store", "internal/front/api/native"},
 	"internal/inside/guest":  {"cmd/...", "provider/..."},
-	"provider/docker":        {"bench", "internal/app/daemon/...", "internal/testing/testoptions", "provider/docker/..."},
-	"provider/gvisor":        {"bench", "cmd/sandpit", "internal/app/daemon/...", "internal/testing/...", "provider/gvisor/..."},
+	"provider/docker":        {"bench", "internal/testing/testoptions", "provider/docker/..."},
+	"provider/gvisor":        {"bench", "cmd/sandpit", "internal/testing/...", "provider/gvisor/..."},
 }
 
 // maxGroups is how many folders internal/ may have.
@@ -201,6 +203,8 @@ func TestRulesCatch(t *testing.T) {
 	}{
 		"upward import":      {badImports, source{dir: "internal/core/store", imports: []string{module + "/internal/front/api"}}},
 		"sibling":            {badImports, source{dir: "internal/front/sshd", imports: []string{module + "/internal/front/preview"}}},
+		"register of other":  {badImports, source{dir: "provider/docker/register", imports: []string{module + "/provider/gvisor/register"}}},
+		"provider and app":   {badImports, source{dir: "provider/docker", imports: []string{module + "/internal/app/config"}}},
 		"other provider":     {badImports, source{dir: "provider/docker", imports: []string{module + "/provider/fake"}}},
 		"against the guest":  {badImports, source{dir: "internal/inside/watch", imports: []string{module + "/internal/core/clock"}}},
 		"importer":           {badImports, source{dir: "internal/core/token", imports: []string{module + "/internal/core/manager"}}},
@@ -278,7 +282,22 @@ func (d direction) permits(dir, target string) bool {
 			return true
 		}
 	}
-	return dir != "." && slices.Contains(anywhere, target) || contains(d.may, target) || !d.alone && matches(d.from, target)
+	return dir != "." && slices.Contains(anywhere, target) || contains(d.within(dir), target)
+}
+
+// within returns the patterns of what the package in dir may import, its own group included.
+func (d direction) within(dir string) []string {
+	patterns := slices.Clone(d.may)
+	if !d.alone {
+		patterns = append(patterns, d.from)
+	}
+	if before, _, star := strings.Cut(d.from, "*"); star {
+		name, _, _ := strings.Cut(strings.TrimPrefix(dir, before), "/")
+		for i, p := range patterns {
+			patterns[i] = strings.Replace(p, "*", name, 1)
+		}
+	}
+	return patterns
 }
 
 func badGroups(files []source) (bad []string) {
@@ -365,6 +384,10 @@ func contains(patterns []string, dir string) bool {
 }
 
 func matches(pattern, dir string) bool {
+	if before, after, star := strings.Cut(pattern, "*"); star {
+		name, _, _ := strings.Cut(strings.TrimPrefix(dir, before), "/")
+		pattern = before + name + after
+	}
 	if prefix, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return below(prefix, dir)
 	}

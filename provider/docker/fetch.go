@@ -12,47 +12,30 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
-// Image is an image of the engine.
-type Image struct {
-	// Name is one of its names, or "" without a name.
-	Name string
-	// ID is the engine's ID of its content.
-	ID string
-	// Platform is for example linux/amd64.
-	Platform string
-	// Size is in bytes on the engine's disk.
-	Size    int64
-	Created time.Time
-}
+// imageKind is the kind of an image of the engine.
+const imageKind image.Kind = "docker"
 
-// ImagesFor lists the images in the engine that an ordinary owner of a server may use, by name.
-func (p *Provider) ImagesFor(ctx context.Context) ([]Image, error) {
-	return p.listImages(ctx, func(named reference.Named, fetched []string) bool {
-		return p.images.isListed(named) || imageInfo{fetched: fetched}.isOf(named)
-	})
-}
-
-// Images lists the images of the engine that have a name, without snapshots.
-func (p *Provider) Images(ctx context.Context) ([]Image, error) {
-	return p.listImages(ctx, func(reference.Named, []string) bool { return true })
-}
-
-func (p *Provider) listImages(ctx context.Context, shows func(named reference.Named, fetched []string) bool) ([]Image, error) {
+// Images lists the images of the engine that have a name, without snapshots, and that an owner of a
+// server may use. The owner "" means an administrator, with the right to every image.
+func (p *Provider) Images(ctx context.Context, owner string) ([]image.Entry, error) {
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
 	res, err := p.engine.api.ImageList(limited, client.ImageListOptions{})
 	if err != nil {
 		return nil, p.engine.wrapError(ctx, "list the images", err)
 	}
-	var list []Image
+	var list []image.Entry
 	for _, one := range res.Items {
 		fetched := repositoriesOf(one.RepoDigests)
 		for _, name := range one.RepoTags {
 			named, err := reference.ParseNormalizedNamed(name)
-			if err != nil || reference.FamiliarName(named) == snapshotName || !shows(named, fetched) {
+			if err != nil || reference.FamiliarName(named) == snapshotName {
 				continue
 			}
-			list = append(list, Image{Name: name, ID: one.ID, Size: max(0, one.Size), Created: time.Unix(one.Created, 0)})
+			if owner != "" && !p.images.isListed(named) && !(imageInfo{fetched: fetched}).isOf(named) {
+				continue
+			}
+			list = append(list, image.Entry{Kind: imageKind, Name: name, ID: one.ID, Size: max(0, one.Size), Created: time.Unix(one.Created, 0)})
 		}
 	}
 	return list, nil
@@ -60,29 +43,44 @@ func (p *Provider) listImages(ctx context.Context, shows func(named reference.Na
 
 // Pull has the engine fetch an image if it is missing; with always, in any case. Concurrent calls
 // for the same image share one fetch. progress, which may be nil, is called by one goroutine at a
-// time.
+// time. An ordinary owner of a server has the rights of ResolveImage, and cannot refresh a name,
+// because that changes its meaning for other users. The owner "" means an administrator.
 //
-// PermissionDenied: the pull policy is never. Otherwise the errors are those of Create
-// about images.
-func (p *Provider) Pull(ctx context.Context, name string, always bool, progress image.Progress) (Image, error) {
+// PermissionDenied: the pull policy is never, or always is set for an ordinary owner. Otherwise the
+// errors are those of ResolveImage.
+func (p *Provider) Pull(ctx context.Context, owner, name string, always bool, progress image.Progress) (image.Entry, error) {
 	named, err := parseName(name)
 	if err != nil {
-		return Image{}, err
+		return image.Entry{}, err
+	}
+	_, pinned := named.(reference.Digested)
+	always = always && !pinned
+	if owner != "" && always {
+		return image.Entry{}, sandpit.WithHint(
+			sandpit.Errorf(sandpit.PermissionDenied, "image %s: only administrators may refresh image names of a docker engine, because all its users share them", shortenText(name)),
+			"omit always, or name a version by its digest: NAME@sha256:...")
 	}
 	if progress != nil {
 		defer p.images.listeners.addListener(named.String(), progress)()
+	}
+	if owner != "" {
+		id, err := p.ResolveImage(ctx, owner, sandpit.Image(name))
+		if err != nil {
+			return image.Entry{}, err
+		}
+		return p.describeImage(ctx, name, string(id))
 	}
 	pull := func(ctx context.Context) error { return p.images.pullImage(ctx, named) }
 	if p.o.Pull == image.PullNever {
 		pull = func(context.Context) error { return errPullNever() }
 	}
-	if _, pinned := named.(reference.Digested); always && !pinned {
+	if always {
 		if err := p.images.fetchOnce(ctx, named.String(), pull); err != nil {
-			return Image{}, err
+			return image.Entry{}, err
 		}
 	}
 	if _, err := p.images.ensureImage(ctx, named.String(), pull); err != nil {
-		return Image{}, err
+		return image.Entry{}, err
 	}
 	return p.describeImage(ctx, name, named.String())
 }
@@ -93,39 +91,20 @@ func errPullNever() error {
 		"set image.pull to missing, or load the image into the engine")
 }
 
-// PullFor is Pull for an ordinary owner of a server, with the rights of PrepareImageFor. An owner
-// cannot refresh a name, because that changes its meaning for other users.
-//
-// PermissionDenied: always is set. Otherwise as PrepareImageFor.
-func (p *Provider) PullFor(ctx context.Context, owner, name string, always bool, progress image.Progress) (Image, error) {
-	named, err := parseName(name)
-	if err != nil {
-		return Image{}, err
-	}
-	if _, pinned := named.(reference.Digested); always && !pinned {
-		return Image{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.PermissionDenied, "image %s: only administrators may refresh image names of a docker engine, because all its users share them", shortenText(name)),
-			"omit always, or name a version by its digest: NAME@sha256:...")
-	}
-	if progress != nil {
-		defer p.images.listeners.addListener(named.String(), progress)()
-	}
-	id, err := p.PrepareImageFor(ctx, owner, sandpit.Image(name))
-	if err != nil {
-		return Image{}, err
-	}
-	return p.describeImage(ctx, name, string(id))
+// RemoveImage returns Unsupported, because other users of the engine may use its images.
+func (*Provider) RemoveImage(context.Context, string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "delete an image: those of a docker engine may be others', too"), "docker image rm")
 }
 
 // describeImage returns the engine's description of an image, under a name.
-func (p *Provider) describeImage(ctx context.Context, name, id string) (Image, error) {
+func (p *Provider) describeImage(ctx context.Context, name, id string) (image.Entry, error) {
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
 	res, err := p.engine.api.ImageInspect(limited, id)
 	if err != nil {
-		return Image{}, p.engine.wrapError(ctx, "find the image", err)
+		return image.Entry{}, p.engine.wrapError(ctx, "find the image", err)
 	}
-	img := Image{Name: name, ID: res.ID, Size: max(0, res.Size), Platform: res.Os + "/" + res.Architecture}
+	img := image.Entry{Kind: imageKind, Name: name, ID: res.ID, Size: max(0, res.Size), Platform: res.Os + "/" + res.Architecture}
 	if at, err := time.Parse(time.RFC3339Nano, res.Created); err == nil { // it may be missing
 		img.Created = at
 	}

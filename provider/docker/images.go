@@ -101,17 +101,26 @@ var _ sandpit.ImagePreparer = (*Provider)(nil)
 
 // PrepareImage implements sandpit.ImagePreparer.
 func (p *Provider) PrepareImage(ctx context.Context, ref sandpit.Image) error {
-	_, err := p.EngineImage(ctx, ref)
+	_, err := p.ResolveImage(ctx, "", ref)
 	return err
 }
 
-// PrepareImageFor is PrepareImage for an ordinary owner of a server, and returns the engine's ID of
-// the image. All users of the engine share its names and images: an owner may use images that were
-// fetched from the repository that it names, and those of Options.Listed. IDs, and names that users
-// of the engine gave to their own images, give NotFound, and no registry is asked for them.
+// ResolveImage returns the engine's ID of an image, which the engine fetches first if it is missing.
+// All users of the engine share its names and images: an ordinary owner of a server may use images
+// that were fetched from the repository that it names, and those of Options.Listed. IDs, and names
+// that users of the engine gave to their own images, give NotFound, and no registry is asked for
+// them. The owner "" means an administrator, with the right to every image.
 //
-// PermissionDenied: also the path of a file, or a registry that the owner may not use.
-func (p *Provider) PrepareImageFor(ctx context.Context, owner string, ref sandpit.Image) (sandpit.Image, error) {
+// PermissionDenied: also the path of a file, or a registry that the owner may not use. Otherwise the
+// errors are those of Create about images.
+func (p *Provider) ResolveImage(ctx context.Context, owner string, ref sandpit.Image) (sandpit.Image, error) {
+	if owner == "" {
+		if ref == "" || ref == sandpit.HostImage {
+			return "", noHostImage(ref)
+		}
+		info, err := p.images.findImage(ctx, ref)
+		return sandpit.Image(info.ID), err
+	}
 	named, err := p.images.checkOwners(ctx, ref)
 	if err != nil {
 		return "", err
@@ -199,17 +208,6 @@ func noSuchImage() error {
 
 func noHostImage(ref sandpit.Image) error {
 	return sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine cannot use this machine's own programs", ref)
-}
-
-// EngineImage returns the engine's ID of an image, which the engine fetches first if it is missing.
-//
-// The errors are those of Create about images.
-func (p *Provider) EngineImage(ctx context.Context, ref sandpit.Image) (sandpit.Image, error) {
-	if ref == "" || ref == sandpit.HostImage {
-		return "", noHostImage(ref)
-	}
-	info, err := p.images.findImage(ctx, ref)
-	return sandpit.Image(info.ID), err
 }
 
 // ensureImage returns the image of a name, and calls fetch if it is missing.

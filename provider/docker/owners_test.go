@@ -8,7 +8,6 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
-	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
 // TestImagesOfOwners names images as an ordinary owner of a server: of a registry, of the
@@ -25,11 +24,11 @@ func TestImagesOfOwners(t *testing.T) {
 	}
 	tagged, _ := r.Push(t, "public", "1", small(t), func(c *testdocker.Config) { c.Env = []string{"FROM=registry"} })
 	taken, _ := r.Push(t, "taken", "1", small(t), func(c *testdocker.Config) { c.Env = []string{"FROM=EVIL"} })
-	all, err := p.Images(within(t))
+	all, err := p.Images(within(t), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var local docker.Image
+	var local image.Entry
 	for _, one := range all {
 		if strings.HasSuffix(one.Name, "sandpit-test/local:1") {
 			local = one
@@ -41,7 +40,7 @@ func TestImagesOfOwners(t *testing.T) {
 		"": sandpit.Unsupported, "host": sandpit.Unsupported, "/etc/x.tar": sandpit.PermissionDenied, "template:x": sandpit.Unsupported,
 		"127.9.9.9:1/x:1": sandpit.PermissionDenied,
 	} {
-		_, err := p.PrepareImageFor(within(t), "alice", sandpit.Image(ref))
+		_, err := p.ResolveImage(within(t), "alice", sandpit.Image(ref))
 		if sandpit.CodeOf(err) != want {
 			t.Errorf("%q: %v, want %s", ref, err, want)
 		}
@@ -49,7 +48,7 @@ func TestImagesOfOwners(t *testing.T) {
 	if n := r.Manifests(); n != before {
 		t.Errorf("the registry gave %d manifests", n-before)
 	}
-	id, err := p.PrepareImageFor(within(t), "alice", sandpit.Image(tagged))
+	id, err := p.ResolveImage(within(t), "alice", sandpit.Image(tagged))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,20 +56,20 @@ func TestImagesOfOwners(t *testing.T) {
 		t.Errorf("the registry's image says %q", got)
 	}
 	before = r.Manifests()
-	if again, err := p.PrepareImageFor(within(t), "bob", sandpit.Image(tagged)); err != nil || again != id || r.Manifests() != before {
+	if again, err := p.ResolveImage(within(t), "bob", sandpit.Image(tagged)); err != nil || again != id || r.Manifests() != before {
 		t.Errorf("the same again: %s, %v", again, err)
 	}
-	if _, err := p.PrepareImageFor(within(t), "alice", "sandpit-test/listed:1"); err != nil {
+	if _, err := p.ResolveImage(within(t), "alice", "sandpit-test/listed:1"); err != nil {
 		t.Errorf("a listed image: %v", err)
 	}
-	_, err = p.PullFor(within(t), "alice", tagged, true, nil)
+	_, err = p.Pull(within(t), "alice", tagged, true, nil)
 	wantCode(t, err, sandpit.PermissionDenied)
-	_, err = p.PullFor(within(t), "alice", "sandpit-test/local:1", false, nil)
+	_, err = p.Pull(within(t), "alice", "sandpit-test/local:1", false, nil)
 	wantCode(t, err, sandpit.NotFound)
-	if got, err := p.PullFor(within(t), "alice", tagged, false, nil); err != nil || got.ID != string(id) {
+	if got, err := p.Pull(within(t), "alice", tagged, false, nil); err != nil || got.ID != string(id) {
 		t.Errorf("pull: %+v, %v", got, err)
 	}
-	seen, err := p.ImagesFor(within(t))
+	seen, err := p.Images(within(t), "alice")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,12 +96,12 @@ func TestPullNever(t *testing.T) {
 	p := open(t, o)
 	tagged, _ := r.Push(t, "never", "1", small(t), nil)
 	for _, always := range []bool{false, true} {
-		_, err := p.Pull(within(t), tagged, always, nil)
+		_, err := p.Pull(within(t), "", tagged, always, nil)
 		if wantCode(t, err, sandpit.PermissionDenied); err != nil && !strings.Contains(err.Error(), "image.pull") {
 			t.Errorf("the error does not name the setting: %v", err)
 		}
 	}
-	_, err := p.PullFor(within(t), "alice", tagged, false, nil)
+	_, err := p.Pull(within(t), "alice", tagged, false, nil)
 	wantCode(t, err, sandpit.NotFound)
 	if n := r.Manifests(); n > 0 {
 		t.Errorf("the registry gave %d manifests", n)

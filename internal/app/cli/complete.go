@@ -201,7 +201,7 @@ func (a *app) completeImages(cmd *cobra.Command, args []string, begun string) ([
 }
 
 func (a *app) imageNames(ctx context.Context) (names []string, err error) {
-	s, err := a.openRemoteImages("", areImagesOnServer)
+	s, err := a.openRemoteImages(ctx, "", areImagesOnServer)
 	if err != nil {
 		return nil, err
 	}
@@ -246,7 +246,7 @@ func (a *app) completeTemplates(_ *cobra.Command, _ []string, begun string) ([]s
 	}
 	var names []string
 	for _, e := range list {
-		if name := strings.TrimPrefix(e.Name, daemon.TemplatePrefix); strings.HasPrefix(name, begun) {
+		if name := strings.TrimPrefix(e.Name, sandpit.TemplatePrefix); strings.HasPrefix(name, begun) {
 			names = append(names, name)
 		}
 	}

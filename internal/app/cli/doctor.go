@@ -11,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
 )
 
@@ -45,30 +46,30 @@ func runDoctor(ctx context.Context, a *app) error {
 }
 
 // configFindings report which file was read, and which settings and variables have no effect.
-func configFindings(cfg config.Config) []daemon.Finding {
+func configFindings(cfg config.Config) []registration.Finding {
 	const name = "configuration"
-	file := daemon.Finding{Name: name, Text: "no configuration file; settings are the defaults or come from the environment"}
+	file := registration.Finding{Name: name, Text: "no configuration file; settings are the defaults or come from the environment"}
 	if cfg.File != "" {
 		file.Text = "read from " + cfg.File
 	}
-	all := []daemon.Finding{file}
+	all := []registration.Finding{file}
 	if len(cfg.Ignored) > 0 {
-		all = append(all, daemon.Finding{
+		all = append(all, registration.Finding{
 			Name: name, Text: "ignored sections of other programs: [" + strings.Join(cfg.Ignored, "], [") + "]",
 			Hint: "sandpit's own sections are in docs/configuration.md",
 		})
 	}
 	for _, text := range cfg.Notices {
-		all = append(all, daemon.Finding{Name: name, Text: text, Hint: "see docs/configuration.md"})
+		all = append(all, registration.Finding{Name: name, Text: text, Hint: "see docs/configuration.md"})
 	}
 	return all
 }
 
 // findPython checks whether the Python interpreter of this shell is one that the host image
 // contains.
-func findPython(path string, rules hostpath.Rules) daemon.Finding {
+func findPython(path string, rules hostpath.Rules) registration.Finding {
 	const name = "python3"
-	f := daemon.Finding{Name: name}
+	f := registration.Finding{Name: name}
 	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin"} {
 		if isExecutable(filepath.Join(dir, name)) {
 			f.Text = "the sandbox uses " + filepath.Join(dir, name)
@@ -80,7 +81,7 @@ func findPython(path string, rules hostpath.Rules) daemon.Finding {
 	return f
 }
 
-func (a *app) showFinding(f daemon.Finding) {
+func (a *app) showFinding(f registration.Finding) {
 	mark := "ok  "
 	switch {
 	case f.Failed:

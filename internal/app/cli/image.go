@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 func newImage(a *app) *cobra.Command {
@@ -31,7 +32,7 @@ docker when that is the provider; otherwise they use the image cache of this mac
 	return cmd
 }
 
-func (a *app) openImages() (*daemon.Images, error) {
+func (a *app) openImages() (*image.Store, error) {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return nil, err

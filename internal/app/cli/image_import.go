@@ -3,7 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // imageImportCommand has the options of sandpit image import.
@@ -34,9 +34,9 @@ compressed with gzip or zstd. If it contains several images, add a colon and the
 }
 
 func (o *imageImportCommand) run(cmd *cobra.Command, a *app, args []string) error {
-	return a.withLocalImages(cmd, func(store *daemon.Images) (err error) {
+	return a.withLocalImages(cmd, func(store *image.Store) (err error) {
 		progress, clear := newProgress(a.Err, "Importing")
-		var list []daemon.ImageEntry
+		var list []image.Entry
 		if args[0] == "-" {
 			list, err = store.ImportFrom(cmd.Context(), a.In, o.name, progress)
 		} else {

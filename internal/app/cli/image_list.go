@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit/api"
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // imageListCommand has the options of sandpit image ls.
@@ -44,14 +44,14 @@ func (o *imageListCommand) run(cmd *cobra.Command, a *app, _ []string) error {
 			return err
 		}
 		return showRemoteImages(a, slices.DeleteFunc(list, func(i api.Image) bool {
-			return !o.all && daemon.ImageEntry{Kind: daemon.ImageKind(i.Kind)}.Own()
+			return !o.all && image.Entry{Kind: image.Kind(i.Kind)}.Own()
 		}), o.asJSON)
-	}, func(store *daemon.Images) error {
+	}, func(store *image.Store) error {
 		list, err := store.List()
 		if err != nil {
 			return err
 		}
-		shown := []daemon.ImageEntry{}
+		shown := []image.Entry{}
 		for _, e := range list {
 			if o.all || !e.Own() {
 				shown = append(shown, e)
@@ -61,7 +61,7 @@ func (o *imageListCommand) run(cmd *cobra.Command, a *app, _ []string) error {
 	})
 }
 
-func (a *app) showImages(list []daemon.ImageEntry, asJSON bool) error {
+func (a *app) showImages(list []image.Entry, asJSON bool) error {
 	if asJSON {
 		return printJSON(a.Out, list)
 	}

@@ -6,12 +6,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandpit-dev/sandpit/internal/app/config"
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // imagePruneCommand has the options of sandpit image prune.
 type imagePruneCommand struct {
-	prune     daemon.PruneOptions
+	prune     image.PruneOptions
 	age, size string
 	asJSON    bool
 }
@@ -48,7 +48,7 @@ func (o *imagePruneCommand) run(cmd *cobra.Command, a *app, _ []string) error {
 			return usageError(cmd, "--max-size: "+err.Error())
 		}
 	}
-	return a.withLocalImages(cmd, func(store *daemon.Images) error {
+	return a.withLocalImages(cmd, func(store *image.Store) error {
 		done, err := store.Prune(cmd.Context(), o.prune)
 		if err != nil {
 			return err
@@ -57,7 +57,7 @@ func (o *imagePruneCommand) run(cmd *cobra.Command, a *app, _ []string) error {
 	})
 }
 
-func showPruned(a *app, done daemon.Pruned, dry, asJSON bool) error {
+func showPruned(a *app, done image.Pruned, dry, asJSON bool) error {
 	if asJSON {
 		return printJSON(a.Out, done)
 	}

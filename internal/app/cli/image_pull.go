@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // imagePullCommand has the options of sandpit image pull.
@@ -47,7 +47,7 @@ func (o *imagePullCommand) run(cmd *cobra.Command, a *app, args []string) error 
 			return err
 		}
 		return showRemoteImages(a, list, o.asJSON)
-	}, func(store *daemon.Images) error {
+	}, func(store *image.Store) error {
 		list, err := pullAll(cmd.Context(), a.Err, args, o.always, store.Pull)
 		if err != nil {
 			return err

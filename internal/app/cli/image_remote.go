@@ -12,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // remoteImages are images that are not in this machine's image cache.
@@ -58,7 +59,7 @@ func (s serverImages) Close() error {
 
 // openRemoteImages returns the images of a server, if uses reports so, or of the provider's
 // engine; nil means this machine's image cache.
-func (a *app) openRemoteImages(provider string, uses func(config.Config) bool) (remoteImages, error) {
+func (a *app) openRemoteImages(ctx context.Context, provider string, uses func(config.Config) bool) (remoteImages, error) {
 	overrides := a.serverOverride()
 	if provider != "" {
 		overrides = append(overrides, config.Override{Flag: "--provider", Key: config.KeyProvider, Value: provider})
@@ -74,7 +75,7 @@ func (a *app) openRemoteImages(provider string, uses func(config.Config) bool) (
 		}
 		return serverImages{c, provider}, nil
 	}
-	own, err := daemon.OpenEngineImages(cfg)
+	own, err := daemon.OpenProviderImages(ctx, cfg)
 	if own == nil || err != nil {
 		return nil, err // not an interface with a nil pointer
 	}
@@ -88,15 +89,15 @@ func areImagesOnServer(cfg config.Config) bool {
 }
 
 // withImages calls remote for images elsewhere, or local for the image cache.
-func (a *app) withImages(cmd *cobra.Command, provider string, remote func(remoteImages) error, local func(*daemon.Images) error) error {
+func (a *app) withImages(cmd *cobra.Command, provider string, remote func(remoteImages) error, local func(*image.Store) error) error {
 	return a.withImagesOf(cmd, provider, areImagesOnServer, remote, local)
 }
 
 // withImagesOf is withImages with another rule for the use of a server.
 func (a *app) withImagesOf(
-	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(remoteImages) error, local func(*daemon.Images) error,
+	cmd *cobra.Command, provider string, uses func(config.Config) bool, remote func(remoteImages) error, local func(*image.Store) error,
 ) error {
-	s, err := a.openRemoteImages(provider, uses)
+	s, err := a.openRemoteImages(cmd.Context(), provider, uses)
 	if err != nil {
 		return err
 	}
@@ -116,7 +117,7 @@ func (a *app) withImagesOf(
 
 // withLocalImages is withImages for operations on this machine's image cache only, which this
 // user's own server uses as well.
-func (a *app) withLocalImages(cmd *cobra.Command, local func(*daemon.Images) error) error {
+func (a *app) withLocalImages(cmd *cobra.Command, local func(*image.Store) error) error {
 	return a.withImagesOf(cmd, "", isServerNamed, func(s remoteImages) error {
 		hint := "run this on the server's machine, as its user and without --server"
 		if _, isServer := s.(serverImages); !isServer {

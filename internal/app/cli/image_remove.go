@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // imageRemoveCommand has the options of sandpit image rm.
@@ -44,7 +44,7 @@ func (o *imageRemoveCommand) run(cmd *cobra.Command, a *app, args []string) erro
 			fmt.Fprintln(a.Out, name)
 		}
 		return nil
-	}, func(store *daemon.Images) error {
+	}, func(store *image.Store) error {
 		for _, name := range args {
 			gone, err := store.Remove(cmd.Context(), name)
 			if err != nil {

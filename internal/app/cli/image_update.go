@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // imageUpdateCommand has the options of sandpit image update.
@@ -35,7 +35,7 @@ given.`,
 }
 
 func (o *imageUpdateCommand) run(cmd *cobra.Command, a *app, args []string) error {
-	return a.withLocalImages(cmd, func(store *daemon.Images) (err error) {
+	return a.withLocalImages(cmd, func(store *image.Store) (err error) {
 		if len(args) == 0 {
 			if args, err = store.Fetched(); err != nil {
 				return err
@@ -46,8 +46,8 @@ func (o *imageUpdateCommand) run(cmd *cobra.Command, a *app, args []string) erro
 }
 
 // updateImages checks each name, also after failures.
-func (o *imageUpdateCommand) updateImages(ctx context.Context, a *app, store *daemon.Images, names []string) error {
-	list := []daemon.ImageUpdate{}
+func (o *imageUpdateCommand) updateImages(ctx context.Context, a *app, store *image.Store, names []string) error {
+	list := []image.Update{}
 	rows := [][]string{{"NAME", "HAVE", "REGISTRY", ""}}
 	var errs []error
 	for _, name := range names {

@@ -126,7 +126,7 @@ func (o *mcpCommand) serveTools(ctx context.Context, a *app) (err error) {
 	for _, text := range cfg.Notices {
 		logger.WarnContext(ctx, "configuration", slog.String("notice", text))
 	}
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, logger)})
+	local, err := daemon.OpenLocal(ctx, cfg, daemon.Listeners{Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, logger)})
 	if err != nil {
 		return err
 	}

@@ -165,7 +165,7 @@ func (o *runCommand) runAttached(ctx context.Context, a *app) error {
 
 func (o *runCommand) runLocal(ctx context.Context, a *app, cfg config.Config, spec sandpit.Spec) (err error) {
 	progress, clear := newProgress(a.Err, "Preparing the image")
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{
+	local, err := daemon.OpenLocal(ctx, cfg, daemon.Listeners{
 		Left:     func(text string) { fmt.Fprintln(a.Err, "sandpit: "+escapeLines(text)) },
 		Progress: progress, Notice: a.newNoticeOnce(cfg), Published: func(ports []sandpit.Port) { a.printPublishedPorts(spec.Ports, ports) },
 	})

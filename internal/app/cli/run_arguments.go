@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/image"
 )
 
 // parseArgs distinguishes image, script and command. Flags end at the first argument, so that the
@@ -130,7 +131,7 @@ func (o *runCommand) readImageConfig(ctx context.Context, local *daemon.Local, s
 			return notRunnable([]string{string(spec.Image)})
 		}
 	}
-	var c daemon.ImageConfig
+	var c image.Config
 	if spec.Image != sandpit.HostImage {
 		var err error
 		if c, err = local.ImageConfig(ctx, spec.Image); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/template"
 )
 
 type templateBuildCommand struct {
@@ -77,7 +78,7 @@ func (o *templateBuildCommand) buildTemplate(a *app, cmd *cobra.Command, args []
 }
 
 // buildLocal builds a template in this machine's cache.
-func (o *templateBuildCommand) buildLocal(a *app, cmd *cobra.Command, t daemon.Template, dir string) (err error) {
+func (o *templateBuildCommand) buildLocal(a *app, cmd *cobra.Command, t template.Template, dir string) (err error) {
 	cfg, err := a.loadConfig()
 	if err != nil {
 		return err
@@ -91,7 +92,7 @@ func (o *templateBuildCommand) buildLocal(a *app, cmd *cobra.Command, t daemon.T
 	}
 	progress, clear := newProgress(a.Err, "Fetching "+string(t.From))
 	defer clear()
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Progress: progress, Notice: a.newNoticeOnce(cfg)})
+	local, err := daemon.OpenLocal(cmd.Context(), cfg, daemon.Listeners{Progress: progress, Notice: a.newNoticeOnce(cfg)})
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (o *templateBuildCommand) buildLocal(a *app, cmd *cobra.Command, t daemon.T
 			clear()
 			fmt.Fprintln(a.Err, what)
 		},
-		Begin: func(number, total int, s daemon.TemplateStep) {
+		Begin: func(number, total int, s template.Step) {
 			clear()
 			fmt.Fprintf(a.Err, "[%d/%d] %s\n", number, total, toPrintableLine(s.String()))
 		},
@@ -136,7 +137,7 @@ func (o *templateBuildCommand) buildRemote(ctx context.Context, a *app, c *clien
 	if err != nil {
 		return err
 	}
-	name, tag, _ := strings.Cut(strings.TrimPrefix(cmp.Or(o.name, t.Name), daemon.TemplatePrefix), ":")
+	name, tag, _ := strings.Cut(strings.TrimPrefix(cmp.Or(o.name, t.Name), sandpit.TemplatePrefix), ":")
 	if name == "" {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the template has no name"), "add -t NAME")
 	}
@@ -144,8 +145,8 @@ func (o *templateBuildCommand) buildRemote(ctx context.Context, a *app, c *clien
 	if tag != "" {
 		r.Tags = []string{tag}
 	}
-	if daemon.CopiesFiles(t) {
-		r.Files = func(to io.Writer) error { return daemon.WriteContext(ctx, t, dir, to) }
+	if template.Copies(t) {
+		r.Files = func(to io.Writer) error { return template.WriteContext(ctx, t, dir, to) }
 	}
 	_, b, err := c.Templates.Build(ctx, r)
 	if err != nil {
@@ -160,7 +161,7 @@ func (o *templateBuildCommand) buildRemote(ctx context.Context, a *app, c *clien
 	if o.json {
 		return printJSON(a.Out, b)
 	}
-	ref := daemon.TemplatePrefix + name
+	ref := sandpit.TemplatePrefix + name
 	if tag != "" {
 		ref += ":" + tag
 	}

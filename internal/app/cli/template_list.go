@@ -14,6 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+	"github.com/sandpit-dev/sandpit/internal/build/template"
 )
 
 // templateListCommand has the options of sandpit template ls.
@@ -59,7 +60,7 @@ func (o *templateListCommand) run(cmd *cobra.Command, a *app, _ []string) error 
 
 // showBuiltins prints the names for "template build builtin:NAME".
 func showBuiltins(a *app, asJSON bool) error {
-	names := daemon.BuiltinTemplates()
+	names := template.Builtins()
 	if asJSON {
 		return printJSON(a.Out, names)
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
 // templatePublishCommand has the options of sandpit template publish.
@@ -33,5 +33,5 @@ that has no template of that name.`,
 }
 
 func (o *templatePublishCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
-	return c.Templates.SetPublic(ctx, strings.TrimPrefix(args[0], daemon.TemplatePrefix), !o.private)
+	return c.Templates.SetPublic(ctx, strings.TrimPrefix(args[0], sandpit.TemplatePrefix), !o.private)
 }

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
 func newTemplateRemove(a *app) *cobra.Command {
@@ -28,7 +28,7 @@ in the image cache while there is space.`,
 func runTemplateRemove(cmd *cobra.Command, a *app, args []string) error {
 	return a.withTemplates(cmd, func(ctx context.Context, c *client.Client) error {
 		for _, name := range args {
-			if err := c.Templates.Delete(ctx, strings.TrimPrefix(name, daemon.TemplatePrefix)); err != nil {
+			if err := c.Templates.Delete(ctx, strings.TrimPrefix(name, sandpit.TemplatePrefix)); err != nil {
 				return err
 			}
 			fmt.Fprintln(a.Out, templateRef(name))

@@ -9,7 +9,6 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
 func newTemplateShow(a *app) *cobra.Command {
@@ -41,7 +40,7 @@ func runTemplateShow(cmd *cobra.Command, a *app, args []string) error {
 
 // templateRef returns the image's name for a template's name with or without the prefix.
 func templateRef(name string) sandpit.Image {
-	return sandpit.Image(daemon.TemplatePrefix + strings.TrimPrefix(name, daemon.TemplatePrefix))
+	return sandpit.Image(sandpit.TemplatePrefix + strings.TrimPrefix(name, sandpit.TemplatePrefix))
 }
 
 // shownTemplate is a template with its newest builds.
@@ -53,7 +52,7 @@ type shownTemplate struct {
 
 // showRemote shows a template of a server, and its builds if it is the caller's own.
 func showRemoteTemplate(ctx context.Context, a *app, c *client.Client, name string) error {
-	name = strings.TrimPrefix(name, daemon.TemplatePrefix)
+	name = strings.TrimPrefix(name, sandpit.TemplatePrefix)
 	t, err := c.Templates.Get(ctx, name)
 	if err != nil {
 		return err

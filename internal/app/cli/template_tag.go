@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/client"
-	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 )
 
 // templateTagCommand has the options of sandpit template tag.
@@ -33,7 +33,7 @@ a tag is removed some time later.`,
 }
 
 func (o *templateTagCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
-	name := strings.TrimPrefix(args[0], daemon.TemplatePrefix)
+	name := strings.TrimPrefix(args[0], sandpit.TemplatePrefix)
 	if !o.remove {
 		return c.Templates.Tag(ctx, name, args[1:]...)
 	}

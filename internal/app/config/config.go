@@ -13,6 +13,8 @@
 package config
 
 import (
+	"cmp"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -53,8 +55,7 @@ type Config struct {
 	// Pools are the [[pool]] entries.
 	Pools []Pool
 
-	// Provider is what makes the sandboxes of requests that name none: one of
-	// daemon.ProviderNames.
+	// Provider is the provider of requests that name none: one of the table in package daemon.
 	Provider string
 	// URL is where clients find a server. "" means the socket of this user's own.
 	URL string
@@ -117,6 +118,29 @@ func (c Config) OwnPaths() []string {
 		paths = append(paths, socket)
 	}
 	return slices.DeleteFunc(paths, func(p string) bool { return !filepath.IsAbs(p) })
+}
+
+// ArchiveDir returns the directory of archived sandboxes, unless they are in S3.
+func (c Config) ArchiveDir() string {
+	return cmp.Or(c.Archive.Dir, filepath.Join(c.StateDir, "archive"))
+}
+
+// Images returns the images that the configuration names.
+func (c Config) Images() []sandpit.Image {
+	refs := []sandpit.Image{c.Sandbox.Image, c.Docker.Image}
+	refs = append(refs, slices.Collect(maps.Values(c.E2B.Templates))...)
+	for _, name := range c.Image.PrePull {
+		refs = append(refs, sandpit.Image(name))
+	}
+	for _, pool := range c.Pools {
+		refs = append(refs, pool.Image)
+	}
+	return refs
+}
+
+// Limits returns the default limits of a sandbox.
+func (s Sandbox) Limits() sandpit.Resources {
+	return sandpit.Resources{Memory: s.MemoryLimit, CPUs: s.CPULimit, Disk: s.DiskLimit, PIDs: s.PIDsLimit}
 }
 
 // Sandbox is the [sandbox] section: what a sandbox is when the request for it

@@ -2,53 +2,53 @@ package daemon
 
 import "github.com/sandpit-dev/sandpit"
 
-// ownAbilities names what a provider can do besides making sandboxes.
-func ownAbilities(p sandpit.Provider) []string {
-	var list []string
-	if _, ok := sandpit.As[sandpit.VolumeKeeper](p); ok {
-		list = append(list, "volumes")
-	}
-	if _, ok := sandpit.As[sandpit.SnapshotKeeper](p); ok {
-		list = append(list, "snapshots")
-	}
-	return list
+// ability is an optional interface under the name that clients see.
+type ability struct {
+	name string
+	has  func(any) bool
 }
 
-// abilityNames names what sandboxes of the type of i can do besides the usual, in the
-// order of a sandbox's life. Nothing of i but its type is looked at, so it may be a nil
+func newAbility[T any](name string) ability {
+	return ability{name, func(v any) bool {
+		_, has := sandpit.As[T](v)
+		return has
+	}}
+}
+
+// providerAbilities are what a provider can do besides creating sandboxes.
+func providerAbilities() []ability {
+	return []ability{
+		newAbility[sandpit.VolumeKeeper]("volumes"),
+		newAbility[sandpit.SnapshotKeeper]("snapshots"),
+	}
+}
+
+// instanceAbilities are what sandboxes can do, in the order of a sandbox's life.
+func instanceAbilities() []ability {
+	return []ability{
+		newAbility[sandpit.Claimer]("pool"),
+		newAbility[sandpit.NetworkPolicer]("network"),
+		newAbility[sandpit.Dialer]("dial"),
+		newAbility[sandpit.Statser]("stats"),
+		newAbility[sandpit.Resizer]("resize"),
+		newAbility[sandpit.Pauser]("pause"),
+		newAbility[sandpit.Suspender]("suspend"),
+		newAbility[sandpit.Checkpointer]("checkpoint"),
+		newAbility[sandpit.Stopper]("stop"),
+		newAbility[sandpit.Archiver]("archive"),
+		newAbility[sandpit.Snapshotter]("snapshot"),
+		newAbility[sandpit.Rollbacker]("rollback"),
+		newAbility[sandpit.LayerReader]("diff"),
+	}
+}
+
+// abilityNames names the abilities in a list that v has. It calls no method of v, which may be a nil
 // pointer.
-func abilityNames(i sandpit.Instance) []string {
-	var list []string
-	add := func(can bool, name string) {
-		if can {
-			list = append(list, name)
+func abilityNames(list []ability, v any) (names []string) {
+	for _, a := range list {
+		if a.has(v) {
+			names = append(names, a.name)
 		}
 	}
-	_, can := i.(sandpit.Claimer)
-	add(can, "pool")
-	_, can = i.(sandpit.NetworkPolicer)
-	add(can, "network")
-	_, can = i.(sandpit.Dialer)
-	add(can, "dial")
-	_, can = i.(sandpit.Statser)
-	add(can, "stats")
-	_, can = i.(sandpit.Resizer)
-	add(can, "resize")
-	_, can = i.(sandpit.Pauser)
-	add(can, "pause")
-	_, can = i.(sandpit.Suspender)
-	add(can, "suspend")
-	_, can = i.(sandpit.Checkpointer)
-	add(can, "checkpoint")
-	_, can = i.(sandpit.Stopper)
-	add(can, "stop")
-	_, can = i.(sandpit.Archiver)
-	add(can, "archive")
-	_, can = i.(sandpit.Snapshotter)
-	add(can, "snapshot")
-	_, can = i.(sandpit.Rollbacker)
-	add(can, "rollback")
-	_, can = i.(sandpit.LayerReader)
-	add(can, "diff")
-	return list
+	return names
 }

@@ -22,7 +22,7 @@ func TestAbilities(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(tc.want, abilityNames(tc.of)); diff != "" {
+			if diff := cmp.Diff(tc.want, abilityNames(instanceAbilities(), tc.of)); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -14,7 +14,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/template"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // builder builds the templates of a server.
@@ -58,11 +57,11 @@ func builtinRecipes() map[string]sandpit.Recipe {
 }
 
 // enforceableLimits implements manager.Options.Enforceable.
-func enforceableLimits(provider string, limits sandpit.Resources) sandpit.Resources {
-	if provider != nameGVisor {
-		return limits
+func (s *service) enforceableLimits(provider string, limits sandpit.Resources) sandpit.Resources {
+	if p, err := findRegistration(s.registered, provider); err == nil && p.EnforceableLimits != nil {
+		return p.EnforceableLimits(limits)
 	}
-	return gvisor.EnforceableLimits(limits)
+	return limits
 }
 
 // templateName is what the image of a build is called.

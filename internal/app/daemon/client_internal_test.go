@@ -89,8 +89,8 @@ func TestClientSessions(t *testing.T) {
 func TestClientExecute(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t)
-	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
-	r := start(t, cfg, providerKinds())
+	cfg.Engine, cfg.Provider = testengine.Path(t), "gvisor"
+	r := start(t, cfg, registrations())
 	c, err := client.New(client.Options{URL: "unix://" + r.Socket})
 	if err != nil {
 		t.Fatal(err)

@@ -29,9 +29,9 @@ func TestCodeServer(t *testing.T) {
 		t.Skip("SANDPIT_TEST_RECIPES is not set")
 	}
 	cfg := configured(t, "[preview]", "listen = '127.0.0.1:0'")
-	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
+	cfg.Engine, cfg.Provider = testengine.Path(t), "gvisor"
 	keepPackages(t, cfg.CacheDir)
-	r := start(t, cfg, providerKinds())
+	r := start(t, cfg, registrations())
 	c, err := client.New(client.Options{URL: "unix://" + r.Socket})
 	if err != nil {
 		t.Fatal(err)

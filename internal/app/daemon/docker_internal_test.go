@@ -16,12 +16,14 @@ import (
 	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	"github.com/sandpit-dev/sandpit/provider/docker"
+	"github.com/sandpit-dev/sandpit/provider/docker/register"
 )
 
 // busybox is an image with a shell.
@@ -35,25 +37,25 @@ func withDocker(t *testing.T, lines ...string) config.Config {
 	host := testdocker.Host(t)
 	importBusybox.Do(func() { testdocker.Import(t, busybox, testdocker.BusyboxFiles(t)) })
 	cfg := configured(t, append([]string{"[docker]", "host = '" + host + "'", "image = '" + busybox + "'"}, lines...)...)
-	cfg.Provider = nameDocker
+	cfg.Provider = "docker"
 	return cfg
 }
 
 // dockers is the table of providers with a guest that is made of the sources as they
 // are.
-func dockers(t *testing.T) []kind {
+func dockers(t *testing.T) []registration.Provider {
 	t.Helper()
 	guest := testdocker.Guest(t)
-	list := providerKinds()
-	for i, k := range list {
-		if k.name == nameDocker {
-			list[i].open = func(ctx context.Context, s surroundings) (sandpit.Provider, error) {
-				o, err := dockerServerOptions(ctx, s)
+	list := registrations()
+	for i, p := range list {
+		if p.Name == "docker" {
+			list[i].Open = func(ctx context.Context, s registration.Surroundings) (sandpit.Provider, error) {
+				o, err := register.Options(ctx, s)
 				if err != nil {
 					return nil, err
 				}
 				o.Guest = guest
-				return openAnswering(ctx, s.cfg, o)
+				return register.OpenAnswering(ctx, o)
 			}
 		}
 	}
@@ -104,7 +106,7 @@ func TestDocker(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, r.log)
 	}
-	if s.Provider != nameDocker || s.Spec.Image != busybox {
+	if s.Provider != "docker" || s.Spec.Image != busybox {
 		t.Errorf("sandbox: %+v", s.Sandbox)
 	}
 	if got := run(t, s, "echo text > /workspace/file; pwd; echo $LANG"); got != "/workspace\nC.UTF-8\n" {
@@ -131,7 +133,7 @@ func TestDocker(t *testing.T) {
 	if left := testdocker.Containers(t, mark(identity)); len(left) != 0 {
 		t.Errorf("left: %q", left)
 	}
-	if files, err := os.ReadDir(filepath.Join(dockerDir(cfg), "sandboxes")); err != nil || len(files) != 0 {
+	if files, err := os.ReadDir(filepath.Join(filepath.Join(cfg.StateDir, "docker"), "sandboxes")); err != nil || len(files) != 0 {
 		t.Errorf("records: %v, %v", files, err)
 	}
 }
@@ -141,7 +143,7 @@ func TestDocker(t *testing.T) {
 func makeStranger(t *testing.T, cfg config.Config, identity string) sandpit.ID {
 	t.Helper()
 	p, err := docker.New(testoptions.Docker(docker.Options{
-		Endpoint: docker.Endpoint{Host: testdocker.Host(t)}, StateDir: dockerDir(cfg), Manager: identity, Guest: testdocker.Guest(t),
+		Endpoint: docker.Endpoint{Host: testdocker.Host(t)}, StateDir: filepath.Join(cfg.StateDir, "docker"), Manager: identity, Guest: testdocker.Guest(t),
 	}))
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +164,7 @@ func (r *running) told() wire.Provider {
 		r.t.Fatal(err)
 	}
 	for _, p := range page.Items {
-		if p.Name == nameDocker {
+		if p.Name == "docker" {
 			return p
 		}
 	}
@@ -194,8 +196,8 @@ func TestDockerComesLater(t *testing.T) {
 	if !errors.Is(err, sandpit.Unavailable) || !strings.Contains(err.Error(), later) || sandpit.HintOf(err) == "" {
 		t.Errorf("create: %v (hint %q)", err, sandpit.HintOf(err))
 	}
-	if _, err := os.Stat(dockerDir(cfg)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("an engine that never was has left %s: %v", dockerDir(cfg), err)
+	if _, err := os.Stat(filepath.Join(cfg.StateDir, "docker")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an engine that never was has left %s: %v", filepath.Join(cfg.StateDir, "docker"), err)
 	}
 	if err := os.Symlink(socket, later); err != nil {
 		t.Fatal(err)
@@ -305,7 +307,7 @@ func TestDockerImages(t *testing.T) {
 	for range 2 {
 		group.Go(func() {
 			i, err := c.Images.Pull(t.Context(), api.Pull{Name: tagged}, nil)
-			if err != nil || i.Kind != nameDocker || i.Size == 0 {
+			if err != nil || i.Kind != "docker" || i.Size == 0 {
 				t.Errorf("pull: %+v, %v", i, err)
 			}
 		})
@@ -345,11 +347,15 @@ func names(list []api.Image) string {
 // another provider makes the sandboxes.
 func TestDoctorOnDocker(t *testing.T) {
 	t.Parallel()
-	for _, provider := range []string{nameGVisor, nameDocker, "nonsense"} {
+	for _, provider := range []string{"gvisor", "docker", "nonsense"} {
 		cfg := configured(t, "[docker]", "host = 'unix:///nowhere/sock'")
 		cfg.Provider = provider
-		got := examineDocker(t.Context(), cfg)
-		if got.Failed || !strings.Contains(got.Text, "cannot be used") || got.Hint == "" || strings.Contains(got.Hint, "does not need it") != (provider == nameGVisor) {
+		list := examineProvider(t.Context(), cfg, register.Provider())
+		if len(list) != 1 {
+			t.Fatalf("%s: %+v, want one finding", provider, list)
+		}
+		got := list[0]
+		if got.Failed || !strings.Contains(got.Text, "cannot be used") || got.Hint == "" || strings.Contains(got.Hint, "does not need it") != (provider == "gvisor") {
 			t.Errorf("%s: %+v", provider, got)
 		}
 	}

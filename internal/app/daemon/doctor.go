@@ -2,82 +2,69 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 )
 
-// Finding is the result of one check of Examine.
-type Finding = gvisor.Finding
-
-// Examine looks at the machine, and then has the configured provider make a real
-// sandbox and runs a command in it. Every finding is handed to show as soon as it is
-// known. It reports whether sandboxes work here.
-func Examine(ctx context.Context, cfg config.Config, show func(Finding)) bool {
+// Examine checks the machine: first its own providers, then the network and other providers. Then
+// the configured provider creates a real sandbox and runs a command in it. show receives each
+// finding as soon as it is known. It reports whether sandboxes work here.
+func Examine(ctx context.Context, cfg config.Config, show func(registration.Finding)) bool {
 	ok := true
-	if cfg.Provider == nameGVisor {
-		for _, f := range gvisor.Examine(cfg.Engine) {
+	report := func(list ...registration.Finding) {
+		for _, f := range list {
 			show(f)
 			ok = ok && !f.Failed
 		}
 	}
-	show(examineNetwork(cfg))
-	show(examineDocker(ctx, cfg))
-	f := tryOut(ctx, cfg)
-	show(f)
-	return ok && !f.Failed
+	list := registrations()
+	for _, p := range list {
+		if p.Used == nil {
+			report(examineProvider(ctx, cfg, p)...)
+		}
+	}
+	report(examineNetwork(cfg))
+	for _, p := range list {
+		if p.Used != nil {
+			report(examineProvider(ctx, cfg, p)...)
+		}
+	}
+	report(tryOut(ctx, cfg))
+	return ok
 }
 
-// examineDocker checks the docker engine, which matters only if it is the provider: then
-// trying fails.
-func examineDocker(ctx context.Context, cfg config.Config) Finding {
-	f := Finding{Name: "docker"}
-	text, err := askDocker(ctx, cfg)
-	if err != nil {
-		f.Text = "provider docker cannot be used: " + err.Error()
-		f.Hint = "provider " + cfg.Provider + " does not need it; for containers as sandboxes start an engine, or name one by docker.host"
-		switch {
-		case cfg.Provider == nameDocker:
-			f.Hint = sandpit.HintOf(err)
-		case !slices.Contains(ProviderNames(), cfg.Provider):
-			f.Hint = "for containers as sandboxes start an engine, or name one by docker.host"
-		}
-		return f
+// examineProvider checks a provider. The hint of a finding says if the configured provider works
+// without it.
+func examineProvider(ctx context.Context, cfg config.Config, p registration.Provider) []registration.Finding {
+	if p.Examine == nil {
+		return nil
 	}
-	f.Text = text
-	return f
+	list := p.Examine(ctx, newSurroundings(cfg))
+	_, unknown := findRegistration(registrations(), cfg.Provider)
+	for i, f := range list {
+		if f.Hint != "" && p.Name != cfg.Provider && unknown == nil {
+			list[i].Hint = "provider " + cfg.Provider + " does not need it; " + f.Hint
+		}
+	}
+	return list
 }
 
 // examineNetwork reports what the configuration lets sandboxes reach.
-func examineNetwork(cfg config.Config) Finding {
-	return Finding{Name: "network", Text: cfg.Network.String()}
-}
-
-func askDocker(ctx context.Context, cfg config.Config) (text string, err error) {
-	o, err := dockerOptions(cfg)
-	if err != nil {
-		return "", err
-	}
-	o.Ephemeral = true
-	p, err := openIfAnswering(ctx, o)
-	if err != nil {
-		return "", err
-	}
-	defer func() { err = errors.Join(err, p.Close()) }()
-	version, err := p.Version(ctx)
-	return fmt.Sprintf("%s at %s", version, p.Endpoint()), err
+func examineNetwork(cfg config.Config) registration.Finding {
+	return registration.Finding{Name: "network", Text: cfg.Network.String()}
 }
 
 // tryOut makes a sandbox of the default image and runs a command in it.
-func tryOut(ctx context.Context, cfg config.Config) Finding {
-	f := Finding{Name: "a sandbox"}
+func tryOut(ctx context.Context, cfg config.Config) registration.Finding {
+	f := registration.Finding{Name: "a sandbox"}
 	text, err := runOne(ctx, cfg)
 	if err != nil {
 		f.Text, f.Hint, f.Failed = err.Error(), sandpit.HintOf(err), true
@@ -89,14 +76,12 @@ func tryOut(ctx context.Context, cfg config.Config) Finding {
 
 // imageToTry is one that needs no network, if there is one.
 func imageToTry(cfg config.Config) sandpit.Image {
-	if cfg.Provider == nameGVisor {
-		return sandpit.HostImage
-	}
-	return DefaultImage(cfg)
+	p, _ := findRegistration(registrations(), cfg.Provider) // opening an unknown one fails
+	return cmp.Or(p.TrialImage, DefaultImage(cfg))
 }
 
 func runOne(ctx context.Context, cfg config.Config) (text string, err error) {
-	local, err := OpenLocal(cfg, Listeners{})
+	local, err := OpenLocal(ctx, cfg, Listeners{})
 	if err != nil {
 		return "", err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/build/template"
 )
 
 // TestHostHasPip lets pip install in the image of this machine's files, whose distribution
@@ -45,13 +46,13 @@ func TestFetchProgress(t *testing.T) {
 func TestBuiltinRecipes(t *testing.T) {
 	t.Parallel()
 	recipes := builtinRecipes()
-	for _, name := range BuiltinTemplates() {
+	for _, name := range template.Builtins() {
 		if recipes[name].From == "" {
 			t.Errorf("%s is missing", name)
 		}
 	}
 	limits := sandpit.Resources{Memory: 1, CPUs: 1, Disk: 1, PIDs: 1}
-	if got := enforceableLimits(nameDocker, limits); got != limits {
+	if got := (&service{registered: registrations()}).enforceableLimits("docker", limits); got != limits {
 		t.Errorf("docker: %+v", got)
 	}
 }

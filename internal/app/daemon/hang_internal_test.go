@@ -21,6 +21,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testing/testtools"
@@ -145,7 +146,7 @@ func (r *hangRig) bySFTP(ctx context.Context) string {
 }
 
 // newHangRig prepares what calls are about, while the sandboxes still answer.
-func newHangRig(t *testing.T, list []kind, provider string) *hangRig {
+func newHangRig(t *testing.T, list []registration.Provider, provider string) *hangRig {
 	t.Helper()
 	cfg := configured(t, "rate = 1000000", "burst = 1000000", "max_requests = 1000", "max_requests_per_owner = 900", "[ssh]", "listen = '127.0.0.1:0'")
 	cfg.Engine, cfg.Provider = testengine.Path(t), provider
@@ -385,7 +386,7 @@ func TestNoCallHangsInside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute")
 	}
-	r := newHangRig(t, providerKinds(), nameGVisor)
+	r := newHangRig(t, registrations(), "gvisor")
 	for _, id := range r.everyBox(t) {
 		r.http(http.MethodPost, "/v1/sandboxes/"+string(id)+"/run", `{"command": "kill -STOP 1", "user": "root", "detach": true}`)(t.Context())
 	}

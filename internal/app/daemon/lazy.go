@@ -2,14 +2,13 @@ package daemon
 
 import (
 	"context"
-	"io"
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
 )
 
 // lazy is a provider that is opened when it is needed, and each time again until that
-// succeeds: what it needs may come later.
+// succeeds: what it needs may come later. The manager opens it before it asks for an ability.
 type lazy struct {
 	open func(context.Context) (sandpit.Provider, error)
 	// used reports whether there may be sandboxes. Until then the provider is not opened.
@@ -22,18 +21,14 @@ type lazy struct {
 	closed bool
 }
 
-var (
-	_ sandpit.Provider       = (*lazy)(nil)
-	_ sandpit.VolumeKeeper   = (*lazy)(nil)
-	_ sandpit.SnapshotKeeper = (*lazy)(nil)
-)
+var _ sandpit.Provider = (*lazy)(nil)
 
 func newLazy(open func(context.Context) (sandpit.Provider, error), used func() bool) *lazy {
 	return &lazy{open: open, used: used, opening: make(chan struct{}, 1)}
 }
 
-// openProvider returns the provider if it is open.
-func (l *lazy) openProvider() (sandpit.Provider, error) {
+// currentProvider returns the provider, or nil if it is not open.
+func (l *lazy) currentProvider() (sandpit.Provider, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -42,9 +37,9 @@ func (l *lazy) openProvider() (sandpit.Provider, error) {
 	return l.inner, nil
 }
 
-// ensureProvider returns the provider, and opens it first if need be.
-func (l *lazy) ensureProvider(ctx context.Context) (sandpit.Provider, error) {
-	if p, err := l.openProvider(); p != nil || err != nil {
+// OpenProvider returns the provider, and opens it first if need be.
+func (l *lazy) OpenProvider(ctx context.Context) (sandpit.Provider, error) {
+	if p, err := l.currentProvider(); p != nil || err != nil {
 		return p, err
 	}
 	select {
@@ -53,7 +48,7 @@ func (l *lazy) ensureProvider(ctx context.Context) (sandpit.Provider, error) {
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-l.opening }()
-	if p, err := l.openProvider(); p != nil || err != nil {
+	if p, err := l.currentProvider(); p != nil || err != nil {
 		return p, err
 	}
 	p, err := l.open(ctx)
@@ -68,7 +63,7 @@ func (l *lazy) ensureProvider(ctx context.Context) (sandpit.Provider, error) {
 
 // checkProvider reports why no sandboxes can be made now, if so.
 func (l *lazy) checkProvider(ctx context.Context) error {
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,7 +78,7 @@ func (l *lazy) checkProvider(ctx context.Context) error {
 
 // Create implements sandpit.Provider.
 func (l *lazy) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -92,10 +87,10 @@ func (l *lazy) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sa
 
 // List implements sandpit.Provider.
 func (l *lazy) List(ctx context.Context) ([]sandpit.Placement, error) {
-	if p, err := l.openProvider(); p == nil && err == nil && !l.used() {
+	if p, err := l.currentProvider(); p == nil && err == nil && !l.used() {
 		return nil, nil
 	}
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +99,7 @@ func (l *lazy) List(ctx context.Context) ([]sandpit.Placement, error) {
 
 // Attach implements sandpit.Provider.
 func (l *lazy) Attach(ctx context.Context, handle []byte) (sandpit.Instance, error) {
-	p, err := l.ensureProvider(ctx)
+	p, err := l.OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -132,105 +127,4 @@ func (l *lazy) Unwrap() any {
 		return nil
 	}
 	return l.inner
-}
-
-// snapshotKeeper returns the provider, opened, as one that keeps snapshots.
-func (l *lazy) snapshotKeeper(ctx context.Context) (sandpit.SnapshotKeeper, error) {
-	p, err := l.ensureProvider(ctx)
-	if err != nil {
-		return nil, err
-	}
-	k, ok := sandpit.As[sandpit.SnapshotKeeper](p)
-	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "this provider keeps no snapshots")
-	}
-	return k, nil
-}
-
-// ListSnapshots implements sandpit.SnapshotKeeper.
-func (l *lazy) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
-	if p, err := l.openProvider(); p == nil && err == nil && !l.used() {
-		return nil, nil
-	}
-	k, err := l.snapshotKeeper(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return k.ListSnapshots(ctx)
-}
-
-// RemoveSnapshot implements sandpit.SnapshotKeeper.
-func (l *lazy) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
-	k, err := l.snapshotKeeper(ctx)
-	if err != nil {
-		return err
-	}
-	return k.RemoveSnapshot(ctx, id)
-}
-
-// ReadSnapshotLayer implements sandpit.SnapshotKeeper.
-func (l *lazy) ReadSnapshotLayer(ctx context.Context, id sandpit.SnapshotID) (io.ReadCloser, error) {
-	k, err := l.snapshotKeeper(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return k.ReadSnapshotLayer(ctx, id)
-}
-
-// ExportSnapshot implements sandpit.SnapshotKeeper.
-func (l *lazy) ExportSnapshot(ctx context.Context, id sandpit.SnapshotID, to io.Writer) error {
-	k, err := l.snapshotKeeper(ctx)
-	if err != nil {
-		return err
-	}
-	return k.ExportSnapshot(ctx, id, to)
-}
-
-// ImportSnapshot implements sandpit.SnapshotKeeper.
-func (l *lazy) ImportSnapshot(ctx context.Context, id sandpit.SnapshotID, from io.Reader) (sandpit.Snapshot, error) {
-	k, err := l.snapshotKeeper(ctx)
-	if err != nil {
-		return sandpit.Snapshot{}, err
-	}
-	return k.ImportSnapshot(ctx, id, from)
-}
-
-// volumeKeeper returns the provider, opened, as one that keeps volumes.
-func (l *lazy) volumeKeeper(ctx context.Context) (sandpit.VolumeKeeper, error) {
-	p, err := l.ensureProvider(ctx)
-	if err != nil {
-		return nil, err
-	}
-	k, ok := sandpit.As[sandpit.VolumeKeeper](p)
-	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "this provider keeps no volumes")
-	}
-	return k, nil
-}
-
-// CreateVolume implements sandpit.VolumeKeeper.
-func (l *lazy) CreateVolume(ctx context.Context, name string) error {
-	k, err := l.volumeKeeper(ctx)
-	if err != nil {
-		return err
-	}
-	return k.CreateVolume(ctx, name)
-}
-
-// RemoveVolume implements sandpit.VolumeKeeper.
-func (l *lazy) RemoveVolume(ctx context.Context, name string) error {
-	k, err := l.volumeKeeper(ctx)
-	if err != nil {
-		return err
-	}
-	return k.RemoveVolume(ctx, name)
-}
-
-// VolumeSize implements sandpit.VolumeKeeper.
-func (l *lazy) VolumeSize(ctx context.Context, name string) (int64, error) {
-	k, err := l.volumeKeeper(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return k.VolumeSize(ctx, name)
 }

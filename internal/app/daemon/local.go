@@ -7,39 +7,30 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/files/tempdir"
 	"github.com/sandpit-dev/sandpit/internal/front/publish"
-	"github.com/sandpit-dev/sandpit/provider/docker"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // Local makes sandboxes without a server: they end with this process, however
 // it ends.
 type Local struct {
-	cfg      config.Config
-	provider sandpit.Provider
-	images   localImages
-	progress image.Progress
-	ports    *publish.Publisher
-	hear     Listeners
+	cfg        config.Config
+	registered registration.Provider
+	provider   sandpit.Provider
+	images     *image.Store // nil: the provider does not use the cache
+	ports      *publish.Publisher
+	hear       Listeners
 
 	mu   sync.Mutex
 	made []sandpit.Instance
 	temp *tempdir.Session // nil: not needed so far
-}
-
-// localImages are what a Local makes sandboxes from.
-type localImages interface {
-	imageConfig(ctx context.Context, ref sandpit.Image, progress image.Progress) (ImageConfig, error)
-	hasImage(ctx context.Context, name string) (bool, error)
 }
 
 // Listeners are callbacks. Each may be nil.
@@ -56,83 +47,61 @@ type Listeners struct {
 	Admit func(ctx context.Context, args []string, dir string) error
 }
 
-// OpenLocal prepares the directories that cfg names, or finds the docker engine, by the
-// provider that it names.
+// OpenLocal opens the provider that cfg names.
 //
 // Unsupported: this program cannot run sandboxes, or the provider is unknown.
-func OpenLocal(cfg config.Config, hear Listeners) (*Local, error) {
-	var l *Local
-	var err error
-	switch cfg.Provider {
-	case nameGVisor:
-		l, err = openLocalGVisor(cfg, hear)
-	case nameDocker:
-		l, err = openLocalDocker(cfg, hear)
-	default:
-		return nil, unknownProvider(cfg.Provider, ProviderNames())
-	}
-	if err == nil {
-		l.sweepTempDirs()
-	}
-	return l, err
-}
-
-// openLocalDocker makes containers that the engine removes when this process ends.
-func openLocalDocker(cfg config.Config, hear Listeners) (*Local, error) {
-	o, err := dockerOptions(cfg)
+func OpenLocal(ctx context.Context, cfg config.Config, hear Listeners) (*Local, error) {
+	p, err := findRegistration(registrations(), cfg.Provider)
 	if err != nil {
 		return nil, err
 	}
-	o.Ephemeral, o.Notice, o.Progress = true, hear.Notice, hear.Progress
-	p, err := docker.New(o)
-	if err != nil {
-		return nil, err
-	}
-	return &Local{
-		cfg: cfg, provider: p, images: engineImages{p}, progress: hear.Progress, ports: publish.New(nil), hear: hear,
-	}, nil
-}
-
-func openLocalGVisor(cfg config.Config, hear Listeners) (*Local, error) {
-	scratch := filepath.Join(cfg.StateDir, "scratch")
-	images := filepath.Join(cfg.CacheDir, "images")
-	for _, dir := range []string{cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, scratch, images} {
-		if err := config.MakePrivate(dir, os.Geteuid()); err != nil {
+	around := newSurroundings(cfg)
+	around.Notice, around.Progress = hear.Notice, hear.Progress
+	if p.UsesImageCache {
+		if around.Images, err = OpenImages(cfg); err != nil {
 			return nil, err
 		}
 	}
-	store, err := image.Open(images, imageOptions(cfg))
+	provider, err := p.Open(ctx, around)
 	if err != nil {
 		return nil, err
 	}
-	provider, err := gvisor.New(gvisor.Config{
-		RuntimeDir: cfg.RuntimeDir,
-		ScratchDir: scratch,
-		Images:     store,
-		Engine:     cfg.Engine,
-		Defaults:   defaultLimits(cfg),
-		Notice:     hear.Notice,
-		Progress:   hear.Progress,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &Local{
-		cfg: cfg, provider: provider, images: ownImages{store}, progress: hear.Progress, ports: publish.New(nil), hear: hear,
-	}, nil
+	l := &Local{cfg: cfg, registered: p, provider: provider, images: around.Images, ports: publish.New(nil), hear: hear}
+	l.sweepTempDirs()
+	return l, nil
 }
 
-// defaultLimits are those of the configuration.
-func defaultLimits(cfg config.Config) sandpit.Resources {
-	return sandpit.Resources{
-		Memory: cfg.Sandbox.MemoryLimit, CPUs: cfg.Sandbox.CPULimit,
-		Disk: cfg.Sandbox.DiskLimit, PIDs: cfg.Sandbox.PIDsLimit,
+// ImageConfig returns the configuration of an image. The image is fetched or converted first, if
+// need be.
+func (l *Local) ImageConfig(ctx context.Context, ref sandpit.Image) (image.Config, error) {
+	if l.images == nil {
+		if reader, ok := sandpit.As[registration.ImageReader](l.provider); ok {
+			return reader.ImageConfig(ctx, ref)
+		}
+		return image.Config{}, nil
 	}
+	root, err := l.images.Resolve(ctx, ref, l.hear.Progress)
+	if err != nil {
+		return image.Config{}, err
+	}
+	return root.Config, root.File.Close()
+}
+
+// HasImage reports whether there is an image under a name already.
+func (l *Local) HasImage(ctx context.Context, name string) (bool, error) {
+	if l.images != nil {
+		return l.images.Has(name)
+	}
+	reader, ok := sandpit.As[registration.ImageReader](l.provider)
+	if !ok {
+		return false, nil
+	}
+	return reader.HasImage(ctx, name)
 }
 
 // explicitLimits are the configured limits, which must not be omitted.
 func explicitLimits(cfg config.Config) sandpit.Resources {
-	r := defaultLimits(cfg)
+	r := cfg.Sandbox.Limits()
 	for key, clear := range map[config.Key]func(){
 		config.KeyMemoryLimit: func() { r.Memory = 0 },
 		config.KeyCPULimit:    func() { r.CPUs = 0 },
@@ -167,10 +136,8 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	if spec.Resources == (sandpit.Resources{}) {
 		spec.Resources = explicitLimits(l.cfg)
 	}
-	if l.cfg.Provider == nameGVisor { // before an image is fetched
-		if err := gvisor.CheckLimits(spec.Resources); err != nil {
-			return nil, err
-		}
+	if err := l.checkLimits(spec.Resources); err != nil { // before an image is fetched
+		return nil, err
 	}
 	spec.Env = withUsualEnv(spec.Image, spec.Env)
 	if err := l.makeTempDirs(spec.Mounts); err != nil {
@@ -187,6 +154,13 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	defer l.mu.Unlock()
 	l.made = append(l.made, box)
 	return box, nil
+}
+
+func (l *Local) checkLimits(limits sandpit.Resources) error {
+	if l.registered.CheckLimits == nil {
+		return nil
+	}
+	return l.registered.CheckLimits(limits)
 }
 
 // publishAndMake opens the published ports and then creates the sandbox, so a port that is
@@ -238,9 +212,9 @@ func (l *Local) Close() error {
 // destroyLimit is how long an engine may take to remove a sandbox.
 const destroyLimit = time.Minute
 
-// destroyAll leaves to the embedded engine what ends with it anyway.
+// destroyAll destroys the sandboxes, unless closing the provider ends them.
 func (l *Local) destroyAll() error {
-	if l.cfg.Provider == nameGVisor {
+	if l.registered.EndsSandboxes {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), destroyLimit)

@@ -15,10 +15,10 @@ import (
 func TestLocalPorts(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t)
-	cfg.Provider, cfg.Engine = nameGVisor, testengine.Path(t)
+	cfg.Provider, cfg.Engine = "gvisor", testengine.Path(t)
 	ask := sandpit.Spec{Ports: []sandpit.Port{{Port: 8000, HostIP: "127.7.4.1"}}}
 	told := make(chan []sandpit.Port, 1)
-	local, err := OpenLocal(cfg, Listeners{Published: func(ports []sandpit.Port) { told <- ports }})
+	local, err := OpenLocal(t.Context(), cfg, Listeners{Published: func(ports []sandpit.Port) { told <- ports }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,8 +22,8 @@ var ceilingLines = []string{
 func TestCeiling(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t, ceilingLines...)
-	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
-	r := start(t, cfg, providerKinds())
+	cfg.Engine, cfg.Provider = testengine.Path(t), "gvisor"
+	r := start(t, cfg, registrations())
 	s := r.sandbox("POST", "/v1/sandboxes", `{"spec":{"network":{"online":true}}}`, http.StatusCreated)
 	if n := s.Spec.Network; !slices.Equal(n.Allow, []string{"a.example.org:443"}) || !slices.Equal(n.Deny, []string{"bad.example.org"}) || n.Limits.Send != 1<<20 {
 		t.Errorf("by default: %+v", n)
@@ -71,8 +71,8 @@ func TestForbidden(t *testing.T) {
 func TestLocalCeiling(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t, ceilingLines...)
-	cfg.Provider, cfg.Engine = nameGVisor, testengine.Path(t)
-	local, err := OpenLocal(cfg, Listeners{})
+	cfg.Provider, cfg.Engine = "gvisor", testengine.Path(t)
+	local, err := OpenLocal(t.Context(), cfg, Listeners{})
 	if err != nil {
 		t.Fatal(err)
 	}

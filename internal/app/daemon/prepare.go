@@ -4,9 +4,9 @@ import (
 	"context"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
-	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
 // preparer decides which images owners may use, for every way in which sandboxes are
@@ -21,16 +21,29 @@ var _ manager.Images = preparer{}
 
 // PrepareImage implements manager.Images.
 func (p preparer) PrepareImage(ctx context.Context, r manager.ImageRequest) (manager.PreparedImage, error) {
-	for _, k := range p.providers.kinds {
-		if k.name == r.Provider && k.prepare != nil {
-			return k.prepare(ctx, p, r)
-		}
+	k, err := findRegistration(p.providers.list, r.Provider)
+	if err != nil {
+		return manager.PreparedImage{}, err
 	}
-	return manager.PreparedImage{Image: r.Image, Release: func() {}}, nil
+	if k.UsesImageCache {
+		return p.prepareCached(ctx, r)
+	}
+	inner, err := p.providers.byName[r.Provider].OpenProvider(ctx)
+	if err != nil {
+		return manager.PreparedImage{}, err
+	}
+	prepared := manager.PreparedImage{Image: r.Image, Release: func() {}}
+	if keeper, ok := sandpit.As[registration.ImageKeeper](inner); ok {
+		if prepared.Image = r.Prepared; r.Again && r.Prepared != "" {
+			return prepared, nil // the provider reports it if the image is gone
+		}
+		prepared.Image, err = keeper.ResolveImage(ctx, imageOwner(r.Owner, r.Admin), r.Image)
+	}
+	return prepared, err
 }
 
-// prepareCached is PrepareImage for a provider whose images are those of the cache.
-func prepareCached(ctx context.Context, p preparer, r manager.ImageRequest) (manager.PreparedImage, error) {
+// prepareCached is PrepareImage for a provider that uses the image cache.
+func (p preparer) prepareCached(ctx context.Context, r manager.ImageRequest) (manager.PreparedImage, error) {
 	ref := r.Image
 	if ref == "" || ref == sandpit.HostImage { // there is nothing to be fetched
 		return manager.PreparedImage{Image: sandpit.HostImage, Release: func() {}}, nil
@@ -70,37 +83,26 @@ func (p preparer) prepareAgain(ctx context.Context, r manager.ImageRequest) (man
 	return holdRoot(root), nil
 }
 
-// resolver finds images.
-type resolver interface {
+// cachedImages are the images of the cache that an owner may use.
+type cachedImages interface {
 	Resolve(ctx context.Context, ref sandpit.Image, p image.Progress) (image.Root, error)
+	List() ([]image.Entry, error)
+	Pull(ctx context.Context, name string, always bool, p image.Progress) (image.Entry, error)
 }
 
-// imagesFor returns what an owner finds; every image if admin is set, or for the server
+// imagesFor returns the images for an owner; every image if admin is set, or for the server
 // itself, which has no owner.
-func imagesFor(store *image.Store, owner string, admin bool) resolver {
-	if admin || owner == "" {
-		return store
+func imagesFor(store *image.Store, owner string, admin bool) cachedImages {
+	if owner = imageOwner(owner, admin); owner != "" {
+		return store.For(owner)
 	}
-	return store.For(owner)
+	return store
 }
 
-// prepareEngine is PrepareImage for a docker engine.
-func prepareEngine(ctx context.Context, p preparer, r manager.ImageRequest) (manager.PreparedImage, error) {
-	inner, err := p.providers.byName[r.Provider].ensureProvider(ctx)
-	if err != nil {
-		return manager.PreparedImage{}, err
+// imageOwner returns the owner whose rights decide about images, or "" if every image is permitted.
+func imageOwner(owner string, admin bool) string {
+	if admin {
+		return ""
 	}
-	engine, ok := sandpit.As[*docker.Provider](inner)
-	if !ok {
-		return manager.PreparedImage{}, sandpit.Errorf(sandpit.Internal, "provider %s is of another kind", r.Provider)
-	}
-	id := r.Prepared
-	switch {
-	case r.Again && id != "": // the engine reports it if the image is gone
-	case r.Admin || r.Owner == "":
-		id, err = engine.EngineImage(ctx, r.Image)
-	default:
-		id, err = engine.PrepareImageFor(ctx, r.Owner, r.Image)
-	}
-	return manager.PreparedImage{Image: id, Release: func() {}}, err
+	return owner
 }

@@ -119,7 +119,7 @@ func isPermanent(err error) bool {
 
 // prepareImage makes an image ready with the default provider.
 func (s *service) prepareImage(ctx context.Context, image sandpit.Image) error {
-	p, err := s.providers.defaultProvider().ensureProvider(ctx)
+	p, err := s.providers.defaultProvider().OpenProvider(ctx)
 	if err != nil {
 		return err
 	}

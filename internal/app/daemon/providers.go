@@ -1,22 +1,15 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
-	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
-	"github.com/sandpit-dev/sandpit/internal/build/image"
-	"github.com/sandpit-dev/sandpit/internal/core/manager"
-	"github.com/sandpit-dev/sandpit/provider/docker"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 )
 
 // ProviderStatus says whether a provider can create sandboxes here.
@@ -33,144 +26,43 @@ type ProviderStatus struct {
 	Err error
 }
 
-// surroundings are what providers are made with.
-type surroundings struct {
-	cfg    config.Config
-	images *image.Store
-	log    *slog.Logger
-	// identity is that of the server's store, which marks sandboxes; "" without a server,
-	// when providers are only checked.
-	identity string
-	// group is the server's control group, or nil.
-	group *gvisor.ServerGroup
-}
-
-// kind is a provider that this program knows.
-type kind struct {
-	name     string
-	endpoint func(config.Config) string
-	open     func(context.Context, surroundings) (sandpit.Provider, error)
-	// used reports whether there may be sandboxes of a server's. Nil: it is a part of
-	// this machine, and opened when the server starts; else it is opened when it is
-	// needed, and a server starts without it.
-	used func(config.Config) bool
-	// instance is of the type of its sandboxes, and nil.
-	instance sandpit.Instance
-	// prepare makes images ready for it, see preparer. Nil: it takes them as they are named.
-	prepare func(context.Context, preparer, manager.ImageRequest) (manager.PreparedImage, error)
-}
-
-// providerKinds is the table of providers. It is a function so that nothing is shared.
-func providerKinds() []kind {
-	return []kind{
-		{
-			name:     nameGVisor,
-			endpoint: func(cfg config.Config) string { return cmp.Or(cfg.Engine, "built in") },
-			open:     openGVisor,
-			instance: (*gvisor.Instance)(nil),
-			prepare:  prepareCached,
-		},
-		{
-			name:     nameDocker,
-			endpoint: dockerEndpoint,
-			open:     openDocker,
-			used:     usedDocker,
-			instance: (*docker.Instance)(nil),
-			prepare:  prepareEngine,
-		},
-	}
-}
-
-// openGVisor opens the provider of a server, whose sandboxes outlive it.
-func openGVisor(ctx context.Context, s surroundings) (sandpit.Provider, error) {
-	options, err := gvisorOptions(ctx, s)
-	if err != nil {
-		return nil, err
-	}
-	return gvisor.New(options)
-}
-
-func gvisorOptions(ctx context.Context, s surroundings) (gvisor.Config, error) {
-	store, err := openArchive(s.cfg)
-	return gvisor.Config{
-		RuntimeDir:  s.cfg.RuntimeDir,
-		ScratchDir:  filepath.Join(s.cfg.StateDir, "scratch"),
-		VolumeDir:   filepath.Join(s.cfg.StateDir, "volumes"),
-		KeepDir:     filepath.Join(s.cfg.StateDir, "stopped"),
-		SnapshotDir: filepath.Join(s.cfg.StateDir, "snapshots"),
-		SuspendDir:  filepath.Join(s.cfg.StateDir, "suspended"),
-		Archive:     store,
-
-		CheckpointBytes: s.cfg.Manager.MaxCheckpointBytes,
-		CheckpointAge:   s.cfg.Manager.MaxCheckpointAge,
-
-		Images:   s.images,
-		Engine:   s.cfg.Engine,
-		Defaults: defaultLimits(s.cfg),
-		Lasting:  true,
-
-		EngineLost: func(words string) {
-			s.log.ErrorContext(ctx, "provider: engine lost", slog.String("provider", nameGVisor), slog.String("words", words))
-		},
-		ServerGroup: s.group,
-		Notice: func(text string) {
-			s.log.WarnContext(ctx, "a default limit cannot be enforced", slog.String("limit", text))
-		},
-	}, err
-}
-
-// ProviderNames lists the providers that this program knows.
-func ProviderNames() []string { return namesOf(providerKinds()) }
-
-func namesOf(list []kind) []string {
-	names := make([]string, len(list))
-	for i, k := range list {
-		names[i] = k.name
-	}
-	return names
-}
-
-// unknownProvider returns the error for an unknown provider, with the known ones.
-func unknownProvider(name string, known []string) error {
-	return sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s", name, strings.Join(known, ", "))
-}
-
 // providers are all that this program knows, in the order of the table.
 type providers struct {
 	cfg    config.Config
-	kinds  []kind
+	list   []registration.Provider
 	byName map[string]*lazy
+}
+
+// newProviders returns providers of which none is open.
+func newProviders(s registration.Surroundings, list []registration.Provider) *providers {
+	all := &providers{cfg: s.Config, list: list, byName: make(map[string]*lazy, len(list))}
+	for _, k := range list {
+		used := func() bool { return k.Used == nil || k.Used(s.Config) }
+		all.byName[k.Name] = newLazy(func(ctx context.Context) (sandpit.Provider, error) { return k.Open(ctx, s) }, used)
+	}
+	return all
 }
 
 // openProviders opens what is a part of this machine. Only that the default one is not
 // what a server can do without is an error; what else cannot be opened is tried again
 // when it is needed.
-func openProviders(ctx context.Context, s surroundings, list []kind) (*providers, error) {
-	all := &providers{cfg: s.cfg, kinds: list, byName: make(map[string]*lazy, len(list))}
-	var missing error // why the default provider is missing
+func openProviders(ctx context.Context, s registration.Surroundings, list []registration.Provider) (*providers, error) {
+	all := newProviders(s, list)
+	_, missing := findRegistration(list, s.Config.Provider) // why the default provider is missing
 	for _, k := range list {
-		used := func() bool { return true }
-		if k.used != nil {
-			used = func() bool { return k.used(s.cfg) }
-		}
-		l := newLazy(func(ctx context.Context) (sandpit.Provider, error) { return k.open(ctx, s) }, used)
-		all.byName[k.name] = l
-		usual := k.name == s.cfg.Provider
-		if k.used != nil && !usual {
+		usual := k.Name == s.Config.Provider
+		if k.Used != nil && !usual {
 			continue
 		}
-		_, err := l.ensureProvider(ctx)
+		_, err := all.byName[k.Name].OpenProvider(ctx)
 		switch {
 		case err == nil:
-		case usual && (k.used == nil || sandpit.CodeOf(err) != sandpit.Unavailable):
+		case usual && (k.Used == nil || sandpit.CodeOf(err) != sandpit.Unavailable):
 			missing = err
 		default:
-			s.log.WarnContext(ctx, "a provider cannot be used", slog.String("provider", k.name), slog.Any("error", err),
+			s.Log.WarnContext(ctx, "a provider cannot be used", slog.String("provider", k.Name), slog.Any("error", err),
 				slog.String("hint", sandpit.HintOf(err)))
 		}
-	}
-	if all.byName[s.cfg.Provider] == nil {
-		missing = unknownProvider(s.cfg.Provider, namesOf(list))
 	}
 	if missing != nil {
 		return nil, errors.Join(missing, all.closeAll())
@@ -188,16 +80,16 @@ const statusLimit = 15 * time.Second
 func (p *providers) checkStatuses(ctx context.Context) []ProviderStatus {
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
-	list := make([]ProviderStatus, len(p.kinds))
+	list := make([]ProviderStatus, len(p.list))
 	var group sync.WaitGroup
-	for i, k := range p.kinds {
+	for i, k := range p.list {
 		group.Go(func() {
-			err, able := p.byName[k.name].checkProvider(ctx), abilityNames(k.instance)
-			if inner, _ := p.byName[k.name].openProvider(); inner != nil {
-				able = append(able, ownAbilities(inner)...)
+			err, able := p.byName[k.Name].checkProvider(ctx), abilityNames(instanceAbilities(), k.Instance)
+			if inner, _ := p.byName[k.Name].currentProvider(); inner != nil {
+				able = append(able, abilityNames(providerAbilities(), inner)...)
 			}
 			list[i] = ProviderStatus{
-				Name: k.name, Default: k.name == p.cfg.Provider, Endpoint: k.endpoint(p.cfg), Abilities: able, Err: err,
+				Name: k.Name, Default: k.Name == p.cfg.Provider, Endpoint: k.Endpoint(p.cfg), Abilities: able, Err: err,
 			}
 		})
 	}
@@ -216,17 +108,16 @@ func (p *providers) closeAll() error {
 // Providers returns whether each provider can create sandboxes here, without a server. An
 // error concerns the directories that cfg names, or an unknown default provider.
 func Providers(ctx context.Context, cfg config.Config) ([]ProviderStatus, error) {
-	if !slices.Contains(ProviderNames(), cfg.Provider) {
-		return nil, unknownProvider(cfg.Provider, ProviderNames())
+	list := registrations()
+	if _, err := findRegistration(list, cfg.Provider); err != nil {
+		return nil, err
 	}
 	images, err := openServerDirs(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
-	s := surroundings{cfg: cfg, images: images, log: slog.New(slog.DiscardHandler)}
-	all := &providers{cfg: cfg, kinds: providerKinds(), byName: make(map[string]*lazy)}
-	for _, k := range all.kinds {
-		all.byName[k.name] = newLazy(func(ctx context.Context) (sandpit.Provider, error) { return k.open(ctx, s) }, func() bool { return true })
-	}
+	s := newSurroundings(cfg)
+	s.Images, s.Lasting = images, true
+	all := newProviders(s, list)
 	return all.checkStatuses(ctx), all.closeAll()
 }

@@ -6,13 +6,13 @@ import (
 	"runtime"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/front/api/native"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
-	"github.com/sandpit-dev/sandpit/provider/docker"
 )
 
 // addRoutes adds the API to a mux, and returns the paths that need no key.
@@ -31,7 +31,7 @@ func (s *service) nativeOptions() native.Options {
 	v := ReadVersions()
 	return native.Options{
 		Manager: s.manager, Store: s.store, Keys: s.keys, SSH: native.SSH{Keys: s.sshKeys, Tokens: s.sshTokens, Where: s.whereSSH},
-		Images: cache{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.listStatus,
+		Images: imageService{s.images, s.providers}, Providers: s.listProviders, PrePulls: s.prePuller.listStatus,
 		Checks: []native.Check{
 			{Name: "engine", Do: s.checkEngine},
 			{Name: "store", Do: s.checkStoreWrites},
@@ -66,88 +66,87 @@ func (s *service) listProviders(ctx context.Context) []wire.Provider {
 	return list
 }
 
-// cache is the server's cache of images as the API speaks of it. Images of provider
-// docker are its engine's.
-type cache struct {
+// imageService is what the API does with images: those of the cache, or those of a provider that
+// has images of its own.
+type imageService struct {
 	store     *image.Store
 	providers *providers
 }
 
-var _ native.Images = cache{}
+var _ native.Images = imageService{}
 
-// dockerProvider returns the provider of that name, or the default one, if it is docker, which
-// has images of its own; else nil.
-func (c cache) dockerProvider(ctx context.Context, name string) (*docker.Provider, error) {
-	name = cmp.Or(name, c.providers.cfg.Provider)
-	l := c.providers.byName[name]
-	if l == nil {
-		return nil, unknownProvider(name, namesOf(c.providers.kinds))
+// findKeeper returns the images of the provider of that name, or of the default one. Nil: they are
+// those of the cache.
+func (s imageService) findKeeper(ctx context.Context, name string) (registration.ImageKeeper, error) {
+	p, err := findRegistration(s.providers.list, cmp.Or(name, s.providers.cfg.Provider))
+	if err != nil || p.UsesImageCache {
+		return nil, err
 	}
-	if name != nameDocker {
-		return nil, nil
-	}
-	p, err := l.ensureProvider(ctx)
+	inner, err := s.providers.byName[p.Name].OpenProvider(ctx)
 	if err != nil {
 		return nil, err
 	}
-	engine, _ := p.(*docker.Provider)
-	return engine, nil
+	keeper, _ := sandpit.As[registration.ImageKeeper](inner)
+	return keeper, nil
 }
 
-func (c cache) List(ctx context.Context, who api.Principal, provider string) ([]wire.Image, error) {
-	engine, err := c.dockerProvider(ctx, provider)
+// List implements native.Images.
+func (s imageService) List(ctx context.Context, client api.Principal, provider string) ([]wire.Image, error) {
+	keeper, err := s.findKeeper(ctx, provider)
 	if err != nil {
 		return nil, err
 	}
-	if engine != nil {
-		return listEngine(ctx, engine, who.Admin)
+	var list []image.Entry
+	if keeper != nil {
+		list, err = keeper.Images(ctx, imageOwner(client.Owner, client.Admin))
+	} else {
+		list, err = imagesFor(s.store, client.Owner, client.Admin).List()
 	}
-	list := c.store.List
-	if !who.Admin {
-		list = c.store.For(who.Owner).List
-	}
-	entries, err := list()
-	images := make([]wire.Image, 0, len(entries))
-	for _, e := range entries {
-		images = append(images, imageOf(e))
-	}
-	return images, err
+	return toImages(list), err
 }
 
-func (c cache) Pull(ctx context.Context, who api.Principal, p wire.Pull, progress func(wire.Progress)) (wire.Image, error) {
-	engine, err := c.dockerProvider(ctx, p.Provider)
+// Pull implements native.Images.
+func (s imageService) Pull(ctx context.Context, client api.Principal, p wire.Pull, progress func(wire.Progress)) (wire.Image, error) {
+	keeper, err := s.findKeeper(ctx, p.Provider)
 	if err != nil {
 		return wire.Image{}, err
 	}
-	hear := func(done, total int64) { progress(wire.Progress{Done: done, Total: total}) }
-	if engine != nil {
-		return pullEngine(ctx, engine, who, p, hear)
+	report := func(done, total int64) { progress(wire.Progress{Done: done, Total: total}) }
+	var e image.Entry
+	if keeper != nil {
+		e, err = keeper.Pull(ctx, imageOwner(client.Owner, client.Admin), p.Name, p.Always, report)
+	} else {
+		e, err = imagesFor(s.store, client.Owner, client.Admin).Pull(ctx, p.Name, p.Always, report)
 	}
-	pull := c.store.Pull
-	if !who.Admin {
-		pull = c.store.For(who.Owner).Pull
-	}
-	e, err := pull(ctx, p.Name, p.Always, hear)
 	if err != nil {
 		return wire.Image{}, err
 	}
-	return imageOf(e), nil
+	return toImage(e), nil
 }
 
-func (c cache) Remove(ctx context.Context, provider, id string) error {
-	engine, err := c.dockerProvider(ctx, provider)
+// Remove implements native.Images.
+func (s imageService) Remove(ctx context.Context, provider, id string) error {
+	keeper, err := s.findKeeper(ctx, provider)
 	if err != nil {
 		return err
 	}
-	if engine != nil {
-		return EngineImages{engine}.Remove(ctx, id)
+	if keeper != nil {
+		return keeper.RemoveImage(ctx, id)
 	}
-	_, err = c.store.Remove(ctx, id)
+	_, err = s.store.Remove(ctx, id)
 	return err
 }
 
-// imageOf omits the source of an image, because clients must not see paths of the machine.
-func imageOf(e image.Entry) wire.Image {
+func toImages(list []image.Entry) []wire.Image {
+	images := make([]wire.Image, len(list))
+	for i, e := range list {
+		images[i] = toImage(e)
+	}
+	return images
+}
+
+// toImage omits the source of an image, because clients must not see paths of the machine.
+func toImage(e image.Entry) wire.Image {
 	return wire.Image{
 		Name: e.Name, Owner: e.Owner, ID: e.ID, Kind: string(e.Kind), Digest: e.Digest, Platform: e.Platform,
 		Size: e.Size, Created: e.Created, Used: e.Used,

@@ -110,7 +110,7 @@ func TestSecrets(t *testing.T) {
 	do(c.Sandboxes.Stop(t.Context(), box.ID))
 	hidden(t, cfg, r, "stopped")
 	r.stop()
-	r = start(t, cfg, providerKinds())
+	r = start(t, cfg, registrations())
 	do(c.Sandboxes.Start(t.Context(), box.ID))
 	has(box, secretTold)
 	hidden(t, cfg, r, "after another server has started it")

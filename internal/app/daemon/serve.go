@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/app/telemetry"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
@@ -64,11 +65,11 @@ const closeLimit = time.Minute
 // is unknown or cannot create sandboxes here. Other errors concern the configuration,
 // directories, and the queue's server.
 func Serve(ctx context.Context, cfg config.Config, o Options) error {
-	return serveWith(ctx, cfg, o, providerKinds())
+	return serveWith(ctx, cfg, o, registrations())
 }
 
 // serveWith is Serve with other providers than those that this program knows.
-func serveWith(ctx context.Context, cfg config.Config, o Options, list []kind) (err error) {
+func serveWith(ctx context.Context, cfg config.Config, o Options, list []registration.Provider) (err error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
@@ -81,7 +82,7 @@ func serveWith(ctx context.Context, cfg config.Config, o Options, list []kind) (
 	if len(cfg.Ignored) > 0 {
 		logger.InfoContext(ctx, "configuration: sections of other programs are ignored", slog.String("file", cfg.File), slog.Any("sections", cfg.Ignored))
 	}
-	s := &service{cfg: cfg, log: logger, notify: notifier{cfg.Systemd, logger}, kinds: list, ownGroup: o.ControlGroup}
+	s := &service{cfg: cfg, log: logger, notify: notifier{cfg.Systemd, logger}, registered: list, ownGroup: o.ControlGroup}
 	defer func() { err = errors.Join(err, s.closeParts(context.WithoutCancel(ctx))) }()
 	if err := s.openParts(ctx); err != nil {
 		return err
@@ -96,10 +97,7 @@ func consoleWanted(format string, terminal bool) bool {
 // openServerDirs creates the directories of a server and opens its image cache, which owners
 // share as newSharing says.
 func openServerDirs(cfg config.Config, newSharing func(config.Config) (*image.Sharing, error)) (*image.Store, error) {
-	dirs := []string{
-		cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir, filepath.Join(cfg.StateDir, "scratch"), filepath.Join(cfg.StateDir, "stopped"),
-	}
-	for _, dir := range dirs {
+	for _, dir := range []string{cfg.StateDir, cfg.CacheDir, cfg.RuntimeDir} {
 		if err := config.MakePrivate(dir, os.Geteuid()); err != nil {
 			return nil, err
 		}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
@@ -60,13 +61,13 @@ func configured(t *testing.T, lines ...string) config.Config {
 }
 
 // fakes is a table of providers with one that works and one that does not.
-func fakes(world *fake.World) []kind {
+func fakes(world *fake.World) []registration.Provider {
 	endpoint := func(config.Config) string { return "here" }
-	return []kind{
-		{name: "fake", endpoint: endpoint, open: func(context.Context, surroundings) (sandpit.Provider, error) {
+	return []registration.Provider{
+		{Name: "fake", Endpoint: endpoint, Open: func(context.Context, registration.Surroundings) (sandpit.Provider, error) {
 			return world.NewProvider(), nil
 		}},
-		{name: "broken", endpoint: endpoint, open: func(context.Context, surroundings) (sandpit.Provider, error) {
+		{Name: "broken", Endpoint: endpoint, Open: func(context.Context, registration.Surroundings) (sandpit.Provider, error) {
 			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "nobody answers"), "start it")
 		}},
 	}
@@ -113,7 +114,7 @@ func (p *pages) String() string {
 	return p.text.String()
 }
 
-func start(t *testing.T, cfg config.Config, list []kind) *running {
+func start(t *testing.T, cfg config.Config, list []registration.Provider) *running {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r := &running{t: t, out: &pages{}, log: &pages{}, end: cancel, done: make(chan error, 1)}
@@ -244,10 +245,10 @@ func TestRestartKeepsRealSandboxes(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t)
 	cfg.Engine, cfg.Provider = testengine.Path(t), "gvisor"
-	testRestart(t, cfg, providerKinds())
+	testRestart(t, cfg, registrations())
 }
 
-func testRestart(t *testing.T, cfg config.Config, list []kind) {
+func testRestart(t *testing.T, cfg config.Config, list []registration.Provider) {
 	t.Helper()
 	r := start(t, cfg, list)
 	s := r.sandbox("POST", "/v1/sandboxes", `{"spec":{"name":"kept"}}`, http.StatusCreated)
@@ -400,12 +401,16 @@ func TestSystemd(t *testing.T) {
 func TestProviders(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t)
-	if _, err := Providers(t.Context(), cfg); err == nil || err.Error() != `Unsupported provider type: "fake". Available providers: `+strings.Join(ProviderNames(), ", ") {
+	var names []string
+	for _, p := range registrations() {
+		names = append(names, p.Name)
+	}
+	if _, err := Providers(t.Context(), cfg); err == nil || err.Error() != `Unsupported provider type: "fake". Available providers: `+strings.Join(names, ", ") {
 		t.Errorf("providers: %v", err)
 	}
 	cfg.Provider, cfg.Engine = "gvisor", "/nowhere/sandpit"
 	list, err := Providers(t.Context(), cfg)
-	if err != nil || len(list) != len(ProviderNames()) {
+	if err != nil || len(list) != len(registrations()) {
 		t.Fatalf("providers: %+v, %v", list, err)
 	}
 	if p := list[0]; p.Name != "gvisor" || !p.Default || p.Err == nil || p.Endpoint != "/nowhere/sandpit" {

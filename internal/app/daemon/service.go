@@ -9,10 +9,12 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/app/telemetry"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/core/audit"
@@ -37,7 +39,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/publish"
 	"github.com/sandpit-dev/sandpit/internal/front/sshd"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
 // service is a server with all of its parts, opened in the order of the fields and
@@ -46,7 +47,8 @@ type service struct {
 	cfg    config.Config
 	log    *slog.Logger
 	notify notifier
-	kinds  []kind
+	// registered are the providers.
+	registered []registration.Provider
 	// ownGroup moves the process into a control group of its own.
 	ownGroup bool
 
@@ -59,7 +61,7 @@ type service struct {
 	metrics   *telemetry.Metrics // nil: nothing is counted
 	memory    *memory.Budget
 	tracer    *telemetry.Tracer
-	group     *gvisor.ServerGroup // nil: none
+	group     registration.Group // nil: none
 	providers *providers
 	manager   *manager.Manager
 	keys      *api.Keys
@@ -114,8 +116,8 @@ func (s *service) openParts(ctx context.Context) (err error) {
 		s.metrics = telemetry.NewMetrics(version)
 	}
 	s.tracer = telemetry.NewTracer(s.cfg.Telemetry.Traces, version, s.metrics, s.log)
-	around := surroundings{cfg: s.cfg, images: s.images, log: s.log, identity: s.store.Identity(), group: s.enterGroup(ctx)}
-	if s.providers, err = openProviders(ctx, around, s.kinds); err != nil {
+	s.group = s.enterGroup(ctx)
+	if s.providers, err = openProviders(ctx, s.newSurroundings(), s.registered); err != nil {
 		return err
 	}
 	s.publisher = publish.New(s.log)
@@ -184,7 +186,6 @@ func (s *service) openBudgets() (*diskspace.Disk, error) {
 	return disk, err
 }
 
-// openQueue opens the queue and makes sure that it answers.
 // explainInUse says how the server that has the state directory is used.
 func explainInUse(err error, socket string) error {
 	if sandpit.CodeOf(err) != sandpit.Conflict || socket == "" {
@@ -193,6 +194,7 @@ func explainInUse(err error, socket string) error {
 	return sandpit.WithHint(err, "use the server that runs, which your commands find by "+socket+" (sandpit ls); or stop that process, or choose another state directory")
 }
 
+// openQueue opens the queue and makes sure that it answers.
 func (s *service) openQueue(ctx context.Context) error {
 	c := s.cfg.Queue
 	if c.Provider != config.QueueRedis {
@@ -221,7 +223,7 @@ func (s *service) tempDir(ctx context.Context) (string, error) {
 func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
-		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.kinds)), Provider: s.cfg.Provider,
+		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.registered)), Provider: s.cfg.Provider,
 		Log: s.log, CompleteSpec: s.fillSpec, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes, MaxVolumeBytes: c.MaxVolumeBytes,
 		Quotas: manager.Quotas{
 			Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas, Share: !s.cfg.Explicit(config.KeyOwnerQuota),
@@ -236,9 +238,9 @@ func (s *service) managerOptions() manager.Options {
 	o.MaxSnapshots, o.MaxSnapshotBytes = c.MaxSnapshots, c.MaxSnapshotBytes
 	o.MaxTemplates, o.MaxTemplateBytes, o.MaxBuilds, o.BuildTimeout = c.MaxTemplates, c.MaxTemplateBytes, c.MaxBuilds, c.BuildTimeout
 	o.MaxSaved, o.MaxSavedBytes = c.MaxSaved, c.MaxSavedBytes
-	if _, there := s.providers.byName[nameGVisor]; there {
-		o.Builder, o.BuilderProvider = s.newBuilder(), nameGVisor
-		o.Builtins, o.Enforceable = builtinRecipes(), enforceableLimits
+	if name := findBuilding(s.registered); name != "" {
+		o.Builder, o.BuilderProvider = s.newBuilder(), name
+		o.Builtins, o.Enforceable = builtinRecipes(), s.enforceableLimits
 	}
 	o.Images = preparer{s.images, s.providers}
 	o.Usage = usageOptions(s.cfg.Usage)
@@ -285,7 +287,8 @@ func usageOptions(c config.Usage) manager.Usage {
 // nothing.
 func (s *service) fillSpec(provider string, spec *sandpit.Spec) {
 	if spec.Image == "" {
-		spec.Image = defaultImage(s.cfg, provider)
+		p, _ := findRegistration(s.registered, provider) // the manager refuses an unknown one
+		spec.Image = defaultImage(s.cfg, p)
 	}
 	if spec.WorkDir == "" && s.cfg.Explicit(config.KeyWorkDir) {
 		spec.WorkDir = s.cfg.Sandbox.WorkDir // an image's own goes before the default
@@ -388,24 +391,34 @@ func (s *service) closeParts(ctx context.Context) error {
 	if s.tracer != nil {
 		closeAs("the tracer", func() error { return s.tracer.Close(ctx) })
 	}
-	if err := s.group.Close(); err != nil {
-		s.log.WarnContext(ctx, "server: control group not removed; the next start removes it", slog.Any("error", err))
+	if s.group != nil {
+		if err := s.group.Close(); err != nil {
+			s.log.WarnContext(ctx, "server: control group not removed; the next start removes it", slog.Any("error", err))
+		}
 	}
 	return errors.Join(errs...)
 }
 
+// newSurroundings returns what the server's providers are opened with.
+func (s *service) newSurroundings() registration.Surroundings {
+	around := newSurroundings(s.cfg)
+	around.Lasting, around.Identity, around.Group = true, s.store.Identity(), s.group
+	around.Images, around.Guard, around.Log = s.images, registryGuard(s.cfg), s.log
+	return around
+}
+
 // enterGroup moves the process into a control group of its own, and returns nil without the
 // rights for one.
-func (s *service) enterGroup(ctx context.Context) *gvisor.ServerGroup {
-	if !s.ownGroup {
+func (s *service) enterGroup(ctx context.Context) registration.Group {
+	i := slices.IndexFunc(s.registered, func(p registration.Provider) bool { return p.EnterGroup != nil })
+	if !s.ownGroup || i < 0 {
 		return nil
 	}
-	group, err := gvisor.EnterServerGroup(memoryTotal(s.cfg.Server))
+	group, err := s.registered[i].EnterGroup(memoryTotal(s.cfg.Server))
 	if err != nil {
 		s.log.InfoContext(ctx, "server: no control group of its own", slog.Any("reason", err))
 		return nil
 	}
 	s.log.InfoContext(ctx, "server: entered a control group of its own", slog.String("group", group.String()))
-	s.group = group
 	return group
 }

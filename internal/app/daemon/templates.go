@@ -14,17 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/build/template"
-	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
-
-// Template says how an image is built.
-type Template = template.Template
-
-// TemplateStep is one thing that is done for that.
-type TemplateStep = template.Step
-
-// TemplatePrefix begins the names of images that are templates.
-const TemplatePrefix = sandpit.TemplatePrefix
 
 // maxTemplateFile bounds a template file, in bytes.
 const maxTemplateFile = 1 << 20
@@ -34,7 +24,7 @@ const maxTemplateFile = 1 << 20
 // are copied from, which is "" for a built-in template.
 //
 // NotFound. Other errors are those of template.Parse and ParseDockerfile.
-func ReadTemplate(path string, args map[string]string) (t Template, dir string, err error) {
+func ReadTemplate(path string, args map[string]string) (t template.Template, dir string, err error) {
 	if name, ok := strings.CutPrefix(path, template.BuiltinPrefix); ok {
 		t, err = template.Builtin(name)
 		return t, "", err
@@ -76,10 +66,10 @@ func ReadTemplate(path string, args map[string]string) (t Template, dir string, 
 }
 
 // parseIn reads a template file, and what it needs of its directory.
-func parseIn(dir string, data []byte) (Template, error) {
+func parseIn(dir string, data []byte) (template.Template, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return Template{}, err
+		return template.Template{}, err
 	}
 	defer func() { _ = root.Close() }() // only read
 	return template.Parse(data, root.FS())
@@ -100,9 +90,6 @@ func templateIn(dir string) (string, error) {
 	return "", sandpit.Errorf(sandpit.NotFound, "%s has neither %s nor Dockerfile", dir, template.FileName)
 }
 
-// BuiltinTemplates returns the names of the template files that are part of this program.
-func BuiltinTemplates() []string { return template.Builtins() }
-
 // TemplateBuild says how a template is built.
 type TemplateBuild struct {
 	// Name is without the prefix. Default: the template's own.
@@ -117,58 +104,48 @@ type TemplateBuild struct {
 	Output io.Writer
 	// Prepare reports the preparation, Begin and Ran the steps; see template.Builder.
 	Prepare func(what string)
-	Begin   func(number, total int, s TemplateStep)
+	Begin   func(number, total int, s template.Step)
 	Ran     func(number int, took time.Duration)
-}
-
-// CopiesFiles reports whether a template copies files, and WriteContext has something to
-// write.
-func CopiesFiles(t Template) bool { return template.Copies(t) }
-
-// WriteContext is template.WriteContext.
-func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) error {
-	return template.WriteContext(ctx, t, dir, to)
 }
 
 // BuildTemplate builds a template and gives the image its name.
 //
 // Invalid: it has no name. Unsupported: not with this provider. Otherwise as
 // template.Builder.Build.
-func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) (ImageEntry, error) {
-	own, ok := l.images.(ownImages)
-	if !ok {
-		return ImageEntry{}, sandpit.Errorf(sandpit.Unsupported, "templates are built with the provider %s only", nameGVisor)
+func (l *Local) BuildTemplate(ctx context.Context, t template.Template, o TemplateBuild) (image.Entry, error) {
+	if l.images == nil {
+		return image.Entry{}, sandpit.Errorf(sandpit.Unsupported, "templates are built with the provider %s only", findBuilding(registrations()))
 	}
 	name := o.Name
 	if name == "" {
 		name = t.Name
 	}
 	if name == "" {
-		return ImageEntry{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the template has no name"), "add -t NAME")
+		return image.Entry{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the template has no name"), "add -t NAME")
 	}
-	ref := sandpit.Image(TemplatePrefix + strings.TrimPrefix(name, TemplatePrefix))
+	ref := sandpit.Image(sandpit.TemplatePrefix + strings.TrimPrefix(name, sandpit.TemplatePrefix))
 	if err := image.CheckTemplate(ref); err != nil {
-		return ImageEntry{}, err
+		return image.Entry{}, err
 	}
 	chosen := t.Build.Resources == (sandpit.Resources{})
 	if chosen {
 		t.Build.Resources = explicitLimits(l.cfg)
-		if err := gvisor.CheckLimits(t.Build.Resources); err != nil { // before anything is fetched
-			return ImageEntry{}, err
+		if err := l.checkLimits(t.Build.Resources); err != nil { // before anything is fetched
+			return image.Entry{}, err
 		}
 	}
 	key, err := loadSecretsKey(l.cfg)
 	if err != nil {
-		return ImageEntry{}, err
+		return image.Entry{}, err
 	}
 	bound, err := boundNetwork(l.cfg)
 	if err != nil {
-		return ImageEntry{}, err
+		return image.Entry{}, err
 	}
 	step := func(ctx context.Context, spec sandpit.Spec) (sandpit.Instance, error) {
 		var err error
-		if !chosen { // what the template's maker thought useful, see manager.Options.Enforceable
-			spec.Resources = gvisor.EnforceableLimits(spec.Resources)
+		if enforceable := l.registered.EnforceableLimits; !chosen && enforceable != nil { // see manager.Options.Enforceable
+			spec.Resources = enforceable(spec.Resources)
 		}
 		if spec.Network, err = bound(spec.Network, true); err != nil {
 			return nil, err
@@ -177,18 +154,18 @@ func (l *Local) BuildTemplate(ctx context.Context, t Template, o TemplateBuild) 
 	}
 	b := template.Builder{
 		SecretsKey: key,
-		Provider:   maker(step), Images: own.store, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
-		Prepare: o.Prepare, Begin: o.Begin, Ran: o.Ran, Progress: l.progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
+		Provider:   maker(step), Images: l.images, Dir: o.Dir, Secrets: o.Secrets, Fresh: o.Fresh, Output: o.Output,
+		Prepare: o.Prepare, Begin: o.Begin, Ran: o.Ran, Progress: l.hear.Progress, Debian: debianSource(l.cfg), NPM: npmSource(l.cfg),
 	}
 	e, err := b.Build(ctx, t)
 	if err != nil {
-		return ImageEntry{}, err
+		return image.Entry{}, err
 	}
-	return own.store.SetTemplate(ctx, ref, e.ID)
+	return l.images.SetTemplate(ctx, ref, e.ID)
 }
 
 // ListTemplates returns the templates of the cache, by name.
-func ListTemplates(cfg config.Config) ([]ImageEntry, error) {
+func ListTemplates(cfg config.Config) ([]image.Entry, error) {
 	store, err := OpenImages(cfg)
 	if err != nil {
 		return nil, err
@@ -197,9 +174,9 @@ func ListTemplates(cfg config.Config) ([]ImageEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	templates := []ImageEntry{}
+	templates := []image.Entry{}
 	for _, e := range list {
-		name, is := strings.CutPrefix(e.Name, TemplatePrefix)
+		name, is := strings.CutPrefix(e.Name, sandpit.TemplatePrefix)
 		if is && sandpit.BuildID(name).Validate() != nil { // builds are a server's
 			templates = append(templates, e)
 		}

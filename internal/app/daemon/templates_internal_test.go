@@ -52,8 +52,8 @@ func busyboxRoot(t *testing.T) string {
 func templateServer(t *testing.T, lines ...string) (config.Config, *running, *client.Client) {
 	t.Helper()
 	cfg := configured(t, lines...)
-	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
-	r := start(t, cfg, providerKinds())
+	cfg.Engine, cfg.Provider = testengine.Path(t), "gvisor"
+	r := start(t, cfg, registrations())
 	c, err := client.New(client.Options{URL: "unix://" + r.Socket})
 	if err != nil {
 		t.Fatal(err)

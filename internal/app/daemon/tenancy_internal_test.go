@@ -107,8 +107,8 @@ const (
 func newTenancy(t *testing.T, lines ...string) *tenancy {
 	t.Helper()
 	cfg := configured(t, append([]string{"keyless = false", "rate = 1000000", "burst = 1000000"}, lines...)...)
-	cfg.Engine, cfg.Provider = testengine.Path(t), nameGVisor
-	s := &service{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), kinds: providerKinds()}
+	cfg.Engine, cfg.Provider = testengine.Path(t), "gvisor"
+	s := &service{cfg: cfg, log: slog.New(slog.NewTextHandler(t.Output(), nil)), registered: registrations()}
 	if err := s.openParts(t.Context()); err != nil {
 		t.Fatal(errors.Join(err, s.closeParts(t.Context())))
 	}

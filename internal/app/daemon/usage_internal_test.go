@@ -16,8 +16,8 @@ import (
 func TestUsageKill(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t, "[usage]", "interval = '200ms'", "memory = 50", "cpu = 0", "disk = 0", "pids = 0", "action = 'kill'", "sustained = '1s'")
-	cfg.Provider, cfg.Engine = nameGVisor, testengine.Path(t)
-	r := start(t, cfg, providerKinds())
+	cfg.Provider, cfg.Engine = "gvisor", testengine.Path(t)
+	r := start(t, cfg, registrations())
 	c := r.dial()
 	s, err := c.Sandboxes.Create(t.Context(), client.CreateRequest{Spec: sandpit.Spec{Resources: sandpit.Resources{Memory: 256 << 20}}})
 	if err != nil {

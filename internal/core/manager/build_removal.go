@@ -59,7 +59,7 @@ func (bs *Builds) dropSnapshot(ctx context.Context, id sandpit.SnapshotID) error
 		return sandpit.Errorf(sandpit.Conflict, "snapshot %s is in use", id)
 	}
 	defer bs.snapshotUses.endExclusive(id)
-	keeper, err := bs.snapshots.findKeeper(n.Provider)
+	keeper, err := bs.snapshots.findKeeper(ctx, n.Provider)
 	if err != nil {
 		return err
 	}

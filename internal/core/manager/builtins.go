@@ -68,6 +68,9 @@ func (bi *Builtins) Prepare(ctx context.Context, name string) (Builtin, error) {
 	bi.mu.Lock()
 	defer bi.mu.Unlock()
 	seen, current, err := bi.lookUp(ctx, name, version)
+	if err == nil && seen.Status == sandpit.BuildWaiting && seen.Build != "" { // it may have ended between the reads
+		seen, current, err = bi.lookUp(ctx, name, version)
+	}
 	if err != nil || current || seen.Status == sandpit.BuildBuilding {
 		return seen, err
 	}

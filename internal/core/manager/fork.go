@@ -195,7 +195,7 @@ func (ss *Snapshots) dropTemporary(ctx context.Context, n store.Snapshot) {
 		return // in use, or being deleted: the reconciler removes it
 	}
 	defer ss.snapshotUses.endExclusive(n.ID)
-	keeper, err := ss.findKeeper(n.Provider)
+	keeper, err := ss.findKeeper(ctx, n.Provider)
 	if err == nil {
 		err = ss.dropSnapshot(ctx, keeper, n.ID)
 	}

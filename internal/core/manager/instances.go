@@ -67,6 +67,34 @@ func (c *core) newCall(what string) providerCall {
 	return providerCall{what: what, limit: c.o.CallTimeout}
 }
 
+// opener is a provider that is opened when it is needed. Before that, sandpit.As does not find its
+// abilities.
+type opener interface {
+	OpenProvider(ctx context.Context) (sandpit.Provider, error)
+}
+
+// findAbility returns an ability of the named provider, which is opened if need be. what names the
+// ability.
+//
+// Unsupported: no such provider, or it does not have the ability.
+func findAbility[T any](ctx context.Context, c *core, provider, what string) (ability T, err error) {
+	p := c.o.Providers[provider]
+	if p == nil {
+		return ability, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", provider)
+	}
+	ability, ok := sandpit.As[T](p)
+	if o, lazy := sandpit.As[opener](p); !ok && lazy {
+		if p, err = callProvider(ctx, c.loops, c.newCall("open provider "+provider), o.OpenProvider, nil); err != nil {
+			return ability, err
+		}
+		ability, ok = sandpit.As[T](p)
+	}
+	if !ok {
+		return ability, sandpit.Errorf(sandpit.Unsupported, "provider %s has no %s", provider, what)
+	}
+	return ability, nil
+}
+
 // recordInstance sets the instance of a sandbox and starts to watch for its end.
 func (is *instances) recordInstance(rec *sandboxRecord, i sandpit.Instance) {
 	if rec.setInstance(i) {

@@ -114,7 +114,7 @@ func (ss *Snapshots) readSnapshot(ctx context.Context, owner, name string, texts
 		return nil, "", err
 	}
 	defer release()
-	keeper, err := ss.findKeeper(n.Provider)
+	keeper, err := ss.findKeeper(ctx, n.Provider)
 	if err != nil {
 		return nil, "", err
 	}

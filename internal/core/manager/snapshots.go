@@ -149,7 +149,7 @@ func (ss *Snapshots) saveSandbox(ctx context.Context, rec *sandboxRecord, n stor
 		return n, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "snapshot sandbox %s: it has a temporary directory, which is deleted with it", rec.id),
 			"use a volume instead")
 	}
-	keeper, err := ss.findKeeper(row.Provider)
+	keeper, err := ss.findKeeper(ctx, row.Provider)
 	if err != nil {
 		return n, err
 	}
@@ -251,19 +251,8 @@ func (ss *Snapshots) newLimits() store.SnapshotLimits {
 }
 
 // findKeeper returns the named provider's ability to keep snapshots.
-func (ss *Snapshots) findKeeper(provider string) (sandpit.SnapshotKeeper, error) {
-	p := ss.o.Providers[provider]
-	if p == nil {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", provider)
-	}
-	keeper, ok := sandpit.As[sandpit.SnapshotKeeper](p)
-	if around, is := keeper.(interface{ Unwrap() any }); is && around.Unwrap() != nil { // a decorator has the ability only if what it decorates has it
-		_, ok = sandpit.As[sandpit.SnapshotKeeper](around.Unwrap())
-	}
-	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s has no snapshots", provider)
-	}
-	return keeper, nil
+func (ss *Snapshots) findKeeper(ctx context.Context, provider string) (sandpit.SnapshotKeeper, error) {
+	return findAbility[sandpit.SnapshotKeeper](ctx, ss.core, provider, "snapshots")
 }
 
 // dropSnapshot removes a snapshot and then its row. The caller has exclusive use of it.
@@ -362,7 +351,7 @@ func (ss *Snapshots) Delete(ctx context.Context, owner, name string) error {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "snapshot %s is being created, used or deleted", name), "try again in a moment")
 		}
 		defer ss.snapshotUses.endExclusive(n.ID)
-		keeper, err := ss.findKeeper(n.Provider)
+		keeper, err := ss.findKeeper(ctx, n.Provider)
 		if err != nil {
 			return err
 		}
@@ -399,7 +388,7 @@ func (ss *Snapshots) Export(ctx context.Context, owner, name string, to io.Write
 			return err
 		}
 		defer release()
-		keeper, err := ss.findKeeper(n.Provider)
+		keeper, err := ss.findKeeper(ctx, n.Provider)
 		if err != nil {
 			return err
 		}
@@ -430,7 +419,7 @@ func (ss *Snapshots) Import(ctx context.Context, r ImportRequest, from io.Reader
 				return err
 			}
 		}
-		keeper, err := ss.findKeeper(n.Provider)
+		keeper, err := ss.findKeeper(ctx, n.Provider)
 		if err != nil {
 			return err
 		}

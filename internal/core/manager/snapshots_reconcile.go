@@ -49,7 +49,7 @@ func (ss *Snapshots) removeIfUnused(ctx context.Context, n store.Snapshot) {
 	if errors.Is(err, sandpit.NotFound) || err == nil && now.State == store.SnapshotReady && !now.Brief {
 		return
 	}
-	keeper, bad := ss.findKeeper(n.Provider)
+	keeper, bad := ss.findKeeper(ctx, n.Provider)
 	if err = cmp.Or(err, bad); err == nil {
 		err = ss.dropSnapshot(ctx, keeper, n.ID)
 	}
@@ -64,11 +64,12 @@ func (ss *Snapshots) findRow(ctx context.Context, n store.Snapshot) (store.Snaps
 	return ss.store.Snapshots().Snapshot(ctx, n.Owner, string(n.ID))
 }
 
-// compareProvider compares the rows with what one provider lists. A provider that cannot be reached
-// is skipped: missing snapshots are not lost then.
+// compareProvider compares the rows with what one provider lists. A provider that is not open or
+// cannot be reached is skipped: missing snapshots are not lost then. Reconciling sandboxes opens a
+// provider that has any.
 func (ss *Snapshots) compareProvider(ctx context.Context, provider string, rows []store.Snapshot) {
-	keeper, err := ss.findKeeper(provider)
-	if err != nil {
+	keeper, ok := sandpit.As[sandpit.SnapshotKeeper](ss.o.Providers[provider])
+	if !ok {
 		return // it has no snapshots
 	}
 	list, err := callProvider(ctx, ss.core.loops, ss.core.newCall("list snapshots"), keeper.ListSnapshots, nil)

@@ -101,7 +101,7 @@ func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Vol
 	if r.Provider == "" {
 		r.Provider = vs.o.Provider
 	}
-	keeper, err := vs.findKeeper(r.Provider)
+	keeper, err := vs.findKeeper(ctx, r.Provider)
 	if err != nil {
 		return store.Volume{}, err
 	}
@@ -130,21 +130,13 @@ func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Vol
 }
 
 // findKeeper returns the named provider's ability to keep volumes.
-func (vs *Volumes) findKeeper(provider string) (sandpit.VolumeKeeper, error) {
-	p := vs.o.Providers[provider]
-	if p == nil {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q", provider)
-	}
-	keeper, ok := sandpit.As[sandpit.VolumeKeeper](p)
-	if !ok {
-		return nil, sandpit.Errorf(sandpit.Unsupported, "provider %s has no volumes", provider)
-	}
-	return keeper, nil
+func (vs *Volumes) findKeeper(ctx context.Context, provider string) (sandpit.VolumeKeeper, error) {
+	return findAbility[sandpit.VolumeKeeper](ctx, vs.core, provider, "volumes")
 }
 
 // dropVolume removes a volume and then its row. The caller has locked the volume.
 func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
-	keeper, err := vs.findKeeper(v.Provider)
+	keeper, err := vs.findKeeper(ctx, v.Provider)
 	if err != nil {
 		return err
 	}
@@ -187,7 +179,7 @@ func (vs *Volumes) Get(ctx context.Context, owner, name string) (sandpit.Volume,
 
 // measureVolume returns the size of a volume in bytes. Unsupported: its provider is not configured.
 func (vs *Volumes) measureVolume(ctx context.Context, v store.Volume) (int64, error) {
-	keeper, err := vs.findKeeper(v.Provider)
+	keeper, err := vs.findKeeper(ctx, v.Provider)
 	if err != nil {
 		return 0, err
 	}
