@@ -126,7 +126,9 @@ func (o *mcpCommand) serveTools(ctx context.Context, a *app) (err error) {
 	for _, text := range cfg.Notices {
 		logger.WarnContext(ctx, "configuration", slog.String("notice", text))
 	}
-	local, err := daemon.OpenLocal(cfg, daemon.Listeners{Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, logger)})
+	local, err := daemon.OpenLocal(cfg, daemon.Listeners{
+		Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, logger), ConfineFiles: cfg.Sandbox.ConfineFiles,
+	})
 	if err != nil {
 		return err
 	}

@@ -160,6 +160,10 @@ type Sandbox struct {
 	// destroyed a system: ScreenOff, ScreenWarn, ScreenAsk or ScreenDeny. It is
 	// a guard rail; the sandbox is what protects. Default: ScreenOff.
 	CommandScreen string
+	// ConfineFiles has calls that read or change files refused if they leave the
+	// sandbox's working directory and its mounts. Commands are not confined.
+	// Default: false.
+	ConfineFiles bool
 }
 
 // The values of Sandbox.CommandScreen.

@@ -229,6 +229,7 @@ func TestValues(t *testing.T) {
 		`memory_limit = "9000000p"`: `sandbox.memory_limit: "9000000p" is larger than any machine`,
 		`disk_limit = "1k"`:         `sandbox.disk_limit: "1k" is too small; use at least 1m`,
 		`command_screen = "no"`:     `sandbox.command_screen: "no" is not one of off, warn, ask, deny`,
+		`confine_files = "perhaps"`: `sandbox.confine_files: "perhaps" is text; use true or false without quotes`,
 		`command_screen = true`:     `sandbox.command_screen: true is not one of off, warn, ask, deny`,
 		`pids_limit = 0`:            `sandbox.pids_limit: 0 is not a number of processes; use 1 to 1048576`,
 		`pids_limit = "9"`:          `sandbox.pids_limit: "9" is not a number of processes; use 1 to 1048576`,

@@ -30,6 +30,7 @@ const (
 	KeyTimeout        Key = "sandbox.timeout"
 	KeyNetworkEnabled Key = "sandbox.network_enabled"
 	KeyCommandScreen  Key = "sandbox.command_screen"
+	KeyConfineFiles   Key = "sandbox.confine_files"
 	KeyImagePull      Key = "image.pull"
 	KeyImageMirrors   Key = "image.mirrors"
 	KeyImageInsecure  Key = "image.insecure"

@@ -72,6 +72,9 @@ func sandboxSettings() []setting {
 		defineSetting(KeyCommandScreen, func(c *Config) *string { return &c.Sandbox.CommandScreen },
 			oneOf(ScreenOff, ScreenWarn, ScreenAsk, ScreenDeny),
 			"What happens to a command that looks dangerous, by whichever way it comes: off, warn, ask (only `sandpit run` can; elsewhere as deny) or deny."),
+		defineSetting(KeyConfineFiles, func(c *Config) *bool { return &c.Sandbox.ConfineFiles }, setBool,
+			"Whether calls that read or change files are refused outside of the sandbox's working directory and mounts, symbolic links followed: "+
+				"those of the API, tools, E2B, AIO, SFTP and `sandpit cp`. Commands are not confined, and reach all files of the sandbox."),
 	}
 }
 

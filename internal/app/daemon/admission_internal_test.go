@@ -82,7 +82,7 @@ func (w *tenancy) answer(t *testing.T, req *http.Request) string {
 }
 
 // openMCP opens a session of MCP and returns what runs a command in it.
-func (w *tenancy) openMCP(t *testing.T) func(*testing.T, string) string {
+func (w *tenancy) openMCP(t *testing.T) func(t *testing.T, tool string, arguments map[string]any) string {
 	t.Helper()
 	session := ""
 	call := func(t *testing.T, message map[string]any) string {
@@ -120,11 +120,9 @@ func (w *tenancy) openMCP(t *testing.T) func(*testing.T, string) string {
 		"protocolVersion": "2025-06-18", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "test", "version": "1"},
 	}})
 	call(t, map[string]any{"method": "notifications/initialized"})
-	return func(t *testing.T, command string) string {
+	return func(t *testing.T, tool string, arguments map[string]any) string {
 		t.Helper()
-		return call(t, map[string]any{"id": 2, "method": "tools/call", "params": map[string]any{
-			"name": "shell_exec", "arguments": map[string]any{"command": command},
-		}})
+		return call(t, map[string]any{"id": 2, "method": "tools/call", "params": map[string]any{"name": tool, "arguments": arguments}})
 	}
 }
 

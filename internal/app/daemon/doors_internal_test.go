@@ -53,11 +53,14 @@ func (w *tenancy) doors(t *testing.T) map[string]door {
 		"e2b":               {start: w.startByGuest("/process.Process/Start", e2b, start, false), silent: true},
 		"aio":               {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND"})},
 		"aio, asynchronous": {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND", "async_mode": true, "id": "other"}), silent: true},
-		"mcp":               {start: tool},
-		"ssh":               {start: w.bySSH(false)},
-		"ssh, terminal":     {start: w.bySSH(true)},
-		"command line":      {start: w.byCommandLine},
-		"template":          {start: w.buildStep, silent: true, idle: "a build ends by itself"},
+		"mcp": {start: func(t *testing.T, command string) string {
+			t.Helper()
+			return tool(t, "shell_exec", map[string]any{"command": command})
+		}},
+		"ssh":           {start: w.bySSH(false)},
+		"ssh, terminal": {start: w.bySSH(true)},
+		"command line":  {start: w.byCommandLine},
+		"template":      {start: w.buildStep, silent: true, idle: "a build ends by itself"},
 	}
 }
 

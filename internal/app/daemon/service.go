@@ -221,7 +221,7 @@ func (s *service) managerOptions() manager.Options {
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, KeepDeleted: c.Remember,
 		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
-	o.Admit, o.DestroyOnClose = Admission(s.cfg, s.log), c.DeleteOnStop
+	o.Admit, o.ConfineFiles, o.DestroyOnClose = Admission(s.cfg, s.log), s.cfg.Sandbox.ConfineFiles, c.DeleteOnStop
 	if o.Quotas.Owner == 0 && s.cfg.Explicit(config.KeyOwnerQuota) {
 		o.Quotas.Owner = -1 // none, which is not the default
 	}
