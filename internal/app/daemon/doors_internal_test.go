@@ -67,7 +67,7 @@ func (w *tenancy) doors(t *testing.T) map[string]door {
 // TestDoors crosses every way to start a program with every setting that holds for programs.
 func TestDoors(t *testing.T) {
 	t.Parallel()
-	w := newTenancy(t, "[ssh]", "listen = '127.0.0.1:0'", "[sandbox]", "command_screen = 'deny'")
+	w := newTenancy(t, "[ssh]", "listen = '127.0.0.1:0'", "[sandbox]", "command_screen = 'deny'", "screen_deny = ['expr *forbidden*']", "screen_allow = ['mkfs.harmless']")
 	for name, d := range w.doors(t) {
 		t.Run(name, func(t *testing.T) { w.tryDoor(t, d) })
 	}
@@ -80,6 +80,9 @@ func (w *tenancy) tryDoor(t *testing.T, d door) {
 	if got := d.start(t, mentioned); !strings.Contains(got, "potentially dangerous operation") || strings.Contains(got, "it ran\n") {
 		t.Errorf("command screen: a command that is refused: %s", got)
 	}
+	if got := d.start(t, "expr is-forbidden"); !strings.Contains(got, "refused by a rule") {
+		t.Errorf("command screen: a command that a configured rule refuses: %s", got)
+	}
 	await(t, "audit: the refusal is an event", func() bool { return w.countEvents(t, "it was refused before it started") > refusals })
 	for line := range strings.SplitSeq(w.trail(t), "},{") {
 		if strings.Contains(line, "/dev/sda") {
@@ -88,7 +91,7 @@ func (w *tenancy) tryDoor(t *testing.T, d door) {
 	}
 
 	started, ended, used := w.countStarts(t), w.countEnds(t), w.lastUse(t)
-	got := d.start(t, "uname -r; expr 40 + 2")
+	got := d.start(t, "uname -r; expr 40 + 2; false && mkfs.harmless /dev/sda")
 	if strings.Contains(got, "potentially dangerous") {
 		t.Errorf("command screen: a command that is not refused: %s", got)
 	}
