@@ -159,7 +159,7 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	s.mcp = mcp.New(ctx, mcp.Options{
 		Tools: s.cfg.Server.MCPTools, CommandTimeout: s.cfg.CommandTimeout(0),
 		Manager: s.manager, Memory: s.memory, Request: s.nativeOptions().Request, MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
-		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
+		Preview: s.gateway.Ticket, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
 	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})
 	return err
