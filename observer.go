@@ -83,6 +83,10 @@ type GuestObserver struct {
 	// "" if the call names none. The caller receives its error. It does not see what is
 	// typed in a terminal. Default: nil, which admits every command.
 	Admit func(ctx context.Context, args []string, dir string) error
+	// Confine returns the directories that a file call may not leave, after symbolic links are
+	// resolved; "." is the sandbox's working directory. A call fails with Unsupported if the
+	// guest cannot confine it. Default: nil, which confines no call, as no directories do.
+	Confine func(ctx context.Context) []string
 	// Called is called once for each call: for a command when it has started, for every
 	// other call when it is complete, and for each failure.
 	Called func(context.Context, GuestCall)

@@ -109,6 +109,16 @@ func (s Spec) Clone() Spec {
 	return s
 }
 
+// FileDirs returns the directories for GuestObserver.Confine that a sandbox's files are confined
+// to: its working directory and its mounts.
+func (s Spec) FileDirs() []string {
+	dirs := []string{"."}
+	for _, m := range s.Mounts {
+		dirs = append(dirs, m.Target)
+	}
+	return dirs
+}
+
 // SameMachine reports whether s and o agree in everything that cannot change after a sandbox
 // is created: image, mounts, limits, host name and whether it is online.
 func (s Spec) SameMachine(o Spec) bool {

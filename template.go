@@ -49,6 +49,12 @@ func (id BuildID) Validate() error {
 	return nil
 }
 
+// NoBuiltinTemplate returns the NotFound error for a name that no built-in template has. Its hint
+// lists the names that exist.
+func NoBuiltinTemplate(name string, names []string) error {
+	return WithHint(Errorf(NotFound, "no built-in template %.100q", name), "built-in templates: "+strings.Join(names, ", "))
+}
+
 // CheckTemplateName returns an Invalid error unless name is a valid name of a template or a
 // tag. A name must not look like an ID.
 func CheckTemplateName(name string) error {

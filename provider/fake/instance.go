@@ -78,7 +78,14 @@ func (i *Instance) probeGuest(ctx context.Context, asked func()) error {
 		return err
 	}
 	asked()
-	return m.askHealth(ctx)
+	err = m.askHealth(ctx)
+	if err == nil {
+		return nil
+	}
+	if _, stateErr := i.box.runningMachine(); stateErr != nil { // paused meanwhile
+		return stateErr
+	}
+	return err
 }
 
 func (i *Instance) portTransport(port int) *roundTripper {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +26,8 @@ type machine struct {
 	calls  gate
 	off    chan struct{} // closed when it is stopped
 
+	hanging atomic.Int64 // calls that a guest that hangs has received and does not begin
+
 	mu    sync.Mutex
 	conns map[*tracked]bool // nil when the machine is off
 }
@@ -36,7 +39,7 @@ func startMachine(stall func() Stall) *machine {
 		served: make(chan struct{}), conns: make(map[*tracked]bool),
 	}
 	m.server = &http.Server{
-		Handler:           m.calls.wrapHandler(stallCalls(m.guest.Handler(), stall, m.off)),
+		Handler:           m.calls.wrapHandler(m.stallCalls(m.guest.Handler(), stall)),
 		ReadHeaderTimeout: 30 * time.Second,
 		ConnState:         m.noteState,
 		Protocols:         new(http.Protocols),

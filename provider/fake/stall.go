@@ -37,6 +37,21 @@ func (w *World) Stall(id sandpit.ID, s Stall) error {
 	return nil
 }
 
+// Hanging returns how many calls, health checks aside, the guest of a sandbox has received and not
+// begun, because it hangs. NotFound: no such sandbox.
+func (w *World) Hanging(id sandpit.ID) (int, error) {
+	b, err := w.findSandbox(id)
+	if err != nil {
+		return 0, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.machine == nil {
+		return 0, nil
+	}
+	return int(b.machine.hanging.Load()), nil
+}
+
 // SetLiveness sets the bounds of calls into sandboxes that are created or attached from then
 // on. Default: those of liveness.Options.
 func (w *World) SetLiveness(o liveness.Options) {
@@ -77,12 +92,19 @@ func (m *machine) askHealth(ctx context.Context) error {
 // stallPoll is how often a guest that hangs checks whether it still does.
 const stallPoll = 2 * time.Millisecond
 
-// stallCalls returns a handler that hangs as stall says, until off is closed.
-func stallCalls(next http.Handler, stall func() Stall, off <-chan struct{}) http.Handler {
+// stallCalls returns a handler that hangs as stall says, until the machine is stopped.
+func (m *machine) stallCalls(next http.Handler, stall func() Stall) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s := &stalling{ResponseWriter: w, stall: stall, off: off, ended: r.Context().Done()}
+		s := &stalling{ResponseWriter: w, stall: stall, off: m.off, ended: r.Context().Done()}
 		s.isHealth = r.URL.Path == "/health"
-		if !s.awaitResume() {
+		if !s.isHealth {
+			m.hanging.Add(1)
+		}
+		works := s.awaitResume()
+		if !s.isHealth {
+			m.hanging.Add(-1)
+		}
+		if !works {
 			panic(http.ErrAbortHandler) // no response
 		}
 		next.ServeHTTP(s, r)

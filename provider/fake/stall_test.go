@@ -311,9 +311,17 @@ func TestPausedIsNotCutOff(t *testing.T) {
 			if name != "command" {
 				must(w.Stall(i.ID(), fake.Stall{Stopped: true}))
 			}
-			done := make(chan error, 1)
-			go func() { done <- call(t.Context(), i, func() {}) }()
-			time.Sleep(40 * time.Millisecond)
+			done, begun := make(chan error, 1), make(chan struct{})
+			go func() { done <- call(t.Context(), i, func() { close(begun) }) }()
+			if name == "command" {
+				<-begun
+			} else { // a guest that hangs has the call and does not begin it
+				for hanging := 0; hanging == 0; time.Sleep(time.Millisecond) {
+					var err error
+					hanging, err = w.Hanging(i.ID())
+					must(err)
+				}
+			}
 			must(i.Pause(t.Context()))
 			must(w.Stall(i.ID(), fake.Stall{Stopped: true}))
 			select {

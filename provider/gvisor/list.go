@@ -8,7 +8,12 @@ import (
 
 // List implements sandpit.Provider.
 func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
-	// In this order: a sandbox that is stopped or started meanwhile is in at least one list.
+	// In this order: a sandbox that is stopped, started, archived or restored meanwhile is in at
+	// least one list.
+	archivedBefore, err := p.states.archivedRecords()
+	if err != nil {
+		return nil, err
+	}
 	before, err := p.states.records()
 	if err != nil {
 		return nil, err
@@ -18,6 +23,10 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 		return nil, err
 	}
 	after, err := p.states.records()
+	if err != nil {
+		return nil, err
+	}
+	archivedAfter, err := p.states.archivedRecords()
 	if err != nil {
 		return nil, err
 	}
@@ -41,10 +50,7 @@ func (p *Provider) List(context.Context) ([]sandpit.Placement, error) {
 		add(engine, records)
 	}
 	add(handleStopped, before)
-	archived, err := p.states.archivedRecords()
-	if err != nil {
-		return nil, err
-	}
-	add(handleStopped, archived)
+	add(handleStopped, archivedAfter)
+	add(handleStopped, archivedBefore)
 	return list, nil
 }

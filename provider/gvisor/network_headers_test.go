@@ -96,7 +96,7 @@ func TestHeadersInside(t *testing.T) {
 	get := "curl -sS https://example.com:" + port + "/ 2>&1 || true"
 	if out := output(t, box, get); strings.Contains(out, "not found") {
 		testengine.Skip(t, "there is no curl: %s", out)
-	} else if !strings.HasPrefix(out, "sandpit: secret TOKEN is not known") {
+	} else if !strings.HasPrefix(out, "sandpit: header Authorization needs the unknown secret TOKEN") {
 		t.Errorf("without the secret: %q", out)
 	}
 	keeper, ok := box.(sandpit.NetworkSecreter)

@@ -234,7 +234,7 @@ func suspendedError(id sandpit.ID) error {
 
 // records returns the records of all stopped and suspended sandboxes.
 func (s *savedStates) records() ([]record, error) {
-	all, err := s.stoppedRecords()
+	stopped, err := s.stopped.List()
 	if err != nil {
 		return nil, err
 	}
@@ -242,19 +242,11 @@ func (s *savedStates) records() ([]record, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, state := range suspended {
+	all := make([]record, 0, len(stopped)+len(suspended))
+	for _, state := range stopped {
 		all = append(all, state.Record)
 	}
-	return all, nil
-}
-
-func (s *savedStates) stoppedRecords() ([]record, error) {
-	stopped, err := s.stopped.List()
-	if err != nil {
-		return nil, err
-	}
-	all := make([]record, 0, len(stopped))
-	for _, state := range stopped {
+	for _, state := range suspended {
 		all = append(all, state.Record)
 	}
 	return all, nil

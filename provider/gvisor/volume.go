@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,7 +63,7 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 	if err := sandpit.CheckVolumeName(name); err != nil {
 		return err
 	}
-	if err := p.hideVolume(name); err != nil {
+	if err := p.hideVolume(ctx, name); err != nil {
 		return err
 	}
 	dir, err := beneath.Open(p.cfg.VolumeDir)
@@ -79,13 +78,13 @@ func (p *Provider) RemoveVolume(ctx context.Context, name string) error {
 }
 
 // hideVolume renames a volume so that no sandbox finds it.
-func (p *Provider) hideVolume(name string) error {
+func (p *Provider) hideVolume(ctx context.Context, name string) error {
 	lock, err := p.lockVolumes(unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
-	if err := p.checkVolumeUnused(name); err != nil {
+	if err := p.checkVolumeUnused(ctx, name); err != nil {
 		return err
 	}
 	// If an earlier removal left a directory with that name, the volume is moved into it.
@@ -100,20 +99,16 @@ func (p *Provider) hideVolume(name string) error {
 	return nil
 }
 
-// checkVolumeUnused returns a Conflict if a running or stopped sandbox has the volume. A sandbox
-// that is being stopped is saved before its engine removes it, hence the order.
-func (p *Provider) checkVolumeUnused(name string) error {
-	found, err := listRecords(p.engines)
+// checkVolumeUnused returns a Conflict if a sandbox has the volume, whether it runs, or is stopped,
+// suspended or archived.
+func (p *Provider) checkVolumeUnused(ctx context.Context, name string) error {
+	list, err := p.List(ctx)
 	if err != nil {
 		return err
 	}
-	stopped, err := p.states.stoppedRecords()
-	if err != nil {
-		return err
-	}
-	for _, r := range slices.Concat(slices.Concat(slices.Collect(maps.Values(found))...), stopped) {
-		if slices.ContainsFunc(r.Spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
-			return sandpit.Errorf(sandpit.Conflict, "volume %s is used by sandbox %s", name, r.ID)
+	for _, one := range list {
+		if slices.ContainsFunc(one.Spec.Mounts, func(m sandpit.Mount) bool { return m.Volume == name }) {
+			return sandpit.Errorf(sandpit.Conflict, "volume %s is used by sandbox %s", name, one.ID)
 		}
 	}
 	return nil

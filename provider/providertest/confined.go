@@ -2,6 +2,7 @@ package providertest
 
 import (
 	"context"
+	"path"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ func confinedChecks() []check {
 		{"several directories", confinedSeveral},
 		{"no directories", confinedNowhere},
 		{"exchanged while used", confinedExchanged},
+		{"by the observer", confinedByObserver},
 	}
 }
 
@@ -194,4 +196,41 @@ func confinedExchanged(c *trial) {
 	for _, err := range codes {
 		c.wantCode(err, "read what is being exchanged", sandpit.NotFound, sandpit.PermissionDenied, sandpit.Invalid)
 	}
+}
+
+// confinedByObserver checks the confinement that an observer sets: every call is held to the working
+// directory, whatever directories its sender names.
+func confinedByObserver(c *trial) {
+	box := c.newBox()
+	guest, ok := sandpit.As[sandpit.ObservedGuest](box.Guest())
+	if !ok {
+		c.Skip("this provider's guest cannot be observed")
+	}
+	work := c.workDirOf(box)
+	outside := path.Join(path.Dir(work), "outside-"+string(sandpit.NewID()))
+	c.shellIn(box, `echo kept > inside; mkdir -p "$1/d"; echo secret > "$1/file"; ln -s "$1" link`, outside)
+	guest.Observe(sandpit.GuestObserver{Confine: func(context.Context) []string { return []string{"."} }})
+	files := []sandpit.Files{box.Guest()}
+	if confiner, ok := box.Guest().(sandpit.Confiner); ok {
+		wider, err := confiner.Within("/")
+		c.must(err, "confine to everything")
+		files = append(files, wider)
+	}
+	for _, f := range files {
+		r, err := f.ReadFile(c.ctx(), "", work+"/inside")
+		c.must(err, "read inside")
+		_ = r.Close()
+		for _, dir := range []string{outside, work + "/link"} {
+			for _, call := range fileCalls() {
+				c.wantCode(call.value(c.ctx(), f, dir), call.name+" outside, by "+dir, sandpit.PermissionDenied)
+			}
+			_, err := f.Stat(c.ctx(), "", dir+"/file")
+			c.wantCode(err, "stat outside, by "+dir, sandpit.PermissionDenied)
+		}
+		link, err := f.Stat(c.ctx(), "", work+"/link")
+		c.must(err, "stat a link")
+		equal(c, "what a link to the outside is", link.Mode.IsDir(), false)
+	}
+	guest.Observe(sandpit.GuestObserver{})
+	equal(c, "what is outside", c.shellIn(box, `cat "$1/file"; ls "$1"`, outside), "secret\nd\nfile\n")
 }

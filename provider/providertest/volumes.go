@@ -142,9 +142,17 @@ func volumeInUse(c *trial) {
 	name := c.volume(keeper)
 	box := c.createWith(c.provider, c.having(name, true))
 	c.wantCode(keeper.RemoveVolume(c.ctx(), name), "remove a volume that a sandbox has", sandpit.Conflict)
+	if suspender, ok := box.(sandpit.Suspender); ok {
+		c.must(suspender.Suspend(c.ctx()), "suspend")
+		c.wantCode(keeper.RemoveVolume(c.ctx(), name), "remove a volume that a suspended sandbox has", sandpit.Conflict)
+		c.must(ability[sandpit.Pauser](c, box, "Pauser").Resume(c.ctx()), "resume")
+	}
 	if stopper, ok := box.(sandpit.Stopper); ok {
 		c.must(stopper.Stop(c.ctx()), "stop")
 		c.wantCode(keeper.RemoveVolume(c.ctx(), name), "remove a volume that a stopped sandbox has", sandpit.Conflict)
+		c.removeWhileArchived(keeper, box, name)
+		c.must(stopper.Start(c.ctx()), "start")
+		c.shellIn(box, "ls /shared")
 	}
 	c.must(box.Destroy(c.ctx()), "destroy")
 	c.must(keeper.RemoveVolume(c.ctx(), name), "remove it")
@@ -152,6 +160,23 @@ func volumeInUse(c *trial) {
 	c.must(keeper.CreateVolume(c.ctx(), name), "make it again")
 	fresh := c.createWith(c.provider, c.having(name, false))
 	equal(c, "a volume that was made again", c.shellIn(fresh, "ls -A /shared"), "")
+}
+
+// removeWhileArchived checks that the volume of an archived sandbox stays, if the provider has an
+// archive. The sandbox is stopped before and after.
+func (c *trial) removeWhileArchived(keeper sandpit.VolumeKeeper, box sandpit.Instance, name string) {
+	c.Helper()
+	archiver, ok := box.(sandpit.Archiver)
+	if !ok {
+		return
+	}
+	err := archiver.Archive(c.ctx())
+	if errors.Is(err, sandpit.Unsupported) {
+		return
+	}
+	c.must(err, "archive")
+	c.wantCode(keeper.RemoveVolume(c.ctx(), name), "remove a volume that an archived sandbox has", sandpit.Conflict)
+	c.must(archiver.Restore(c.ctx()), "restore")
 }
 
 func volumeMissing(c *trial) {

@@ -95,8 +95,19 @@ func TestInsideOfMachine(t *testing.T) {
 		for _, allow := range [][]string{insideAddresses, {routedRange}} {
 			l.alice.call(t, http.MethodPut, "/v1/sandboxes/"+plain+"/network", map[string]any{"allow": allow})
 			l.wantClosed(t, plain, port)
+			l.alice.call(t, http.MethodPut, "/sandboxes/"+plain+"/network", map[string]any{"allowOut": allow, "denyOut": []string{"0.0.0.0/0"}})
+			l.wantClosed(t, plain, port)
 		}
 	})
+	t.Run("AIO", func(t *testing.T) {
+		host := l.alice.createWith(t, map[string]any{"network": map[string]any{"online": true}}) // has a bash
+		for _, address := range insideAddresses {
+			command := fmt.Sprintf("busybox nc -w 5 %s %s </dev/null 2>&1; echo tried", address, port)
+			r := l.alice.call(t, http.MethodPost, "/aio/"+host+"/v1/shell/exec", map[string]any{"command": command})
+			wantTried(t, "AIO", address, string(r.body))
+		}
+	})
+	t.Run("MCP", func(t *testing.T) { l.attemptMCP(t, port) })
 	t.Run("template", func(t *testing.T) { l.attemptTemplate(t, port, rules) })
 	t.Run("fork", func(t *testing.T) { l.attemptFork(t, plain, port) })
 }
@@ -119,6 +130,45 @@ func (l *lab) attemptCreate(t *testing.T, name, port, path string, body any) {
 	}
 	r.decode(t, &box)
 	l.wantClosed(t, box.ID+box.SandboxID, port)
+}
+
+// attemptMCP has alice's agent open the addresses from a sandbox with a network.
+func (l *lab) attemptMCP(t *testing.T, port string) {
+	t.Helper()
+	session := ""
+	call := func(message map[string]any) string {
+		message["jsonrpc"] = "2.0"
+		header := http.Header{"Accept": {"application/json, text/event-stream"}}
+		if session != "" {
+			header.Set("Mcp-Session-Id", session)
+		}
+		r, err := l.alice.do(t.Context(), http.MethodPost, "/mcp?network=true", message, header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if session == "" {
+			session = r.header.Get("Mcp-Session-Id")
+		}
+		return string(r.body)
+	}
+	call(map[string]any{"id": 1, "method": "initialize", "params": map[string]any{
+		"protocolVersion": "2025-06-18", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "test", "version": "1"},
+	}})
+	call(map[string]any{"method": "notifications/initialized"})
+	for _, address := range insideAddresses {
+		command := fmt.Sprintf("busybox nc -w 5 %s %s </dev/null 2>&1; echo tried", address, port)
+		wantTried(t, "MCP", address, call(map[string]any{"id": 2, "method": "tools/call", "params": map[string]any{
+			"name": "shell_exec", "arguments": map[string]any{"command": command},
+		}}))
+	}
+}
+
+// wantTried fails the test unless a command tried an address and reached nothing.
+func wantTried(t *testing.T, by, address, answer string) {
+	t.Helper()
+	if strings.Contains(answer, insideBanner) || !strings.Contains(answer, "tried") || strings.Contains(answer, "not found") {
+		t.Errorf("%s at %s: %s", by, address, answer)
+	}
 }
 
 // attemptTemplate has alice build a template whose sandboxes open the machine's inside.

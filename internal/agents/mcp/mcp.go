@@ -34,7 +34,7 @@ type Place struct {
 	// User as in tool.SessionOptions.
 	User string
 	// Preview as in tool.SessionOptions.
-	Preview func(ctx context.Context, port int) (string, error)
+	Preview func(ctx context.Context, port int) (tool.Page, error)
 	// Session is an existing session for the tools. Default: a new one.
 	Session *tool.Session
 	// Close releases the sandbox. It is called once.

@@ -158,7 +158,7 @@ func (s *Session) checkFileAddress(ctx context.Context, text string) (string, er
 	if err != nil || u.Host != "" || !path.IsAbs(u.Path) {
 		return "", sandpit.Errorf(sandpit.Invalid, "invalid file address: want file:///path")
 	}
-	f, err := s.files.Stat(ctx, u.Path) // also checks that a confined session may access it
+	f, err := s.checkAccess(ctx, u.Path)
 	if err != nil {
 		return "", err
 	}

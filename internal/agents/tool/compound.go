@@ -175,8 +175,9 @@ func (s *Session) writeOrCreate(ctx context.Context, in filesInput) (Result, err
 	if err := s.files.Write(ctx, in.Path, strings.NewReader(*in.Contents), o); err != nil {
 		return Result{}, err
 	}
+	page, note := s.showPage(ctx, in.Path)
 	return Result{
-		Text: fmt.Sprintf("%s now has %d bytes", path.Clean(in.Path), len(*in.Contents)) + s.showPage(ctx, in.Path),
-		Data: writeData{File: s.absPath(in.Path), Bytes: len(*in.Contents)},
+		Text: fmt.Sprintf("%s now has %d bytes", path.Clean(in.Path), len(*in.Contents)) + note,
+		Data: writeData{File: s.absPath(in.Path), Bytes: len(*in.Contents), Page: page},
 	}, nil
 }

@@ -1,7 +1,10 @@
 package tool_test
 
 import (
+	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit"
@@ -13,7 +16,7 @@ func TestCompound(t *testing.T) {
 	t.Parallel()
 	box := newBox(t)
 	for name, f := range map[string]func(*testing.T, kit){
-		"bash": testBash, "shell": testSandboxShell, "files": testSandboxFiles, "git": testGitVariables, "editor": testEditor, "state": testOverview,
+		"bash": testBash, "shell": testSandboxShell, "files": testSandboxFiles, "git": testGitVariables, "editor": testEditor, "state": testOverview, "exclusion": testExclusion,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -114,4 +117,35 @@ func testGitVariables(t *testing.T, k kit) {
 	k.want("git_commit", fields{"repo_path": "copy", "message": "first"}, "Committed")
 	k.refused("git_push", fields{"repo_path": "copy", "branch": "main"}, sandpit.Unauthenticated)
 	k.want("git_push", fields{"repo_path": "copy", "branch": "main", "credentials": right}, "refs/heads/main")
+}
+
+// testExclusion changes one file by many calls at a time: no change is lost, and one of several
+// creations succeeds.
+func testExclusion(t *testing.T, k kit) {
+	t.Helper()
+	const calls = 16
+	var all sync.WaitGroup
+	var created atomic.Int32
+	for i := range calls {
+		all.Go(func() {
+			if r := k.call("file_write", fields{"file": "log", "content": fmt.Sprintf("line %d\n", i), "append": true}); r.Problem != nil {
+				t.Errorf("line %d: %+v", i, r.Problem)
+			}
+		})
+		all.Go(func() {
+			if r := k.call("sandbox_files", fields{"action": "create_file", "file_path": "once", "file_contents": "x"}); r.Problem == nil && !r.Failed {
+				created.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	text := k.want("file_read", fields{"file": "log"}).Text
+	for i := range calls {
+		if !strings.Contains(text, fmt.Sprintf("line %d\n", i)) {
+			t.Errorf("line %d is lost: %s", i, text)
+		}
+	}
+	if created.Load() != 1 {
+		t.Errorf("the file was created %d times", created.Load())
+	}
 }

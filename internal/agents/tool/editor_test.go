@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/agents/tool"
@@ -114,24 +115,27 @@ func testOverview(t *testing.T, k kit) {
 func testPage(t *testing.T, box sandpit.Instance) {
 	t.Helper()
 	asked := 0
-	k := newKit(t, box, tool.SessionOptions{ID: "page", Dir: "/workspace/page", Preview: func(_ context.Context, port int) (string, error) {
+	k := newKit(t, box, tool.SessionOptions{ID: "page", Dir: "/workspace/page", Preview: func(_ context.Context, port int) (tool.Page, error) {
 		if asked++; asked == 3 {
-			return "", sandpit.Errorf(sandpit.Unsupported, "no ports today")
+			return tool.NewPage(port, "", time.Time{})
 		}
-		return fmt.Sprintf("http://%d.example/", port), nil
+		return tool.NewPage(port, fmt.Sprintf("http://%d.example/", port), time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	}})
 	page := fields{"action": "create_file", "file_path": "index.html", "file_contents": "<p>hello page"}
-	k.want("sandbox_files", page, "The page has the URL http://8080.example/", "do not start another server")
+	r := k.want("sandbox_files", page, "The page has the URL http://8080.example/ (for one browser, until 03:04:05 UTC)", "do not start another server")
+	if got := fmt.Sprint(field(t, r, "page")); got != "map[expires_at:2026-01-02T03:04:05Z port:8080 url:http://8080.example/]" {
+		t.Errorf("the page as data: %s", got)
+	}
 	k.want("http_request", fields{"url": "http://127.0.0.1:8080/"}, "200", "hello page")
 	page["action"], page["file_contents"] = "full_file_rewrite", "<p>new page"
 	k.want("sandbox_files", page, "The page has the URL http://8080.example/")
 	k.want("http_request", fields{"url": "http://127.0.0.1:8080/"}, "new page")
-	k.want("sandbox_files", page, "bytes\n(the page cannot be shown: no ports today)")
+	k.want("sandbox_files", page, "bytes\n(the page cannot be shown: this server has no previews)")
 	page["action"], page["file_path"] = "create_file", "below/index.html"
 	if r := k.want("sandbox_files", page); strings.Contains(r.Text, "seen") {
 		t.Errorf("a page below: %s", r.Text)
 	}
-	other := newKit(t, box, tool.SessionOptions{ID: "page2", Dir: "/workspace/page2", Preview: func(context.Context, int) (string, error) { return "http://x/", nil }})
+	other := newKit(t, box, tool.SessionOptions{ID: "page2", Dir: "/workspace/page2", Preview: func(context.Context, int) (tool.Page, error) { return tool.Page{URL: "http://x/"}, nil }})
 	page["file_path"] = "index.html"
 	other.want("sandbox_files", page, "Port 8080, which another server uses, has the URL http://x/")
 	hidden := newKit(t, box, tool.SessionOptions{ID: "page3", Dir: "/workspace/page3"})

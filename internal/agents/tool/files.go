@@ -107,6 +107,7 @@ type writeInput struct {
 type writeData struct {
 	File  string `json:"file"`
 	Bytes int    `json:"bytes"`
+	Page  *Page  `json:"page,omitempty"`
 }
 
 func writeFile(ctx context.Context, s *Session, in writeInput) (Result, error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/inside/applet"
 )
 
@@ -58,10 +59,20 @@ func searchFiles(ctx context.Context, s *Session, in searchInput) (Result, error
 // runSearch runs a search as the user of the session, within its directory if it is confined.
 func (s *Session) runSearch(ctx context.Context, r applet.SearchRequest) (applet.SearchResult, error) {
 	r.Path = s.absPath(r.Path)
-	if _, err := s.files.Stat(ctx, r.Path); err != nil { // also checks that a confined session may access it
+	if _, err := s.checkAccess(ctx, r.Path); err != nil {
 		return applet.SearchResult{}, err
 	}
 	return callApplet[applet.SearchResult](ctx, s, applet.Search, r)
+}
+
+// checkAccess returns a file that a program will use by its name, if file calls may use it. The
+// target of a link must be accessible, too.
+func (s *Session) checkAccess(ctx context.Context, name string) (sandpit.File, error) {
+	f, err := s.files.Stat(ctx, name)
+	if err == nil && f.LinkTarget != "" {
+		_, err = s.files.Stat(ctx, f.LinkTarget)
+	}
+	return f, err
 }
 
 func (s *Session) searchLines(ctx context.Context, r applet.SearchRequest) (Result, error) {

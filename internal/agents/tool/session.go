@@ -57,8 +57,8 @@ type SessionOptions struct {
 	CreatedAt time.Time
 	// Servers are the MCP servers with callable tools. Default: none.
 	Servers mcpclient.Config
-	// Preview returns the preview URL of a port of the sandbox. Default: there are no previews.
-	Preview func(ctx context.Context, port int) (string, error)
+	// Preview returns a link to a port of the sandbox. Default: there are no previews.
+	Preview func(ctx context.Context, port int) (Page, error)
 	// Memory opens an account for the memory of the session. Default: no limit.
 	Memory func() *memory.Account
 }

@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
@@ -132,23 +133,47 @@ const (
 	pageName = "index.html"
 )
 
-// showPage serves the workspace when its first page was written, and returns a text with the URL, or
-// "" if the file is not the page or there are no previews.
-func (s *Session) showPage(ctx context.Context, name string) string {
+// Page is a port of a sandbox that a browser can open. Its URL has no lasting secret: it opens once,
+// before ExpiresAt, or the port is public.
+type Page struct {
+	URL  string `json:"url"`
+	Port int    `json:"port"`
+	// ExpiresAt is when the URL expires. Zero: never, for a public port.
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+}
+
+// PageLife is how long a link to a page can be opened.
+const PageLife = 5 * time.Minute
+
+// NewPage returns a Page. Unsupported: no URL, because the server has no previews.
+func NewPage(port int, url string, expires time.Time) (Page, error) {
+	if url == "" {
+		return Page{}, sandpit.Errorf(sandpit.Unsupported, "this server has no previews")
+	}
+	return Page{URL: url, Port: port, ExpiresAt: expires}, nil
+}
+
+// showPage serves the workspace when its first page was written, and returns it with a text about it,
+// or nothing if the file is not the page or there are no previews.
+func (s *Session) showPage(ctx context.Context, name string) (*Page, string) {
 	if s.o.Preview == nil || s.absPath(name) != path.Join(s.o.Dir, pageName) {
-		return ""
+		return nil, ""
 	}
 	err := workspace.ShowFiles(ctx, s.guest, s.o.Dir, pagePort)
 	taken := sandpit.CodeOf(err) == sandpit.Conflict // by a server of the agent
 	if err != nil && !taken {
-		return fmt.Sprintf("\n(the page cannot be shown: %v)", err)
+		return nil, fmt.Sprintf("\n(the page cannot be shown: %v)", err)
 	}
-	url, err := s.o.Preview(ctx, pagePort)
-	switch {
-	case err != nil:
-		return fmt.Sprintf("\n(the page cannot be shown: %v)", err)
-	case taken:
-		return fmt.Sprintf("\nPort %d, which another server uses, has the URL %s", pagePort, url)
+	page, err := s.o.Preview(ctx, pagePort)
+	if err != nil {
+		return nil, fmt.Sprintf("\n(the page cannot be shown: %v)", err)
 	}
-	return fmt.Sprintf("\nThe page has the URL %s\n(port %d serves the files of the workspace: do not start another server for them)", url, pagePort)
+	validity := ""
+	if !page.ExpiresAt.IsZero() {
+		validity = fmt.Sprintf(" (for one browser, until %s)", page.ExpiresAt.UTC().Format(time.TimeOnly+" MST"))
+	}
+	if taken {
+		return &page, fmt.Sprintf("\nPort %d, which another server uses, has the URL %s%s", pagePort, page.URL, validity)
+	}
+	return &page, fmt.Sprintf("\nThe page has the URL %s%s\n(port %d serves the files of the workspace: do not start another server for them)", page.URL, validity, pagePort)
 }

@@ -126,7 +126,9 @@ func (o *mcpCommand) serveTools(ctx context.Context, a *app) (err error) {
 	for _, text := range cfg.Notices {
 		logger.WarnContext(ctx, "configuration", slog.String("notice", text))
 	}
-	local, err := daemon.OpenLocal(ctx, cfg, daemon.Listeners{Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, logger)})
+	local, err := daemon.OpenLocal(ctx, cfg, daemon.Listeners{
+		Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, logger), ConfineFiles: cfg.Sandbox.ConfineFiles,
+	})
 	if err != nil {
 		return err
 	}
@@ -287,18 +289,14 @@ func holdSession(sessions *tool.Sessions, p *remoteSandbox, id string) func(cont
 	}
 }
 
-// previewURLs returns a function that returns the preview URL of a port.
-func previewURLs(c *client.Client, id sandpit.ID) func(context.Context, int) (string, error) {
-	return func(ctx context.Context, port int) (string, error) {
-		u, err := c.Ports.URL(ctx, id, port, 0)
+// previewURLs returns a function that returns a link to a port.
+func previewURLs(c *client.Client, id sandpit.ID) func(context.Context, int) (tool.Page, error) {
+	return func(ctx context.Context, port int) (tool.Page, error) {
+		t, err := c.Ports.Ticket(ctx, id, port, tool.PageLife, 0)
 		if err != nil {
-			return "", err
+			return tool.Page{}, err
 		}
-		at := cmp.Or(u.URL, u.PathURL)
-		if at == "" {
-			return "", sandpit.Errorf(sandpit.Unsupported, "this server has no previews")
-		}
-		return at, nil
+		return tool.NewPage(port, cmp.Or(t.URL, t.PathURL), t.ExpiresAt)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/daemon"
 	"github.com/sandpit-dev/sandpit/internal/core/commandscreen"
 )
 
@@ -24,7 +25,7 @@ func (o *runCommand) screenCommand(ctx context.Context, a *app, cfg config.Confi
 	if mode == config.ScreenOff || (o.script == nil && len(o.command) == 0) {
 		return nil
 	}
-	verdict, err := screenScript(o, cfg.Sandbox.WorkDir)
+	verdict, err := screenScript(o, cfg)
 	if err != nil {
 		return err
 	}
@@ -42,9 +43,8 @@ func (o *runCommand) screenCommand(ctx context.Context, a *app, cfg config.Confi
 }
 
 // screenScript checks a script's text if a shell will run it, otherwise the command.
-func screenScript(o *runCommand, dir string) (commandscreen.Verdict, error) {
-	policy := commandscreen.Default()
-	policy.Dir = dir
+func screenScript(o *runCommand, cfg config.Config) (commandscreen.Verdict, error) {
+	policy := daemon.ScreenPolicy(cfg, cfg.Sandbox.WorkDir)
 	if o.script == nil {
 		return policy.Check(o.command), nil
 	}

@@ -171,6 +171,14 @@ type Sandbox struct {
 	// ScreenOff, ScreenWarn, ScreenAsk or ScreenDeny. It is a guard rail; the sandbox is what
 	// protects.
 	CommandScreen string
+	// ScreenDenied, ScreenAsked, ScreenWarned and ScreenAllowed are the user's rules of the
+	// screen, which come before the built-in ones, in this order. Each is a glob for a
+	// program's name, and globs of which each must match an argument. Default: none.
+	ScreenDenied, ScreenAsked, ScreenWarned, ScreenAllowed []string
+	// ConfineFiles has calls that read or change files refused if they leave the
+	// sandbox's working directory and its mounts. Commands are not confined.
+	// Default: false.
+	ConfineFiles bool
 }
 
 // The values of Sandbox.CommandScreen.

@@ -72,6 +72,18 @@ func sandboxSettings() []setting {
 		defineSetting(KeyCommandScreen, func(c *Config) *string { return &c.Sandbox.CommandScreen },
 			oneOf(ScreenOff, ScreenWarn, ScreenAsk, ScreenDeny),
 			"What happens to a command that looks dangerous, by whichever way it comes: off, warn, ask (only `sandpit run` can; elsewhere as deny) or deny."),
+		defineSetting(KeyScreenDeny, func(c *Config) *[]string { return &c.Sandbox.ScreenDenied }, setScreenRules,
+			"Commands that the screen refuses, before its own rules: a program's name, then words of which each must match an argument; `*` and `?` match any text and any character. "+
+				"For example `[\"git push *force*\", \"nc*\"]`. The variable has commas between rules."),
+		defineSetting(KeyScreenAsk, func(c *Config) *[]string { return &c.Sandbox.ScreenAsked }, setScreenRules,
+			"Commands that the screen asks about."),
+		defineSetting(KeyScreenWarn, func(c *Config) *[]string { return &c.Sandbox.ScreenWarned }, setScreenRules,
+			"Commands that the screen warns of."),
+		defineSetting(KeyScreenAllow, func(c *Config) *[]string { return &c.Sandbox.ScreenAllowed }, setScreenRules,
+			"Commands to which the screen's own rules do not apply. The commands that they run in turn are checked."),
+		defineSetting(KeyConfineFiles, func(c *Config) *bool { return &c.Sandbox.ConfineFiles }, setBool,
+			"Whether calls that read or change files are refused outside of the sandbox's working directory and mounts, symbolic links followed: "+
+				"those of the API, tools, E2B, AIO, SFTP and `sandpit cp`. Commands are not confined, and reach all files of the sandbox."),
 	}
 }
 

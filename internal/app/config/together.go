@@ -22,6 +22,11 @@ func (l *loader) checkTogether() {
 	s, q := l.cfg.Server, l.cfg.Queue
 	l.checkTLS(s)
 	l.checkNetwork()
+	for _, key := range []Key{KeyScreenDeny, KeyScreenAsk, KeyScreenWarn, KeyScreenAllow} {
+		if l.cfg.Explicit(key) && !l.cfg.Explicit(KeyCommandScreen) {
+			l.addConflict(key, "has no effect without a screen; set sandbox.command_screen, to deny for example, or to off")
+		}
+	}
 	if s.Listen == None && s.Socket == None {
 		l.addConflict(KeyListen, "is none, and so is server.socket; no client could reach the server")
 	}

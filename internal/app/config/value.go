@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -65,6 +66,34 @@ func setWorkDir(field *string, v any) error {
 		return fmt.Errorf("%s is not a clean path; write %q", shortValue(v), path.Clean(text))
 	}
 	*field = text
+	return nil
+}
+
+// setScreenRules reads rules of the command screen.
+func setScreenRules(field *[]string, v any) error {
+	list, ok := listOf(v)
+	if text, isWord := v.(word); isWord {
+		list = strings.Split(string(text), ",")
+	}
+	if !ok {
+		return fmt.Errorf("%s is not a list of rules; use for example [\"git push *force*\"]", shortValue(v))
+	}
+	rules := make([]string, len(list))
+	for i, text := range list {
+		words := strings.Fields(text)
+		switch {
+		case len(words) == 0:
+			return errors.New("has an empty rule")
+		case hasControl(text):
+			return fmt.Errorf("rule %s has a control character in it", quoteText(text))
+		case strings.ContainsAny(text, `'"\`):
+			return fmt.Errorf("rule %s has quotes or a backslash; write ? for a character inside an argument that you cannot write", quoteText(text))
+		case strings.Contains(words[0], "/"):
+			return fmt.Errorf("rule %s names a directory; name the program alone, such as %q", quoteText(text), path.Base(words[0]))
+		}
+		rules[i] = strings.Join(words, " ")
+	}
+	*field = rules
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,7 +83,7 @@ func (w *tenancy) answer(t *testing.T, req *http.Request) string {
 }
 
 // openMCP opens a session of MCP and returns what runs a command in it.
-func (w *tenancy) openMCP(t *testing.T) func(*testing.T, string) string {
+func (w *tenancy) openMCP(t *testing.T, query ...string) func(t *testing.T, tool string, arguments map[string]any) string {
 	t.Helper()
 	session := ""
 	call := func(t *testing.T, message map[string]any) string {
@@ -92,7 +93,7 @@ func (w *tenancy) openMCP(t *testing.T) func(*testing.T, string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/mcp", bytes.NewReader(text))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.url+"/mcp"+strings.Join(query, ""), bytes.NewReader(text))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,11 +121,9 @@ func (w *tenancy) openMCP(t *testing.T) func(*testing.T, string) string {
 		"protocolVersion": "2025-06-18", "capabilities": map[string]any{}, "clientInfo": map[string]any{"name": "test", "version": "1"},
 	}})
 	call(t, map[string]any{"method": "notifications/initialized"})
-	return func(t *testing.T, command string) string {
+	return func(t *testing.T, tool string, arguments map[string]any) string {
 		t.Helper()
-		return call(t, map[string]any{"id": 2, "method": "tools/call", "params": map[string]any{
-			"name": "shell_exec", "arguments": map[string]any{"command": command},
-		}})
+		return call(t, map[string]any{"id": 2, "method": "tools/call", "params": map[string]any{"name": tool, "arguments": arguments}})
 	}
 }
 

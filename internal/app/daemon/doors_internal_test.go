@@ -53,18 +53,21 @@ func (w *tenancy) doors(t *testing.T) map[string]door {
 		"e2b":               {start: w.startByGuest("/process.Process/Start", e2b, start, false), silent: true},
 		"aio":               {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND"})},
 		"aio, asynchronous": {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND", "async_mode": true, "id": "other"}), silent: true},
-		"mcp":               {start: tool},
-		"ssh":               {start: w.bySSH(false)},
-		"ssh, terminal":     {start: w.bySSH(true)},
-		"command line":      {start: w.byCommandLine},
-		"template":          {start: w.buildStep, silent: true, idle: "a build ends by itself"},
+		"mcp": {start: func(t *testing.T, command string) string {
+			t.Helper()
+			return tool(t, "shell_exec", map[string]any{"command": command})
+		}},
+		"ssh":           {start: w.bySSH(false)},
+		"ssh, terminal": {start: w.bySSH(true)},
+		"command line":  {start: w.byCommandLine},
+		"template":      {start: w.buildStep, silent: true, idle: "a build ends by itself"},
 	}
 }
 
 // TestDoors crosses every way to start a program with every setting that holds for programs.
 func TestDoors(t *testing.T) {
 	t.Parallel()
-	w := newTenancy(t, "[ssh]", "listen = '127.0.0.1:0'", "[sandbox]", "command_screen = 'deny'")
+	w := newTenancy(t, "[ssh]", "listen = '127.0.0.1:0'", "[sandbox]", "command_screen = 'deny'", "screen_deny = ['expr *forbidden*']", "screen_allow = ['mkfs.harmless']")
 	for name, d := range w.doors(t) {
 		t.Run(name, func(t *testing.T) { w.tryDoor(t, d) })
 	}
@@ -77,6 +80,9 @@ func (w *tenancy) tryDoor(t *testing.T, d door) {
 	if got := d.start(t, mentioned); !strings.Contains(got, "potentially dangerous operation") || strings.Contains(got, "it ran\n") {
 		t.Errorf("command screen: a command that is refused: %s", got)
 	}
+	if got := d.start(t, "expr is-forbidden"); !strings.Contains(got, "refused by a rule") {
+		t.Errorf("command screen: a command that a configured rule refuses: %s", got)
+	}
 	await(t, "audit: the refusal is an event", func() bool { return w.countEvents(t, "it was refused before it started") > refusals })
 	for line := range strings.SplitSeq(w.trail(t), "},{") {
 		if strings.Contains(line, "/dev/sda") {
@@ -85,7 +91,7 @@ func (w *tenancy) tryDoor(t *testing.T, d door) {
 	}
 
 	started, ended, used := w.countStarts(t), w.countEnds(t), w.lastUse(t)
-	got := d.start(t, "uname -r; expr 40 + 2")
+	got := d.start(t, "uname -r; expr 40 + 2; false && mkfs.harmless /dev/sda")
 	if strings.Contains(got, "potentially dangerous") {
 		t.Errorf("command screen: a command that is not refused: %s", got)
 	}

@@ -9,13 +9,11 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/preview"
-	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
 // openGateway opens the previews.
@@ -30,11 +28,6 @@ func (s *service) openGateway(ctx context.Context) (err error) {
 		Observe: s.observeAnswer, Log: s.log,
 	})
 	return err
-}
-
-// previewURL returns where agents see a port.
-func (s *service) previewURL(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error) {
-	return s.gateway.URL(ctx, id, port, life, "given to an agent")
 }
 
 // previewName is the host name in the setting of the domain.

@@ -45,6 +45,8 @@ type Listeners struct {
 	Published func(ports []sandpit.Port)
 	// Admit decides about each command before it starts: see Admission. Default: all run.
 	Admit func(ctx context.Context, args []string, dir string) error
+	// ConfineFiles confines file calls to a sandbox's working directory and mounts.
+	ConfineFiles bool
 }
 
 // OpenLocal opens the provider that cfg names.
@@ -147,8 +149,12 @@ func (l *Local) Create(ctx context.Context, spec sandpit.Spec) (sandpit.Instance
 	if err != nil {
 		return nil, err
 	}
-	if guest, ok := sandpit.As[sandpit.ObservedGuest](box.Guest()); ok && l.hear.Admit != nil {
-		guest.Observe(sandpit.GuestObserver{Admit: l.hear.Admit})
+	if guest, ok := sandpit.As[sandpit.ObservedGuest](box.Guest()); ok && (l.hear.Admit != nil || l.hear.ConfineFiles) {
+		o := sandpit.GuestObserver{Admit: l.hear.Admit}
+		if l.hear.ConfineFiles {
+			o.Confine = func(context.Context) []string { return spec.FileDirs() }
+		}
+		guest.Observe(o)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

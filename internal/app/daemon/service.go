@@ -167,7 +167,7 @@ func (s *service) openParts(ctx context.Context) (err error) {
 			return native.NewRequest(p, w, s.hostAccess())
 		},
 		MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
-		Preview: s.previewURL, Template: s.hasTemplate, Version: version, Log: s.log,
+		Preview: s.gateway.Ticket, Template: s.hasTemplate, Version: version, Log: s.log,
 	})
 	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})
 	return err
@@ -232,7 +232,7 @@ func (s *service) managerOptions() manager.Options {
 		Parallel: c.Parallel, CreateTimeout: c.CreateTimeout, CallTimeout: c.CallTimeout, KeepDeleted: c.Remember,
 		IdleTimeout: c.IdleTimeout, IdleAction: sandpit.Action(c.IdleAction), Lifetime: c.Lifetime, Sweep: c.CleanupInterval, MaxRetries: s.cfg.Queue.MaxRetries,
 	}
-	o.Admit, o.DestroyOnClose = Admission(s.cfg, s.log), c.DeleteOnStop
+	o.Admit, o.ConfineFiles, o.DestroyOnClose = Admission(s.cfg, s.log), s.cfg.Sandbox.ConfineFiles, c.DeleteOnStop
 	o.KeyOwners = s.keyOwners
 	o.SecretsDir = filepath.Join(s.cfg.StateDir, "secrets")
 	o.MaxSnapshots, o.MaxSnapshotBytes = c.MaxSnapshots, c.MaxSnapshotBytes

@@ -38,8 +38,7 @@ func Builtin(name string) (Template, error) {
 		name = other
 	}
 	if !slices.Contains(Builtins(), name) {
-		return Template{}, sandpit.WithHint(
-			sandpit.Errorf(sandpit.NotFound, "no built-in template %.60q", name), "built-in templates: "+strings.Join(Builtins(), ", "))
+		return Template{}, sandpit.NoBuiltinTemplate(name, Builtins())
 	}
 	data, err := builtinFiles.ReadFile("builtin/" + name + ".toml")
 	if err != nil {

@@ -78,6 +78,9 @@ func (v Verdict) Err() error {
 		return nil
 	}
 	err := sandpit.Errorf(sandpit.PermissionDenied, "%s%s (%s)", errorPrefix, v.Text, v.Reason)
+	if v.Rule == userRule {
+		return sandpit.WithHint(err, "the configuration has this rule: see sandbox.screen_deny, sandbox.screen_ask and sandbox.screen_warn")
+	}
 	return sandpit.WithHint(err, "name only the intended paths, such as a directory below /workspace; "+
 		"or set command_screen to \"warn\" or \"off\": the sandbox protects the machine without it")
 }

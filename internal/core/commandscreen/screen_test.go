@@ -227,7 +227,7 @@ func TestUserRules(t *testing.T) {
 			t.Errorf("%q: %+v, want %v", line, v, want)
 		}
 	}
-	if v := p.CheckText("git push --force"); v.Rule != "user" || v.Reason != "history is shared" {
+	if v := p.CheckText("git push --force"); v.Rule != "user" || v.Reason != "history is shared" || !strings.Contains(sandpit.HintOf(v.Err()), "screen_deny") {
 		t.Errorf("%+v", v)
 	}
 	if v := (commandscreen.Policy{NoBuiltin: true}).CheckText("rm -rf /"); v.Action != commandscreen.Allow {

@@ -2,6 +2,9 @@ package commandscreen
 
 import "strings"
 
+// userRule is the Verdict.Rule of the user's rules.
+const userRule = "user"
+
 // userRules checks a command against the user's rules. It reports whether one of them
 // matched, so that the built-in rules do not apply.
 func (s *state) userRules(program string, args []string) (settled bool) {
@@ -23,7 +26,7 @@ func (s *state) userRules(program string, args []string) (settled bool) {
 			if reason == "" {
 				reason = group.reason
 			}
-			s.addFinding(finding{group.action, "user", reason}, args)
+			s.addFinding(finding{group.action, userRule, reason}, args)
 			return true
 		}
 	}

@@ -57,7 +57,7 @@ func (bi *Builtins) Prepare(ctx context.Context, name string) (Builtin, error) {
 	recipe, ok := bi.o.Builtins[name]
 	switch {
 	case !ok:
-		return Builtin{}, sandpit.Errorf(sandpit.NotFound, "no template %.100q is part of this program", name)
+		return Builtin{}, sandpit.NoBuiltinTemplate(name, bi.Names())
 	case bi.o.Builder == nil:
 		return Builtin{}, sandpit.Errorf(sandpit.Unsupported, "templates cannot be built by this server")
 	}
@@ -89,7 +89,7 @@ func (bi *Builtins) Prepare(ctx context.Context, name string) (Builtin, error) {
 func (bi *Builtins) Get(ctx context.Context, name string) (Builtin, error) {
 	recipe, ok := bi.o.Builtins[name]
 	if !ok {
-		return Builtin{}, sandpit.Errorf(sandpit.NotFound, "no template %.100q is part of this program", name)
+		return Builtin{}, sandpit.NoBuiltinTemplate(name, bi.Names())
 	}
 	version, err := recipeVersion(recipe)
 	if err != nil {

@@ -1,6 +1,7 @@
 package manager_test
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"time"
@@ -62,8 +63,11 @@ func TestBuiltinIsBuiltOnce(t *testing.T) {
 	if err := r.Templates().Delete(ctx, "bob", "base"); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 		t.Errorf("bob removes it: %v", err)
 	}
-	if _, err := r.Builtins().Prepare(ctx, "nothing"); sandpit.CodeOf(err) != sandpit.NotFound {
-		t.Errorf("one that is not part of the program: %v", err)
+	for name, ask := range map[string]func(context.Context, string) (manager.Builtin, error){"prepare": r.Builtins().Prepare, "get": r.Builtins().Get} {
+		_, err := ask(ctx, "nothing")
+		if want := sandpit.NoBuiltinTemplate("nothing", []string{"base"}); sandpit.CodeOf(err) != sandpit.NotFound || err.Error() != want.Error() || sandpit.HintOf(err) != sandpit.HintOf(want) {
+			t.Errorf("%s: one that is not part of the program: %v (%s)", name, err, sandpit.HintOf(err))
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package manager_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,5 +145,24 @@ func TestDeadLetters(t *testing.T) {
 		s.set(0, nil)
 		time.Sleep(30 * time.Minute)
 		r.wantGone(t, b.ID, "deadline")
+	})
+}
+
+// TestUnknownMessage has the queue deliver what another version scheduled: it is kept for an
+// administrator, without a retry, and the sandbox stays.
+func TestUnknownMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := onStage(t, manager.Options{})
+		b := r.create(t, manager.CreateRequest{})
+		if _, err := r.store.Queue().Schedule(t.Context(), queue.Message{Topic: r.store.Identity(), Sandbox: b.ID, Kind: "hibernate", Due: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		dead, err := r.store.Queue().List(t.Context(), queue.Filter{Sandbox: b.ID, Dead: true})
+		if err != nil || len(dead) != 1 || dead[0].Attempts != 1 || !strings.Contains(dead[0].LastError, `unknown message kind "hibernate"`) {
+			t.Errorf("dead letters: %+v, %v", dead, err)
+		}
+		r.wantState(t, b.ID, sandpit.StateRunning)
 	})
 }

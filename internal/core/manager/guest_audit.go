@@ -33,7 +33,8 @@ func (ga *guestAudit) observeGuest(rec *sandboxRecord, i sandpit.Instance) {
 		return // the guest cannot be observed
 	}
 	guest.Observe(sandpit.GuestObserver{
-		Admit: ga.newAdmission(rec),
+		Admit:   ga.newAdmission(rec),
+		Confine: ga.newConfinement(rec),
 		Called: func(ctx context.Context, c sandpit.GuestCall) {
 			if row := rec.currentRow(); isObserved(ctx, row) {
 				ga.recordCall(ctx, row, c)
@@ -60,6 +61,21 @@ func (ga *guestAudit) newAdmission(rec *sandboxRecord) func(context.Context, []s
 			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // other errors do not pass the client of the guest
 		}
 		return nil
+	}
+}
+
+// newConfinement returns the function that confines file calls in a sandbox, or nil. The calls of
+// providers, and those of a build, which creates files everywhere, are not confined.
+func (ga *guestAudit) newConfinement(rec *sandboxRecord) func(context.Context) []string {
+	if !ga.o.ConfineFiles {
+		return nil
+	}
+	return func(ctx context.Context) []string {
+		row := rec.currentRow()
+		if row.Pool != "" || ctx.Value(providerCallKey{}) != nil {
+			return nil
+		}
+		return row.Spec.FileDirs()
 	}
 }
 

@@ -51,6 +51,9 @@ type Options struct {
 	// Admit decides about each command before it starts, whatever API starts it. Its arguments are
 	// those of sandpit.GuestObserver.Admit. Default: all are admitted.
 	Admit func(ctx context.Context, args []string, dir string) error
+	// ConfineFiles has every file call refused that leaves the sandbox's working directory and
+	// mounts, whatever API makes it. Commands are not confined.
+	ConfineFiles bool
 	// Images decides which images an owner may use, and prepares them before a sandbox takes a
 	// slot. Default: providers get images as requests name them.
 	Images Images

@@ -124,11 +124,15 @@ type providerCall struct {
 	limit time.Duration // 0: none but the context's
 }
 
+// providerCallKey marks the contexts of callProvider: calls of the guest with one are the server's
+// own, and not a client's.
+type providerCallKey struct{}
+
 // callProvider runs f in a goroutine of t. It returns when f does, or soon after the context or the
 // limit ends, whether f heeds its context or not; at the limit the error is Timeout. A result that
 // comes later is passed to late, unless that is nil.
 func callProvider[T any](ctx context.Context, t *tasks, r providerCall, f func(context.Context) (T, error), late func(T, error)) (T, error) {
-	ctx, cancel := withLimit(ctx, r)
+	ctx, cancel := withLimit(context.WithValue(ctx, providerCallKey{}, true), r)
 	type answer struct {
 		value T
 		err   error

@@ -19,8 +19,8 @@ import (
 // describer describes files for one call. It is not safe for concurrent use.
 type describer struct {
 	names names
-	// within are the directories that links may lead into; empty means all.
-	within []string
+	// within says which directories links may lead into.
+	within confinement
 }
 
 // describeTarget returns the entry of a target.
@@ -93,12 +93,8 @@ func (d *describer) followLink(root *beneath.Root, rel, real string) (target str
 }
 
 func (d *describer) mayStat(p string) bool {
-	for _, dir := range d.within {
-		if real, err := realPath(path.Clean(dir), true); err == nil && isWithin(real, p) {
-			return true
-		}
-	}
-	return len(d.within) == 0
+	_, err := d.within.findBase(&target{real: p})
+	return err == nil
 }
 
 // metadataPrefix begins the names of the extended attributes in which E2B stores a file's metadata.

@@ -42,7 +42,7 @@ func (s *filesystemService) targetOf(req connect.AnyRequest, p string, follow bo
 }
 
 func (s *filesystemService) newDescriber(req connect.AnyRequest) *describer {
-	return &describer{names: names{accounts: s.guest.accounts}, within: req.Header().Values(WithinHeader)}
+	return &describer{names: names{accounts: s.guest.accounts}, within: confinementOf(req.Header())}
 }
 
 // Stat implements the service.

@@ -89,7 +89,10 @@ func (g *Guest) Handler() http.Handler {
 	path, handler = commandsconnect.NewCommandsHandler(&commandService{g}, options)
 	mux.Handle(path, withBatchedEnd(handler))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(&filesystemService{g}, options))
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(ConfineHeader, "yes")
+		w.WriteHeader(http.StatusNoContent)
+	})
 	mux.HandleFunc("POST /init", g.serveInit)
 	mux.HandleFunc("GET /envs", g.serveEnvs)
 	mux.HandleFunc("GET /files", g.serveDownload)
@@ -98,7 +101,7 @@ func (g *Guest) Handler() http.Handler {
 	mux.HandleFunc("GET /tree", g.servePack)
 	mux.HandleFunc("POST /tree", g.serveUnpack)
 	mux.HandleFunc("GET /metrics", g.serveMetrics)
-	return g.requireKey(mux)
+	return g.requireKey(g.resolveWorkDir(mux))
 }
 
 // requireKey passes on requests with the key. Without the key it passes on only /health, signed file calls and, as

@@ -17,6 +17,41 @@ import (
 // any of the directories is allowed. It is not part of E2B's protocol.
 const WithinHeader = "Sandpit-Within"
 
+// ConfineHeader is like WithinHeader, and holds besides it. The server sets it, clients the other one. The value "." is
+// the sandbox's working directory. A guest that honors the header answers /health with it.
+const ConfineHeader = "Sandpit-Confine"
+
+// confinement has the directories of WithinHeader and ConfineHeader. A file must be in one directory of each list that
+// is not empty.
+type confinement [2][]string
+
+func confinementOf(header http.Header) confinement {
+	return confinement{header.Values(WithinHeader), header.Values(ConfineHeader)}
+}
+
+// resolveWorkDir replaces "." in ConfineHeader by the working directory, which is the home of the default user if none
+// is set.
+func (g *Guest) resolveWorkDir(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for i, dir := range r.Header[ConfineHeader] {
+			if dir != "." {
+				continue
+			}
+			set := g.currentSettings()
+			if dir = set.workDir; dir == "" {
+				u, err := g.accounts.lookupUser(set.user)
+				if err != nil {
+					answerError(w, err)
+					return
+				}
+				dir = u.home
+			}
+			r.Header[ConfineHeader][i] = dir
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // target is the file that a call names; it need not exist. It is reached through a beneath.Root, so a program that
 // replaces directories by links meanwhile cannot lead a call elsewhere.
 type target struct {
@@ -42,7 +77,7 @@ func resolveTarget(header http.Header, u user, p string, follow bool) (*target, 
 	if pl.real, err = realPath(pl.path, follow); err != nil {
 		return nil, err
 	}
-	base, err := findConfinement(header.Values(WithinHeader), pl)
+	base, err := confinementOf(header).findBase(pl)
 	if err != nil {
 		return nil, err
 	}
@@ -98,21 +133,29 @@ func (e errOutside) Error() string {
 
 func (e errOutside) Is(target error) bool { return target == fs.ErrPermission }
 
-// findConfinement returns the directory of dirs that p is in, or the machine's root if dirs is empty.
-func findConfinement(dirs []string, p *target) (string, error) {
-	if len(dirs) == 0 {
-		return "/", nil
-	}
-	for _, dir := range dirs {
-		if !path.IsAbs(dir) {
-			return "", fmt.Errorf("header %s: %q is not absolute: %w", WithinHeader, dir, syscall.EINVAL)
+// findBase returns the innermost directory that p may not leave: the machine's root without a confinement.
+func (c confinement) findBase(p *target) (string, error) {
+	base := "/"
+	for _, dirs := range c {
+		found := len(dirs) == 0
+		for _, dir := range dirs {
+			if !path.IsAbs(dir) {
+				return "", fmt.Errorf("confine a file call: directory %q is not absolute: %w", dir, syscall.EINVAL)
+			}
+			real, err := realPath(path.Clean(dir), true)
+			if err != nil || !isWithin(real, p.real) {
+				continue
+			}
+			found = true
+			if len(real) > len(base) { // both contain p, so the longer one is inside the other
+				base = real
+			}
 		}
-		real, err := realPath(path.Clean(dir), true)
-		if err == nil && isWithin(real, p.real) {
-			return real, nil
+		if !found {
+			return "", errOutside{p.path}
 		}
 	}
-	return "", errOutside{p.path}
+	return base, nil
 }
 
 // isWithin reports whether p is dir or below it; both are clean.

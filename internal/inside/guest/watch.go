@@ -34,8 +34,8 @@ type watched struct {
 
 	accounts *accounts
 	target   *target
-	within   []string // the directories that the call was confined to
-	describe bool     // events describe the file
+	within   confinement // of the call
+	describe bool        // events describe the file
 }
 
 func (w *watched) closeWatch() error {
@@ -70,7 +70,7 @@ func (s *filesystemService) startWatch(req connect.AnyRequest, msg watchRequest)
 		p.closeRoot()
 		return nil, watchError(err)
 	}
-	return &watched{Watcher: w, accounts: s.guest.accounts, target: p, within: req.Header().Values(WithinHeader), describe: msg.GetIncludeEntry()}, nil
+	return &watched{Watcher: w, accounts: s.guest.accounts, target: p, within: confinementOf(req.Header()), describe: msg.GetIncludeEntry()}, nil
 }
 
 // watchError gives an error of a watch its code.

@@ -92,8 +92,9 @@ func (c *Client) UseToken(token string) { c.auth.token.Store(&token) }
 type authorized struct {
 	observed
 
-	rt    http.RoundTripper
-	token atomic.Pointer[string]
+	rt       http.RoundTripper
+	token    atomic.Pointer[string]
+	confines atomic.Bool // whether the guest is known to honor confineHeader
 }
 
 type limitKey struct{}
@@ -126,6 +127,9 @@ func (a *authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 		header.Set(timeoutHeader, strconv.FormatInt(max(1, limit.Milliseconds()), 10))
 	}
 	if err := a.admitCommand(r); err != nil {
+		return nil, err
+	}
+	if err := a.confineFiles(r); err != nil {
 		return nil, err
 	}
 	observation := a.beginObservation(r)

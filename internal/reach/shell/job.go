@@ -348,7 +348,7 @@ func (j *Job) Signal(ctx context.Context, sig sandpit.Signal) error {
 	if sig == sandpit.SIGTERM || sig == sandpit.SIGKILL {
 		return j.process.Signal(ctx, sig)
 	}
-	_, err := runScript(ctx, j.session.guest, j.session.o.User, `kill -s "$1" -- "-$2"`,
+	_, err := runScript(ctx, j.session.guest, j.session.o.User, `kill -s "$1" -- "-$2"`, nil,
 		strconv.Itoa(int(sig)), strconv.Itoa(j.process.PID()))
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -161,6 +162,8 @@ type Session struct {
 	onGone  func(error)   // called when the sandbox has ended; may be nil
 	memory  *memory.Account
 
+	confined atomic.Bool // whether file calls cannot create temporary files
+
 	// Guarded by lock.
 	shell   *shellProcess
 	dialect *dialect // set by the first start of a shell
@@ -301,7 +304,10 @@ func (s *Session) startShell(ctx context.Context) error {
 // makeDir creates the directory of the session if it is missing.
 func (s *Session) makeDir(ctx context.Context) error {
 	err := s.guest.MakeDir(ctx, s.o.User, s.o.Dir)
-	if sandpit.CodeOf(err) == sandpit.AlreadyExists {
+	switch sandpit.CodeOf(err) {
+	case sandpit.AlreadyExists:
+		return nil
+	case sandpit.PermissionDenied: // file calls are confined, but shells are not: they may use what exists
 		return nil
 	}
 	return err
@@ -370,10 +376,15 @@ func (s *Session) beginUse() (done func()) {
 	}
 }
 
-// putFile writes content to a new file that only the session's user may read.
+// putFile writes content to a new file that only the session's user may read. A program writes it
+// if file calls are confined to other directories.
 func (s *Session) putFile(ctx context.Context, content []byte) (name string, err error) {
 	name = "/tmp/.sandpit-" + newToken()
 	err = s.guest.WriteFile(ctx, s.o.User, name, bytes.NewReader(content), sandpit.WriteOptions{Mode: 0o600})
+	if sandpit.CodeOf(err) == sandpit.PermissionDenied {
+		s.confined.Store(true)
+		_, err = runScript(ctx, s.guest, s.o.User, `umask 077 && cat > "$1"`, bytes.NewReader(content), name)
+	}
 	return name, err
 }
 
@@ -381,5 +392,9 @@ func (s *Session) removeFile(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanWithin)
 	defer cancel()
 	// A leftover file does no harm, and other calls report failures of the sandbox.
+	if s.confined.Load() {
+		_, _ = runScript(ctx, s.guest, s.o.User, `rm -f "$1"`, nil, name)
+		return
+	}
 	_ = s.guest.Remove(ctx, s.o.User, name)
 }

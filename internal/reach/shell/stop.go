@@ -3,6 +3,7 @@ package shell
 import (
 	"bytes"
 	"context"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -64,7 +65,7 @@ const signalWithin = 10 * time.Second
 // sandboxTime converts a time to the sandbox's clock, in hundredths of a second. The result
 // is never too late, but too early by up to the duration of the query.
 func (l *shellProcess) sandboxTime(ctx context.Context, when time.Time) (int64, error) {
-	text, err := runScript(ctx, l.guest, l.user, uptimeScript)
+	text, err := runScript(ctx, l.guest, l.user, uptimeScript, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -79,26 +80,26 @@ func (l *shellProcess) sandboxTime(ctx context.Context, when time.Time) (int64, 
 // signalSince sends INT or KILL to the processes that the shell has started since a time of
 // the sandbox's clock.
 func (l *shellProcess) signalSince(ctx context.Context, signal string, since int64) error {
-	_, err := runScript(ctx, l.guest, l.user, signalScript, signal, strconv.Itoa(l.process.PID()), strconv.FormatInt(since, 10))
+	_, err := runScript(ctx, l.guest, l.user, signalScript, nil, signal, strconv.Itoa(l.process.PID()), strconv.FormatInt(since, 10))
 	return err
 }
 
 // runScript runs one of sandpit's scripts, which must succeed within signalWithin, and returns
-// the beginning of its output.
-func runScript(ctx context.Context, g sandpit.Guest, user, script string, args ...string) (string, error) {
+// the beginning of its output. input is its standard input, or nil.
+func runScript(ctx context.Context, g sandpit.Guest, user, script string, input io.Reader, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, signalWithin)
 	defer cancel()
 	var text, complaint limited
 	p, err := g.Start(ctx, sandpit.Command{
 		Args: append([]string{"sh", "-c", script, "sh"}, args...),
-		User: user, Dir: "/", Timeout: signalWithin, Stdout: &text, Stderr: &complaint,
+		User: user, Dir: "/", Timeout: signalWithin, Stdin: input, Stdout: &text, Stderr: &complaint,
 	})
 	if err != nil {
 		return "", err
 	}
 	status, err := p.Wait(ctx)
 	if err == nil && status.Code != 0 {
-		err = sandpit.Errorf(sandpit.Internal, "signal a process: %s: %s", status, strings.TrimSpace(complaint.String()))
+		err = sandpit.Errorf(sandpit.Internal, "run a script for a session: %s: %s", status, strings.TrimSpace(complaint.String()))
 	}
 	return text.String(), err
 }

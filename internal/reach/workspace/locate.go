@@ -44,7 +44,10 @@ func Locate(ctx context.Context, g sandpit.Guest, user, requested string) (Place
 	if !path.IsAbs(requested) {
 		return Place{}, sandpit.Errorf(sandpit.Invalid, "workspace: directory %q is not absolute", requested)
 	}
-	if err := g.MakeDir(ctx, user, requested); err != nil && sandpit.CodeOf(err) != sandpit.AlreadyExists {
+	switch err := g.MakeDir(ctx, user, requested); sandpit.CodeOf(err) {
+	case "", sandpit.AlreadyExists:
+	case sandpit.PermissionDenied: // file calls are confined, but programs are not: they may use what exists
+	default:
 		return Place{}, err
 	}
 	p, err := locateIn(ctx, g, user, requested)

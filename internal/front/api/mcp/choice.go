@@ -123,22 +123,18 @@ func (s *Server) newOpener(client api.Principal, c choice) func(context.Context)
 	}
 }
 
-// newPreview returns a function that returns the URL of a port of a sandbox, or nil if the
+// newPreview returns a function that returns a link to a port of a sandbox, or nil if the
 // server has no previews.
-func (s *Server) newPreview(client api.Principal, id sandpit.ID) func(context.Context, int) (string, error) {
+func (s *Server) newPreview(client api.Principal, id sandpit.ID) func(context.Context, int) (tool.Page, error) {
 	if s.o.Preview == nil {
 		return nil
 	}
-	return func(ctx context.Context, port int) (string, error) {
-		u, err := s.o.Preview(api.WithPrincipal(ctx, client), id, port, 0)
+	return func(ctx context.Context, port int) (tool.Page, error) {
+		t, err := s.o.Preview(api.WithPrincipal(ctx, client), id, port, tool.PageLife, 0)
 		if err != nil {
-			return "", err
+			return tool.Page{}, err
 		}
-		at := cmp.Or(u.URL, u.PathURL)
-		if at == "" {
-			return "", sandpit.Errorf(sandpit.Unsupported, "this server has no previews")
-		}
-		return at, nil
+		return tool.NewPage(port, cmp.Or(t.URL, t.PathURL), t.ExpiresAt)
 	}
 }
 

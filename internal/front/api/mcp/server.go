@@ -38,9 +38,9 @@ type Options struct {
 	Manager *manager.Manager
 	// Request converts a client's request for a sandbox to one of the manager, which authorizes it.
 	Request func(api.Principal, wire.Create) (manager.CreateRequest, error)
-	// Preview returns the URL of a port of a sandbox. The principal in ctx owns the sandbox.
-	// Default: there are no previews.
-	Preview func(ctx context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error)
+	// Preview returns a link that opens a port of a sandbox once. The principal in ctx owns the
+	// sandbox. Default: there are no previews.
+	Preview func(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error)
 	// Template returns NotFound unless a template that the manager does not know has an image.
 	// Default: it is not checked before the first call.
 	Template func(ctx context.Context, ref sandpit.Image) error
