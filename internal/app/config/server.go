@@ -133,7 +133,8 @@ type Manager struct {
 	// IdleAction is what happens to an idle sandbox: suspend, stop, pause or kill. Default:
 	// suspend.
 	IdleAction string
-	// CleanupInterval is the longest time between two looks for what is overdue.
+	// CleanupInterval is the longest time between two sweeps, in which the server performs overdue
+	// actions.
 	// Default: 300 s.
 	CleanupInterval time.Duration
 	// CreateTimeout is how long making a sandbox may take. Default: 120 s.
