@@ -97,7 +97,7 @@ const checks = {
     box = await Sandbox.connect(box.sandboxId)
     assert.equal(await box.files.read('kept'), 'file')
   },
-  'kill, and what is said of a sandbox that is gone': async () => {
+  'kill, and the error for a deleted sandbox': async () => {
     const handle = await box.commands.run('sleep 300', { background: true, timeoutMs: 0 })
     await box.kill()
     await rejected(handle.wait(), 'SandboxError')

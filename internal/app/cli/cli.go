@@ -63,13 +63,13 @@ func newCommand(a *app) *cobra.Command {
 		Long: `sandpit runs code you do not trust in a sandbox with a kernel of its own (gVisor).
 It needs no container engine, no KVM, no image and no root.
 
-run creates a sandbox for one command and needs no server. A server manages sandboxes that
-stay: start one with "sandpit serve". Most other commands use it. They find it by --server,
-SANDPIT_URL or "url" in the configuration; otherwise they use your own server, by its
-socket or by the address of "server.listen" (http://127.0.0.1:8090). The API key is
-SANDPIT_API_KEY or "api_key" in the configuration; it is never an argument, because other
-users can read those.
-Name a sandbox by its ID, the beginning of it, or its name.
+run creates a sandbox for one command and needs no server. A server keeps sandboxes between
+commands: start one with "sandpit serve". Most other commands use a server. They find it by
+--server, SANDPIT_URL or "url" in the configuration; otherwise they use your own server, by
+its socket or by the address of "server.listen" (http://127.0.0.1:8090). The API key is
+SANDPIT_API_KEY or "api_key" in the configuration. It is never an argument, because other
+users of the machine can read arguments.
+Name a sandbox by its ID, the beginning of its ID, or its name.
 
 ` + exitHelp,
 		Example: `  sandpit run -- python3 -c 'print(42)'

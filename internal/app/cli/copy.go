@@ -41,13 +41,13 @@ func newCopy(a *app) *cobra.Command {
 		Long: `Copy files and directories into a sandbox of a server, or out of it.
 
 A directory is copied with all its contents. If the target is a directory, or ends in
-a slash, the copy goes into it under its own name; otherwise the target is the copy's
-name. Relative paths in the sandbox start at its working directory.
+a slash, the copy is created in it with the name of the source; otherwise the target is
+the name of the copy. Relative paths in the sandbox start at its working directory.
 "-" is standard input or output: a tar stream is unpacked into a directory, a directory
 is written as a tar stream, and a file is copied unchanged.
 Write ./ before a path of this machine that contains a colon.
-Whatever the sandbox sends, only the target is written. Symbolic links that lead out of
-it are left out and reported.`,
+Only the target is written, whatever the sandbox sends. Symbolic links that lead out of
+it are omitted and reported.`,
 		Example: `  sandpit cp ./project work:/workspace
   sandpit cp work:result.json .
   tar c src | sandpit cp - work:/workspace/

@@ -54,8 +54,8 @@ Directories that -v names are on the server's machine; the server must allow the
 	}
 	o.addFlags(cmd, "print the ID only (the default)")
 	f := cmd.Flags()
-	f.StringVar(&o.name, "name", "", "`name` of the sandbox, usable in place of its ID")
-	f.StringArrayVar(&o.labels, "label", nil, "`NAME=VALUE` to find it by")
+	f.StringVar(&o.name, "name", "", "`name` of the sandbox, which commands accept like its ID")
+	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
 	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE` of all commands, or NAME to pass this shell's value")
 	f.StringVarP(&o.workDir, "workdir", "w", "", "`directory` where commands start (default the image's, else \"/workspace\")")
 	f.StringVarP(&o.user, "user", "u", "", "`user` of commands (default the image's, else root of the sandbox)")

@@ -22,12 +22,12 @@ func newDiff(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [flags] A [B]",
 		Short: "Show which files differ between sandboxes, snapshots and their image",
-		Long: `Show which files differ between A and B, each a running sandbox, or a snapshot as
+		Long: `Show which files differ between A and B. Each is a running sandbox or a snapshot, named
 snapshot:NAME or by its ID. With A alone, show its differences from its image.
 
-A means added, C changed, D removed. W (written: added or changed compared with the
-image) and R (restored: the same as in the image again) stand where the image itself was
-not compared. Mounts are left out.`,
+A means added, C changed, D removed. If the image itself was not compared, W means written
+(added, or changed from the image) and R restored (the same as in the image again). Mounts
+are not compared.`,
 		Example:           "  sandpit diff work\n  sandpit diff snapshot:before work\n  sandpit diff --patch snapshot:before work > changes.patch",
 		Args:              wantArgs(1, 2, "a sandbox or a snapshot"),
 		ValidArgsFunction: a.completeSides,

@@ -72,7 +72,7 @@ HTTPS; otherwise it uses one address. See docs/from-e2b.md.`,
 		RunE:              a.withClient(o.run),
 	}
 	o.shell = shellSh
-	addChoice(cmd, &o.shell, "shell", "`NAME` of the shell that reads it: sh or fish (default sh)", shellSh, shellFish)
+	addChoice(cmd, &o.shell, "shell", "`NAME` of the shell that reads the output: sh or fish", shellSh, shellFish)
 	f := cmd.Flags()
 	f.BoolVar(&o.json, "json", false, "print one JSON object, in which variables to unset are null")
 	f.StringVar(&o.owner, "owner", "", "create a key for the sandboxes of the owner `NAME`")

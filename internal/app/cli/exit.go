@@ -31,15 +31,15 @@ const exitHelp = `Exit status:
   2    the command line, the configuration or the request is invalid
   124  the command in the sandbox timed out and was killed
   125  sandpit itself failed
-  126  the command cannot be executed, or not by this user
+  126  the command cannot be executed, or this user may not execute it
   127  the sandbox has no such program
   128  plus a signal's number: the signal ended the command; 130 is Ctrl-C
 Otherwise run, exec and shell exit with the command's status. Commands that send requests to
 a server also exit with
-  3    it does not exist, or was deleted
+  3    the sandbox or other object does not exist, or was deleted
   4    the server, or a service that it needs such as a registry, cannot be reached
   5    the server rejects the key, or the operation is not permitted
-  6    its state does not allow the operation
+  6    the state of the sandbox or other object does not allow the operation
   7    a limit or quota is reached, or there were too many requests`
 
 // exitStatus is an error that ends the program with a status and without a message.

@@ -15,12 +15,12 @@ func newImage(a *app) *cobra.Command {
 		Long: `Fetch, import, list and remove images.
 
 An image is the root file system that a sandbox starts from. Images of registries are
-fetched once and then used from the image cache, without network access. The cache removes
-what was used least recently when it grows beyond image.cache_size.
+fetched once and then used from the image cache, without network access. When it grows
+beyond image.cache_size, the cache removes the least recently used images.
 
-pull, ls and rm use the images of a server when --server, SANDPIT_URL or the
-configuration names one or your own server runs, and those of the engine of provider
-docker when that is the provider; otherwise they use the image cache of this machine.`,
+pull, ls and rm use the images of a server if --server, SANDPIT_URL or the configuration
+names one, or if your own server runs. With the provider docker they use the images of its
+engine. Otherwise they use the image cache of this machine.`,
 		Example: `  sandpit image pull python:3.12-slim
   sandpit image ls
   sandpit image prune --older-than 30d`,

@@ -20,12 +20,12 @@ func newLogs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [flags] SANDBOX [COMMAND]",
 		Short: "Show the output of a command in a sandbox",
-		Long: `Show the output of a command in a sandbox, each stream separately. COMMAND is the ID that
-sandpit exec --detach or sandpit ps -a prints, or the beginning of it; the default is the
-command that was started last.
-The oldest part of very long output is dropped, which is reported. -f waits for more output
-until the command ends, also if the connection breaks meanwhile, and exits with its exit
-status.`,
+		Long: `Show the output of a command in a sandbox: its standard output on standard output, its
+standard error on standard error. COMMAND is the ID that sandpit exec --detach or
+sandpit ps -a prints, or the beginning of it; the default is the command that was started
+last. The oldest part of very long output is dropped, which is reported.
+-f waits for more output until the command ends, reconnects if the connection breaks, and
+exits with the command's exit status.`,
 		Example: `  id=$(sandpit exec --detach work make)
   sandpit logs -f work $id`,
 		Args:              wantArgs(1, 2, "the name of a sandbox"),

@@ -27,8 +27,8 @@ func newNetworkLog(a *app) *cobra.Command {
 		Use:   "log [flags] SANDBOX",
 		Short: "Show the network log of a sandbox",
 		Long: `Show the network log of a sandbox: its connections, the decisions about them and the rules.
-Equal decisions are one line with a count. -f prints each again when it is repeated, as a
-line of JSON with -o json.`,
+Equal decisions are combined into one line with a count. -f prints a decision again each
+time it is repeated; with -o json, as one line of JSON.`,
 		Example: `  sandpit network log work
   sandpit network log -f -o json work | jq 'select(.allowed | not)'`,
 		Args:              wantArgs(1, 1, "the name of a sandbox"),

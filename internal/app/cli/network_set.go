@@ -23,10 +23,10 @@ func newNetworkSet(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set [flags] SANDBOX",
 		Short: "Replace the network rules of a running sandbox",
-		Long: `Replace the network rules of a running sandbox. Connections that are forbidden now are
-closed, all others stay open. Rules without a flag stay as they are; an empty value, as in
---allow '' or --connections 0, removes all rules of its kind. Secrets are added to the known
-ones.`,
+		Long: `Replace the network rules of a running sandbox. Connections that the new rules forbid are
+closed, all others stay open. Only the kinds of rules whose flags are given change; an empty
+value, as in --allow '' or --connections 0, removes all rules of its kind. Secrets are added
+to the existing ones.`,
 		Example: `  sandpit network set work --allow '*.python.org:443' --allow '*.pythonhosted.org:443'
   sandpit network set work --header 'api.example.org:Authorization=Bearer ${TOKEN}' --secret TOKEN
   sandpit network set work --allow '' --deny 203.0.113.0/24`,

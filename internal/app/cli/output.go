@@ -60,7 +60,7 @@ type output struct {
 // addFlags adds the flags. The text describes -q; "" means that there is no such flag.
 func (o *output) addFlags(cmd *cobra.Command, quiet string) {
 	o.format = formatTable
-	addChoice(cmd, &o.format, "output,o", "`FORMAT`: table for people, or json, which is one document", formatTable, formatJSON)
+	addChoice(cmd, &o.format, "output,o", "`FORMAT`: table, or json for one document", formatTable, formatJSON)
 	if quiet != "" {
 		cmd.Flags().BoolVarP(&o.quiet, "quiet", "q", false, quiet)
 	}

@@ -167,7 +167,7 @@ func (p *policyFlags) addFlags(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.StringVar(&p.checkpointEvery, "checkpoint-every", "", "`time` between two checkpoints of its files, for --recreate (default never)")
 	f.StringVar(&p.autoArchive, "auto-archive", "", "`time` stopped until it is archived (default never)")
 	f.StringVar(&p.autoDelete, "auto-delete", "", "`time` stopped or archived until it is deleted (default never)")
-	f.IntVar(&p.recreate, "recreate", 0, "`number` of times that the sandbox is recreated after it was lost, with its files if some are left")
+	f.IntVar(&p.recreate, "recreate", 0, "`number` of times that the sandbox is recreated after it was lost, with its saved files if there are any")
 	f.BoolVar(&p.ignoreBackground, "ignore-background", false, "count the sandbox as idle even while programs run in it")
 }
 

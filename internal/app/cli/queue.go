@@ -14,11 +14,11 @@ import (
 func newQueue(a *app) *cobra.Command {
 	cmd := newGroup("queue", "Show and repair the queue of a server", `Show and repair the queue of a server: the operations that it performs later, such as
 deadlines, deletions and retries. An operation that failed too often is dead until it is
-retried or dropped. All of it needs an administrator's key.`, "  sandpit queue ls --dead\n  sandpit queue retry 17")
+retried or dropped. These commands need an administrator's key.`, "  sandpit queue ls --dead\n  sandpit queue retry 17")
 	cmd.AddCommand(newQueueList(a),
-		newMessageVerb(a, "retry", "Have something that failed for good tried again",
+		newMessageVerb(a, "retry", "Retry operations that failed permanently",
 			func(c *client.Client) func(context.Context, string) error { return c.Queue.Retry }),
-		newMessageVerb(a, "drop", "Forget something that failed for good",
+		newMessageVerb(a, "drop", "Remove operations that failed permanently",
 			func(c *client.Client) func(context.Context, string) error { return c.Queue.Drop }))
 	return cmd
 }

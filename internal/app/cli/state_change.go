@@ -62,8 +62,8 @@ func newChange(a *app, ch stateChange) *cobra.Command {
 		Short: ch.short,
 		Long: long + `
 
-A SANDBOX is an ID, the beginning of one, or a name. The IDs of the changed sandboxes are
-printed.`,
+Name a SANDBOX by its ID, the beginning of its ID, or its name. The command prints the IDs
+of the changed sandboxes.`,
 		Example:           "  sandpit " + ch.name + " work",
 		Args:              wantArgs(1, -1, "the name of a sandbox"),
 		ValidArgsFunction: a.completeSandboxes(0),

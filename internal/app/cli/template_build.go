@@ -33,13 +33,13 @@ func newTemplateBuild(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build [flags] [DIRECTORY|FILE|builtin:NAME]",
 		Short: "Build a template",
-		Long: `Build a template from the sandpit.toml or Dockerfile of a directory (default: this
+		Long: `Build a template from the sandpit.toml or Dockerfile of a directory (default: the current
 one), or from such a file. "builtin:NAME" is a file that is part of this program, see
 "sandpit template ls --builtin".
 
 Commands run in sandboxes, without a network unless the file or --network gives them one.
-A secret is in the environment of the one command that names it; it is not
-shown, and a step that writes it to a file fails.`,
+A secret is only in the environment of commands that name it. It is not shown, and a step
+that writes it to a file fails.`,
 		Example: `  sandpit template build -t tools
   sandpit template build -t tools --network ./Dockerfile
   sandpit template build builtin:base

@@ -25,13 +25,13 @@ func newURL(a *app) *cobra.Command {
 		Short: "Print the preview URL of a port of a sandbox",
 		Long: `Print the preview URL of a port of a sandbox.
 
-The URL opens this port, and no other, until it expires; a browser stores the access in a
-cookie when it opens the URL. With --public the port opens for everyone with its URL, which
-does not expire; --private ends that, and revokes all URLs that were printed before. With
+The URL opens this port, and no other, until it expires. A browser that opens the URL gets a
+cookie for the port. With --public everyone with the URL can open the port, and the URL does
+not expire; --private ends that, and revokes all URLs that were printed before. With
 --ticket the URL opens once, in one browser, which keeps access for an hour: use it for
 links that others may read later.
-With --files the port serves the files of a directory of the sandbox, with a program of
-sandpit's own; it runs until it is killed or the sandbox stops.
+With --files, a program of sandpit serves the files of a directory of the sandbox at the
+port; it runs until it is killed or the sandbox stops.
 The program at the port must speak HTTP; it may listen at 127.0.0.1 only.`,
 		Example: `  sandpit url work 8000
   sandpit url --expires 7d --note "for the review" work 8000
@@ -47,7 +47,7 @@ The program at the port must speak HTTP; it may listen at 127.0.0.1 only.`,
 	}
 	o.addFlags(cmd, "print the URL only (the default)")
 	f := cmd.Flags()
-	f.BoolVar(&o.public, "public", false, "open the port for everyone with its URL")
+	f.BoolVar(&o.public, "public", false, "let everyone with the URL open the port")
 	f.BoolVar(&o.private, "private", false, "close the port except for the URL that is printed now")
 	f.BoolVar(&o.path, "path", false, "print a URL at the address that all previews share, for use without DNS names")
 	f.StringVar(&o.files, "files", "", "serve the files of this `directory` of the sandbox at the port, such as . for the working directory")

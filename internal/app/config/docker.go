@@ -70,17 +70,17 @@ func dockerSettings() []setting {
 			describedBy("that of `context`, else of the current context in Docker's configuration, else the first existing socket of Docker, rootless Docker and Podman").
 			orVariable("DOCKER_HOST", readDockerHost),
 		defineSetting(KeyDockerContext, func(c *Config) *string { return &c.Docker.Context }, setName,
-			"A context of Docker's command line, for when there is no `host`.").orVariable("DOCKER_CONTEXT", readName),
+			"A context of Docker's command line, used if `host` is not set.").orVariable("DOCKER_CONTEXT", readName),
 		defineSetting(KeyDockerTLSVerify, func(c *Config) *bool { return &c.Docker.TLSVerify }, setBool,
-			"Whether `host` is spoken to with TLS, and must show a certificate. A `cert_path` has the same effect.").
+			"Whether connections to `host` use TLS and verify its certificate. Setting `cert_path` has the same effect.").
 			orVariable("DOCKER_TLS_VERIFY", func(string) (word, bool) { return "true", true }), // as Docker reads it
 		defineSetting(KeyDockerCertPath, func(c *Config) *string { return &c.Docker.CertPath }, setPath,
 			"The directory of ca.pem, cert.pem and key.pem for `host`.").describedBy("that of Docker's configuration").
 			orVariable("DOCKER_CERT_PATH", readPath),
 		defineSetting(KeyDockerImage, func(c *Config) *sandpit.Image { return &c.Docker.Image }, setImage,
-			"What a sandbox starts from when neither its request nor `sandbox.image` names an image. There is no `host` in an engine."),
+			"The image of a sandbox if neither its request nor `sandbox.image` names one. An engine has no image `host`."),
 		defineSetting(KeyDockerNetwork, func(c *Config) *string { return &c.Docker.Network }, setName,
-			"The engine's network of sandboxes that are online, for example bridge. There they may reach this machine and private networks, too.").
+			"The engine's network for online sandboxes, for example bridge. In it they may also reach this machine and private networks.").
 			describedBy("none, and no sandbox is online"),
 		defineSetting(KeyDockerRuntime, func(c *Config) *string { return &c.Docker.Runtime }, setName,
 			"The engine's name of an OCI runtime, for example runsc.").describedBy("the engine's own"),
@@ -89,21 +89,21 @@ func dockerSettings() []setting {
 		defineSetting(KeyDockerUser, func(c *Config) *string { return &c.Docker.User }, setWord,
 			"The user for programs of images that name none: a name, a uid or uid:gid.").describedBy("root of the sandbox"),
 		defineSetting(KeyDockerCapabilities, func(c *Config) *[]string { return &c.Docker.Capabilities }, setCapabilities,
-			"What root of a sandbox may do besides the usual (docs/docker.md), for example SYS_PTRACE."),
+			"Capabilities of root in a sandbox in addition to the default ones (docs/docker.md), for example SYS_PTRACE."),
 		defineSetting(KeyDockerReadOnlyRoot, func(c *Config) *bool { return &c.Docker.ReadOnlyRoot }, setBool,
-			"Whether the image's files are read only. The working directory, /tmp, /run and /var/tmp are in memory then."),
+			"Whether the image's files are read-only. If so, the working directory, /tmp, /run and /var/tmp are in memory."),
 		defineSetting(KeyDockerTmpfsSize, func(c *Config) *int64 { return &c.Docker.TmpfsSize }, sizeOf(minTmpfs, "64k", `"256m"`),
-			"The size of each of those. At least 64k."),
+			"The size of each of these directories in memory. At least 64k."),
 		defineSetting(KeyDockerShmSize, func(c *Config) *int64 { return &c.Docker.ShmSize }, sizeOf(minTmpfs, "64k", `"64m"`),
 			"The size of /dev/shm. At least 64k."),
 		defineSetting(KeyDockerOpenFiles, func(c *Config) *int { return &c.Docker.OpenFiles }, numberOf("files", 64, 1<<20),
-			"How many files a process may have open. 64 to 1048576."),
+			"The number of files that a process may have open. 64 to 1048576."),
 		defineSetting(KeyDockerStopGrace, func(c *Config) *time.Duration { return &c.Docker.StopGrace }, timeOf("5"),
-			"How long programs may take to end when a sandbox is stopped."),
+			"The time for programs to end when a sandbox is stopped."),
 		defineSetting(KeyDockerCallTimeout, func(c *Config) *time.Duration { return &c.Docker.CallTimeout }, timeOf("120"),
-			"How long one call of the engine may take; `image.pull_timeout` is for pulls."),
+			"The time limit for one call of the engine; `image.pull_timeout` applies to pulls."),
 		defineSetting(KeyDockerPatience, func(c *Config) *time.Duration { return &c.Docker.Patience }, timeOf("60"),
-			"How long the engine may not answer before commands under way end as unavailable, and what is asked for is refused at once until it answers."),
+			"The time for which active commands wait for an engine that does not answer. After that they fail with unavailable, and other requests are refused at once until the engine answers."),
 	}
 }
 

@@ -29,13 +29,13 @@ func e2bSettings() []setting {
 	return []setting{
 		defineSetting(KeyE2BTemplates, func(c *Config) *map[string]sandpit.Image { return &c.E2B.Templates }, setTemplates,
 			"The images of templates of E2B's clients: `{ base = \"debian:12\" }`. The variable: `base=debian:12 python=python:3.12`. "+
-				"In an image that has a user called `user`, programs run as that user. An owner's template of the name, and one that an administrator has "+
-				"published, come before.").describedBy("the built-in templates; see [from-e2b.md](from-e2b.md#what-a-template-name-means)"),
+				"In an image that has a user called `user`, programs run as that user. An owner's own template of that name, and one that an administrator has "+
+				"published, take precedence.").describedBy("the built-in templates; see [from-e2b.md](from-e2b.md#what-a-template-name-means)"),
 		defineSetting(KeyE2BInternet, func(c *Config) *bool { return &c.E2B.Internet }, setBool,
 			"Whether sandboxes of E2B's clients reach the network if their clients request it, which E2B's SDK does by default."),
 		defineSetting(KeyE2BPublic, func(c *Config) *bool { return &c.E2B.Public }, setBool,
 			"Whether ports are public, as with E2B, in sandboxes whose clients do not forbid it. "+
-				"If not, clients need the traffic token that they get with the sandbox."),
+				"Otherwise clients need the traffic token that the server returns with the sandbox."),
 	}
 }
 

@@ -80,23 +80,23 @@ func (n Network) String() string {
 func networkSettings() []setting {
 	return []setting{
 		defineSetting(KeyNetworkForbid, func(c *Config) *bool { return &c.Network.Forbid }, setBool,
-			"Whether every sandbox is offline, whatever its request says."),
+			"Whether every sandbox is offline, even if its request asks for a network."),
 		defineSetting(KeyNetworkAllow, func(c *Config) *[]string { return &c.Network.Allow }, setRules,
-			"What an online sandbox may reach whose request has no rules. The variable has commas or spaces between rules.").describedBy("every public address"),
+			"The allow rules of online sandboxes whose requests have no rules. In the variable, rules are separated by commas or spaces.").describedBy("every public address"),
 		defineSetting(KeyNetworkDeny, func(c *Config) *[]string { return &c.Network.Deny }, setRules,
-			"What such a sandbox may not reach."),
+			"The deny rules of these sandboxes."),
 		defineSetting(KeyCeilingAllow, func(c *Config) *[]string { return &c.Network.CeilingAllow }, setRules,
 			"Each allow rule of a sandbox must lie within one of these rules; a sandbox without allow rules has these. Ordinary owners may open private and special addresses, and the machine's own, only within these rules, or within allow if there are none.").describedBy("no bound"),
 		defineSetting(KeyCeilingDeny, func(c *Config) *[]string { return &c.Network.CeilingDeny }, setRules,
-			"What no sandbox may reach, whatever it asks for."),
+			"Deny rules that apply to every sandbox."),
 		defineSetting(KeyCeilingReceive, func(c *Config) *int64 { return &c.Network.CeilingReceive }, sizeOf(1<<10, "1k", `"10m"`),
-			"The most that a sandbox may receive each second. At least 1k.").describedBy("no bound"),
+			"The most bytes that a sandbox may receive per second. At least 1k.").describedBy("no bound"),
 		defineSetting(KeyCeilingSend, func(c *Config) *int64 { return &c.Network.CeilingSend }, sizeOf(1<<10, "1k", `"10m"`),
-			"The most that a sandbox may send each second. At least 1k.").describedBy("no bound"),
+			"The most bytes that a sandbox may send per second. At least 1k.").describedBy("no bound"),
 		defineSetting(KeyCeilingConnections, func(c *Config) *int { return &c.Network.CeilingConnections }, numberOf("connections", 1, 1<<20),
-			"The most connections of a sandbox at a time. 1 to 1048576.").describedBy("no bound"),
+			"The most simultaneous connections of a sandbox. 1 to 1048576.").describedBy("no bound"),
 		defineSetting(KeyCeilingConnectionRate, func(c *Config) *int { return &c.Network.CeilingConnectionRate }, numberOf("connections", 1, 1<<20),
-			"The most connections that a sandbox may begin each second. 1 to 1048576.").describedBy("no bound"),
+			"The most new connections of a sandbox per second. 1 to 1048576.").describedBy("no bound"),
 	}
 }
 

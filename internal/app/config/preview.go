@@ -30,9 +30,9 @@ func previewSettings() []setting {
 	return []setting{
 		defineSetting(KeyPreviewDomain, func(c *Config) *string { return &c.Preview.Domain }, setDomain,
 			"The parent of the host names of ports, such as `8000-ID.localhost`; browsers resolve names below localhost to this machine. "+
-				"A URL such as `https://preview.example.org` if viewers come through another server; or none."),
+				"Use a URL such as `https://preview.example.org` if viewers connect through a reverse proxy; or none."),
 		defineSetting(KeyPreviewListen, func(c *Config) *string { return &c.Preview.Listen }, setListen,
-			"A TCP address where ports are seen by a path instead, `/p/ID/8000/`, or none. All previews share one origin there."),
+			"A TCP address at which previews use paths instead, `/p/ID/8000/`, or none. All previews share one origin there."),
 		defineSetting(KeyPreviewURL, func(c *Config) *string { return &c.Preview.URL }, setWebURL,
 			"The URL by which viewers reach that address.").describedBy("`http://` or `https://` and the address"),
 		defineSetting(KeyPreviewFrames, func(c *Config) *[]string { return &c.Preview.Frames }, setOrigins,

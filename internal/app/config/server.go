@@ -120,7 +120,8 @@ type Manager struct {
 	IdleTimeout time.Duration
 	// IdleAction is what happens to an idle sandbox: suspend, stop, pause or kill.
 	IdleAction string
-	// CleanupInterval is the longest time between two looks for what is overdue.
+	// CleanupInterval is the longest time between two sweeps, in which the server performs overdue
+	// actions.
 	CleanupInterval time.Duration
 	// CreateTimeout is how long making a sandbox may take.
 	CreateTimeout time.Duration
