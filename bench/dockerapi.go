@@ -27,7 +27,7 @@ func openDockerAPI(ctx context.Context, d *docker) (*dockerAPI, error) {
 	}
 	path, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok {
-		return nil, fmt.Errorf("the daemon is at %s, not at a socket of this machine", endpoint)
+		return nil, fmt.Errorf("docker endpoint %s: want a Unix socket of this machine", endpoint)
 	}
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

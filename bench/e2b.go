@@ -196,7 +196,7 @@ func (n *node) do(word string) ([]float64, error) {
 		return nil, err
 	}
 	if !n.out.Scan() {
-		return nil, fmt.Errorf("node says nothing: %w: %s", cmp.Or(n.out.Err(), io.EOF), lastWords(n.words.String()))
+		return nil, fmt.Errorf("read from node: %w: %s", cmp.Or(n.out.Err(), io.EOF), lastWords(n.words.String()))
 	}
 	var got struct {
 		MS    float64 `json:"ms"`

@@ -187,7 +187,7 @@ func (sb *engineSandbox) openOrder(ctx context.Context) (net.Conn, error) {
 	defer ours.Close()
 	defer theirs.Close()
 	if err := sb.sendToGuest(ctx, sb.conduit, guest.OrderMessage(), unix.UnixRights(int(theirs.Fd()))); err != nil {
-		return nil, fmt.Errorf("send an order to the guest: %w", err)
+		return nil, fmt.Errorf("send a request to the guest: %w", err)
 	}
 	return net.FileConn(ours)
 }

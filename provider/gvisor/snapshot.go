@@ -209,11 +209,11 @@ func mergeSpec(spec sandpit.Spec, original record) (sandpit.Spec, error) {
 	merged.Image = old.Image
 	merged.Hostname = cmp.Or(spec.Hostname, old.Hostname)
 	if len(spec.Mounts) > 0 && !slices.Equal(spec.Mounts, old.Mounts) {
-		return merged, sandpit.Errorf(sandpit.Invalid, "its mounts cannot be changed")
+		return merged, sandpit.Errorf(sandpit.Invalid, "mounts of a snapshot cannot be changed")
 	}
 	merged.Mounts = slices.Clone(old.Mounts)
 	if orDefaults(spec.Resources, original.Limits.Resources) != original.Limits.Resources {
-		return merged, sandpit.Errorf(sandpit.Invalid, "its limits cannot be changed")
+		return merged, sandpit.Errorf(sandpit.Invalid, "limits of a snapshot cannot be changed")
 	}
 	merged.Resources = old.Resources
 	switch {

@@ -19,8 +19,8 @@ func newTimeout(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "timeout [flags] SANDBOX DURATION|never",
 		Short: "Set how long a sandbox may exist from now on",
-		Long: `Set how long a sandbox may exist from now on. The action at the deadline stays as it was
-chosen before, unless --action changes it; for a new sandbox it is kill, which deletes it.`,
+		Long: `Set how long a sandbox may exist from now on. The action at the deadline does not
+change unless --action is given; for a new sandbox it is kill, which deletes the sandbox.`,
 		Example: `  sandpit timeout work 2h
   sandpit timeout --action pause work 30m
   sandpit timeout work never`,

@@ -205,7 +205,7 @@ func TestServerProblems(t *testing.T) {
 	for text, want := range map[string]string{
 		"url = 'ftp://x'":                            `1: url: "ftp://x" is not the address of a server; use for example http://127.0.0.1:8090 or unix:///run/sandpit/sandpit.sock`,
 		"url = 'http://u:secret@x'":                  `1: url: is not the address of a server; use for example http://127.0.0.1:8090 or unix:///run/sandpit/sandpit.sock`,
-		"api_key = 'sec ret'":                        `1: api_key: is not an API key; use what sandpit key create has printed`,
+		"api_key = 'sec ret'":                        `1: api_key: is not an API key; use the secret that sandpit key create printed`,
 		"provider = ''":                              `1: provider: "" is not a name; use letters, digits, '.', '_' and '-', at most 64`,
 		"[server]\nlisten = '8090'":                  `2: server.listen: "8090" is not an address to listen on; use for example 127.0.0.1:8090, or none`,
 		"[server]\nlisten = 'localhost:http'":        `2: server.listen: "localhost:http" is not an address to listen on; use for example 127.0.0.1:8090, or none`,

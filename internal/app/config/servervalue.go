@@ -63,7 +63,7 @@ func setEmail(field *string, v any) error {
 func setKey(field *Secret, v any) error {
 	text, ok := textOf(v)
 	if !ok || text == "" || len(text) > maxKey || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("is not an API key; use what sandpit key create has printed")
+		return errors.New("is not an API key; use the secret that sandpit key create printed")
 	}
 	*field = Secret(text)
 	return nil

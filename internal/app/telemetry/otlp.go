@@ -65,9 +65,9 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	}
 	switch {
 	case err != nil && !e.failed.Swap(true):
-		e.log.WarnContext(ctx, "spans cannot be sent and are lost", slog.Int("spans", len(spans)), slog.Any("error", err))
+		e.log.WarnContext(ctx, "telemetry: spans not sent and lost", slog.Int("spans", len(spans)), slog.Any("error", err))
 	case err == nil && e.failed.Swap(false):
-		e.log.InfoContext(ctx, "spans can be sent again")
+		e.log.InfoContext(ctx, "telemetry: spans are sent again")
 	}
 	return nil
 }

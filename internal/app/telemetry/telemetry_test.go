@@ -414,7 +414,7 @@ func TestSpansAreLostAloud(t *testing.T) {
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if text := out.String(); !strings.Contains(text, "spans cannot be sent and are lost") || strings.Contains(text, password) {
+	if text := out.String(); !strings.Contains(text, "telemetry: spans not sent and lost") || strings.Contains(text, password) {
 		t.Errorf("log: %s", text)
 	}
 }

@@ -32,7 +32,7 @@ type Publisher interface {
 type noPublisher struct{}
 
 func (noPublisher) Publish(context.Context, sandpit.ID, []sandpit.Port, func(context.Context, int) (net.Conn, error)) ([]sandpit.Port, error) {
-	return nil, sandpit.Errorf(sandpit.Unsupported, "ports cannot be published here")
+	return nil, sandpit.Errorf(sandpit.Unsupported, "this server cannot publish ports")
 }
 
 func (noPublisher) Withdraw(sandpit.ID) {}

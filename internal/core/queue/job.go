@@ -50,7 +50,7 @@ func (j *job) callHandler(ctx context.Context, result chan<- error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = sandpit.Errorf(sandpit.Internal, "panic: %v", p)
-			j.worker.options.Log.ErrorContext(ctx, "a handler panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+			j.worker.options.Log.ErrorContext(ctx, "queue: handler panicked", slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		}
 		result <- err
 	}()
@@ -112,7 +112,7 @@ func (j *job) settleClaim(ctx context.Context, result error) {
 			return
 		}
 		if last || !isTransient(err) {
-			j.logger().ErrorContext(ctx, "the outcome of an operation is lost, and it will be done again", slog.Any("error", err))
+			j.logger().ErrorContext(ctx, "queue: result of an operation not recorded; it will run again", slog.Any("error", err))
 			return
 		}
 		last = !j.waitFor(ctx, pause)
@@ -144,21 +144,21 @@ func (j *job) chooseReply(ctx context.Context, result error) func(context.Contex
 	switch v := classifyResult(result); {
 	case v == done:
 		if result != nil {
-			tell.InfoContext(ctx, "nothing is left to be done")
+			tell.InfoContext(ctx, "queue: nothing to do")
 		}
 		return w.options.Queue.Complete
 	case ctx.Err() != nil:
-		tell.InfoContext(ctx, "an operation was interrupted and is handed back")
+		tell.InfoContext(ctx, "queue: operation interrupted and returned to the queue")
 		return func(ctx context.Context, c Claim) error {
 			_, err := w.options.Queue.Extend(ctx, c, w.options.Clock.Now())
 			return err
 		}
 	case v == hopeless || c.Attempts >= w.options.MaxRetries:
-		tell.ErrorContext(ctx, "an operation failed for good")
+		tell.ErrorContext(ctx, "queue: operation failed permanently")
 		return func(ctx context.Context, c Claim) error { return w.options.Queue.Bury(ctx, c, result.Error()) }
 	default:
 		delay := w.backoffAfter(c.Attempts)
-		tell.WarnContext(ctx, "an operation failed and will be tried again", slog.Duration("in", delay))
+		tell.WarnContext(ctx, "queue: operation failed; it will be retried", slog.Duration("in", delay))
 		due := w.options.Clock.Now().Add(delay)
 		return func(ctx context.Context, c Claim) error { return w.options.Queue.Retry(ctx, c, due, result.Error()) }
 	}

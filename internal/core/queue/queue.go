@@ -15,7 +15,7 @@ type Kind string
 // Message is one operation to be done later.
 //
 // A message is pending, then claimed by a worker, then gone or pending again; one
-// that failed for good is a dead letter. For each Sandbox and Kind at most one is
+// that failed permanently is a dead letter. For each Sandbox and Kind at most one is
 // pending and at most one is claimed. While one is claimed the pending one of the
 // same Sandbox and Kind waits, so that no two of them run at the same time.
 type Message struct {

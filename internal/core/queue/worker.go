@@ -342,8 +342,8 @@ func (h *health) reportHealth(ctx context.Context, err error) {
 	}
 	h.code = code
 	if err == nil {
-		h.log.InfoContext(ctx, "the queue works again")
+		h.log.InfoContext(ctx, "queue: available again")
 		return
 	}
-	h.log.ErrorContext(ctx, "the queue does not work", slog.Any("error", err))
+	h.log.ErrorContext(ctx, "queue: not available", slog.Any("error", err))
 }

@@ -418,8 +418,8 @@ func TestWorkerStopsWithoutQueue(t *testing.T) {
 		if err := w.Stop(ctx); err != nil {
 			t.Error(err)
 		}
-		if !strings.Contains(log.String(), "outcome of an operation is lost") {
-			t.Errorf("the lost outcome is not logged:\n%s", log.String())
+		if !strings.Contains(log.String(), "result of an operation not recorded") {
+			t.Errorf("the unrecorded result is not logged:\n%s", log.String())
 		}
 	})
 }

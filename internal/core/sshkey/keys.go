@@ -70,7 +70,7 @@ func (k *Keys) Add(ctx context.Context, owner, apiKey, name, text string) (store
 		name = sanitizeText(comment)
 	}
 	if len(name) > maxName || name != sanitizeText(name) {
-		return store.SSHKey{}, sandpit.Errorf(sandpit.Invalid, "the name of an SSH key: want at most %d bytes, all of them to be seen", maxName)
+		return store.SSHKey{}, sandpit.Errorf(sandpit.Invalid, "name of an SSH key: want at most %d bytes of printable text", maxName)
 	}
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // never fails: crypto/rand ends the program instead

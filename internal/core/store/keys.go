@@ -42,7 +42,7 @@ const keyColumns = `id, hash, name, owner, admin, created_at, expires_at, last_u
 func (s *Credentials) InsertKey(ctx context.Context, k Key) (Key, error) {
 	k.CreatedAt, k.ExpiresAt, k.LastUsedAt = roundTime(k.CreatedAt), roundTime(k.ExpiresAt), roundTime(k.LastUsedAt)
 	if problem := k.describeProblem(); problem != "" {
-		return Key{}, sandpit.Errorf(sandpit.Invalid, "key: its %s is out of bounds", problem)
+		return Key{}, sandpit.Errorf(sandpit.Invalid, "key: %s is out of bounds", problem)
 	}
 	err := s.db.writeTx(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO api_keys (`+keyColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8
@@ -169,7 +169,7 @@ func (s *Credentials) DeleteKey(ctx context.Context, id string) error {
 // RenameKey gives a key another name. NotFound. Invalid: the name is out of bounds.
 func (s *Credentials) RenameKey(ctx context.Context, id, name string) error {
 	if len(name) > MaxKeyText || !utf8.ValidString(name) {
-		return sandpit.Errorf(sandpit.Invalid, "key: its name is out of bounds")
+		return sandpit.Errorf(sandpit.Invalid, "key: name is out of bounds")
 	}
 	var n int64
 	err := s.db.writeTx(ctx, func(tx *writer) (err error) {

@@ -10,7 +10,7 @@ import (
 // MaxPreviews is how many ports of a sandbox may have a row: Exhausted.
 const MaxPreviews = 256
 
-// Preview is a port of a sandbox for which something was said. It is gone with the
+// Preview has the settings of a port of a sandbox. It is gone with the
 // row of its sandbox.
 type Preview struct {
 	Sandbox sandpit.ID
@@ -45,7 +45,7 @@ func (s *Sandboxes) SetPreview(ctx context.Context, p Preview) error {
 			return missingSandbox(p.Sandbox)
 		}
 		if err == nil {
-			err = sandpit.Errorf(sandpit.Exhausted, "sandbox %s has %d ports already for which something was said", p.Sandbox, MaxPreviews)
+			err = sandpit.Errorf(sandpit.Exhausted, "sandbox %s already has settings for %d ports, the most it may have", p.Sandbox, MaxPreviews)
 		}
 		return err
 	})

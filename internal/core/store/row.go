@@ -98,7 +98,7 @@ func checkRow(r Row) error {
 		return err
 	}
 	if problem := problemOf(r); problem != "" {
-		return sandpit.Errorf(sandpit.Invalid, "sandbox %s: its %s is out of bounds", r.ID, problem)
+		return sandpit.Errorf(sandpit.Invalid, "sandbox %s: %s is out of bounds", r.ID, problem)
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (s *Snapshots) InsertSnapshot(ctx context.Context, n Snapshot, most Snapsho
 	}
 	n.Spec = kept
 	if problem := n.describeProblem(); problem != "" {
-		return Snapshot{}, sandpit.Errorf(sandpit.Invalid, "snapshot: its %s is out of bounds", problem)
+		return Snapshot{}, sandpit.Errorf(sandpit.Invalid, "snapshot: %s is out of bounds", problem)
 	}
 	err = s.db.writeTx(ctx, func(tx *writer) error {
 		added, err := tx.exec(ctx, `INSERT INTO snapshots (`+snapshotColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?15
@@ -112,7 +112,7 @@ func (s *Snapshots) FinishSnapshot(ctx context.Context, n Snapshot, most Snapsho
 		return sandpit.Errorf(sandpit.Invalid, "spec of snapshot %s: %w", n.ID, err)
 	}
 	if problem := n.describeProblem(); problem != "" {
-		return sandpit.Errorf(sandpit.Invalid, "snapshot: its %s is out of bounds", problem)
+		return sandpit.Errorf(sandpit.Invalid, "snapshot: %s is out of bounds", problem)
 	}
 	return s.changeSnapshot(ctx, n.ID, func(tx *writer) (int64, error) {
 		var large bool

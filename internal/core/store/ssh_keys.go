@@ -42,7 +42,7 @@ const sshKeyColumns = `id, owner, fingerprint, type, name, created_at, last_used
 func (s *Credentials) InsertSSHKey(ctx context.Context, k SSHKey) (SSHKey, error) {
 	k.CreatedAt, k.LastUsedAt = roundTime(k.CreatedAt), roundTime(k.LastUsedAt)
 	if problem := k.describeProblem(); problem != "" {
-		return SSHKey{}, sandpit.Errorf(sandpit.Invalid, "SSH key: its %s is out of bounds", problem)
+		return SSHKey{}, sandpit.Errorf(sandpit.Invalid, "SSH key: %s is out of bounds", problem)
 	}
 	err := s.db.writeTx(ctx, func(tx *writer) error {
 		if err := checkKey(ctx, tx, k.APIKey); err != nil {

@@ -23,7 +23,7 @@ const selectTemplates = `SELECT id, owner, name, public, shared, spawned, create
 func (s *Templates) EnsureTemplate(ctx context.Context, t sandpit.Template, most int) (sandpit.Template, error) {
 	t.CreatedAt, t.UpdatedAt = roundTime(t.CreatedAt), roundTime(t.UpdatedAt)
 	if problem := templateProblem(t); problem != "" {
-		return sandpit.Template{}, sandpit.Errorf(sandpit.Invalid, "template: its %s is out of bounds", problem)
+		return sandpit.Template{}, sandpit.Errorf(sandpit.Invalid, "template: %s is out of bounds", problem)
 	}
 	err := s.db.writeTx(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `UPDATE templates SET updated_at = ?3 WHERE owner = ?1 AND name = ?2`, t.Owner, t.Name, toMicros(t.UpdatedAt))
@@ -294,7 +294,7 @@ func (s *Templates) InsertBuild(ctx context.Context, b TemplateBuild, most Templ
 
 func (l TemplateLimits) exceededError(bytes int64) error {
 	return sandpit.WithHint(
-		sandpit.Errorf(sandpit.Exhausted, "the templates of this owner take %d bytes, and may take %d", bytes, l.Bytes),
+		sandpit.Errorf(sandpit.Exhausted, "the templates of this owner use %d bytes; the limit is %d", bytes, l.Bytes),
 		"remove unused ones")
 }
 
@@ -372,13 +372,13 @@ func noBuild(id sandpit.BuildID) error {
 func encodeBuild(b TemplateBuild) ([]any, error) {
 	b.Reason.Message, b.Reason.Step = shortenText(b.Reason.Message), shortenText(b.Reason.Step)
 	if problem := b.describeProblem(); problem != "" {
-		return nil, sandpit.Errorf(sandpit.Invalid, "build: its %s is out of bounds", problem)
+		return nil, sandpit.Errorf(sandpit.Invalid, "build: %s is out of bounds", problem)
 	}
 	texts := make([]string, 3)
 	for i, part := range []any{b.Tags, b.Recipe, b.Resources} {
 		text, err := json.Marshal(part)
 		if err != nil || len(text) > MaxSpec {
-			return nil, sandpit.Errorf(sandpit.Invalid, "build: its recipe is out of bounds")
+			return nil, sandpit.Errorf(sandpit.Invalid, "build: recipe is out of bounds")
 		}
 		texts[i] = strings.ToValidUTF8(string(text), "\uFFFD")
 	}

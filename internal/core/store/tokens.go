@@ -130,7 +130,7 @@ func (s *Credentials) knownTokens(ctx context.Context, list []Token) (known []To
 func insertToken(ctx context.Context, tx *writer, t Token) (Token, error) {
 	t.CreatedAt, t.ExpiresAt, t.LastUsedAt = roundTime(t.CreatedAt), roundTime(t.ExpiresAt), roundTime(t.LastUsedAt)
 	if problem := t.describeProblem(); problem != "" {
-		return Token{}, sandpit.Errorf(sandpit.Invalid, "token: its %s is out of bounds", problem)
+		return Token{}, sandpit.Errorf(sandpit.Invalid, "token: %s is out of bounds", problem)
 	}
 	if t.Kind != TokenPreview {
 		found, err := queryAccess(ctx, tx, t)

@@ -44,7 +44,7 @@ const volumeColumns = `id, owner, name, provider, state, created_at`
 func (s *Volumes) InsertVolume(ctx context.Context, v Volume, most int) (Volume, error) {
 	v.CreatedAt = roundTime(v.CreatedAt)
 	if problem := v.describeProblem(); problem != "" {
-		return Volume{}, sandpit.Errorf(sandpit.Invalid, "volume: its %s is out of bounds", problem)
+		return Volume{}, sandpit.Errorf(sandpit.Invalid, "volume: %s is out of bounds", problem)
 	}
 	err := s.db.writeTx(ctx, func(tx *writer) error {
 		n, err := tx.exec(ctx, `INSERT INTO volumes (`+volumeColumns+`) SELECT ?1, ?2, ?3, ?4, ?5, ?6
@@ -138,7 +138,7 @@ func (s *Volumes) queryVolumes(ctx context.Context, where string, args ...any) (
 // SetVolumeState changes the state of a volume. NotFound: it is gone.
 func (s *Volumes) SetVolumeState(ctx context.Context, id sandpit.ID, state VolumeState) error {
 	if !state.isValid() {
-		return sandpit.Errorf(sandpit.Invalid, "volume: its state is out of bounds")
+		return sandpit.Errorf(sandpit.Invalid, "volume: state is out of bounds")
 	}
 	return s.changeVolume(ctx, id, `UPDATE volumes SET state = ?2 WHERE id = ?1`, string(state))
 }

@@ -76,24 +76,24 @@ func Make(shown string) error {
 		return err
 	}
 	if err := os.Mkdir(outer, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return sandpit.Errorf(sandpit.CodeOf(err), "make a temporary directory: %w", err)
+		return sandpit.Errorf(sandpit.CodeOf(err), "create a temporary directory: %w", err)
 	}
 	if err := checkOwn(outer); err != nil {
-		return fmt.Errorf("make a temporary directory: %w", err)
+		return fmt.Errorf("create a temporary directory: %w", err)
 	}
 	root, err := beneath.Open(outer)
 	if err != nil {
-		return fmt.Errorf("make a temporary directory: %w", err)
+		return fmt.Errorf("create a temporary directory: %w", err)
 	}
 	defer root.Close()
 	if err := root.Mkdir(shownName, 0o777); err != nil {
 		if errors.Is(err, fs.ErrExist) {
 			return nil
 		}
-		return fmt.Errorf("make a temporary directory: %w", err)
+		return fmt.Errorf("create a temporary directory: %w", err)
 	}
 	if err := root.Chmod(shownName, 0o777); err != nil { // the umask may have removed bits
-		return fmt.Errorf("make a temporary directory: %w", err)
+		return fmt.Errorf("create a temporary directory: %w", err)
 	}
 	return nil
 }

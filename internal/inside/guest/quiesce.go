@@ -220,15 +220,15 @@ const (
 func renewIdentifiers() error {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
-		return fmt.Errorf("make a boot id: %w", err)
+		return fmt.Errorf("create a boot ID: %w", err)
 	}
 	// Remove the mount that the original sandbox made.
 	_ = syscall.Unmount(bootIDPath, syscall.MNT_DETACH)         // there may be no mount
 	if err := os.WriteFile(bootIDFile, id, 0o444); err != nil { //nolint:gosec // as the original
-		return fmt.Errorf("make a boot id: %w", err)
+		return fmt.Errorf("create a boot ID: %w", err)
 	}
 	if err := syscall.Mount(bootIDFile, bootIDPath, "", syscall.MS_BIND, ""); err != nil {
-		return fmt.Errorf("show the boot id: %w", err)
+		return fmt.Errorf("show the boot ID: %w", err)
 	}
 	_ = os.Remove(bootIDFile) // the mount keeps the file
 	return renewMachineID()

@@ -12,7 +12,7 @@ import (
 const pathQueue = wire.Prefix + "/queue"
 
 type queueIn struct {
-	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: waiting or running; dead: failed for good."`
+	State  string `query:"state" enum:"pending,dead" default:"pending" doc:"pending: waiting or running; dead: failed permanently."`
 	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
 	Limit  int    `query:"limit" minimum:"1" maximum:"999" default:"100" doc:"The maximum number of items."`
 }
