@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -30,9 +31,7 @@ func (w *tenancy) fileDoors(t *testing.T) map[string]fileDoor {
 	token := w.guestToken(t)
 	guest := func(header http.Header) http.Header {
 		h := http.Header{"Sandpit-Confine": {"/"}, "Sandpit-Within": {"/"}, "Content-Type": {"application/json"}, "Connect-Protocol-Version": {"1"}}
-		for name, values := range header {
-			h[name] = values
-		}
+		maps.Copy(h, header)
 		return h
 	}
 	e2b := guest(http.Header{"E2b-Sandbox-Id": {w.ids["sandbox"]}, "E2b-Sandbox-Port": {"49983"}, "X-Access-Token": {token}})
@@ -44,9 +43,7 @@ func (w *tenancy) fileDoors(t *testing.T) map[string]fileDoor {
 		return func(t *testing.T, path string) string {
 			t.Helper()
 			arguments := map[string]any{argument: path}
-			for key, value := range more {
-				arguments[key] = value
-			}
+			maps.Copy(arguments, more)
 			return tool(t, name, arguments)
 		}
 	}

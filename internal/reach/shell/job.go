@@ -348,8 +348,9 @@ func (j *Job) Signal(ctx context.Context, sig sandpit.Signal) error {
 	if sig == sandpit.SIGTERM || sig == sandpit.SIGKILL {
 		return j.process.Signal(ctx, sig)
 	}
-	_, err := runScript(ctx, j.session.guest, j.session.o.User, `kill -s "$1" -- "-$2"`, nil,
-		strconv.Itoa(int(sig)), strconv.Itoa(j.process.PID()))
+	_, err := runScript(ctx, j.session.guest, script{
+		user: j.session.o.User, text: `kill -s "$1" -- "-$2"`, args: []string{strconv.Itoa(int(sig)), strconv.Itoa(j.process.PID())},
+	})
 	return err
 }
 

@@ -3,6 +3,7 @@ package shell
 import (
 	"bytes"
 	"context"
+	"errors"
 	"maps"
 	"path"
 	"strings"
@@ -304,11 +305,8 @@ func (s *Session) startShell(ctx context.Context) error {
 // makeDir creates the directory of the session if it is missing.
 func (s *Session) makeDir(ctx context.Context) error {
 	err := s.guest.MakeDir(ctx, s.o.User, s.o.Dir)
-	switch sandpit.CodeOf(err) {
-	case sandpit.AlreadyExists:
-		return nil
-	case sandpit.PermissionDenied: // file calls are confined, but shells are not: they may use what exists
-		return nil
+	if errors.Is(err, sandpit.AlreadyExists) || errors.Is(err, sandpit.PermissionDenied) {
+		return nil // file calls may be confined, but shells are not: they use the directory if it exists
 	}
 	return err
 }
@@ -383,7 +381,9 @@ func (s *Session) putFile(ctx context.Context, content []byte) (name string, err
 	err = s.guest.WriteFile(ctx, s.o.User, name, bytes.NewReader(content), sandpit.WriteOptions{Mode: 0o600})
 	if sandpit.CodeOf(err) == sandpit.PermissionDenied {
 		s.confined.Store(true)
-		_, err = runScript(ctx, s.guest, s.o.User, `umask 077 && cat > "$1"`, bytes.NewReader(content), name)
+		_, err = runScript(ctx, s.guest, script{
+			user: s.o.User, text: `umask 077 && cat > "$1"`, args: []string{name}, input: bytes.NewReader(content),
+		})
 	}
 	return name, err
 }
@@ -393,7 +393,7 @@ func (s *Session) removeFile(ctx context.Context, name string) {
 	defer cancel()
 	// A leftover file does no harm, and other calls report failures of the sandbox.
 	if s.confined.Load() {
-		_, _ = runScript(ctx, s.guest, s.o.User, `rm -f "$1"`, nil, name)
+		_, _ = runScript(ctx, s.guest, script{user: s.o.User, text: `rm -f "$1"`, args: []string{name}})
 		return
 	}
 	_ = s.guest.Remove(ctx, s.o.User, name)

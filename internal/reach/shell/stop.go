@@ -65,7 +65,7 @@ const signalWithin = 10 * time.Second
 // sandboxTime converts a time to the sandbox's clock, in hundredths of a second. The result
 // is never too late, but too early by up to the duration of the query.
 func (l *shellProcess) sandboxTime(ctx context.Context, when time.Time) (int64, error) {
-	text, err := runScript(ctx, l.guest, l.user, uptimeScript, nil)
+	text, err := runScript(ctx, l.guest, script{user: l.user, text: uptimeScript})
 	if err != nil {
 		return 0, err
 	}
@@ -80,19 +80,28 @@ func (l *shellProcess) sandboxTime(ctx context.Context, when time.Time) (int64, 
 // signalSince sends INT or KILL to the processes that the shell has started since a time of
 // the sandbox's clock.
 func (l *shellProcess) signalSince(ctx context.Context, signal string, since int64) error {
-	_, err := runScript(ctx, l.guest, l.user, signalScript, nil, signal, strconv.Itoa(l.process.PID()), strconv.FormatInt(since, 10))
+	_, err := runScript(ctx, l.guest, script{user: l.user, text: signalScript, args: []string{
+		signal, strconv.Itoa(l.process.PID()), strconv.FormatInt(since, 10),
+	}})
 	return err
 }
 
-// runScript runs one of sandpit's scripts, which must succeed within signalWithin, and returns
-// the beginning of its output. input is its standard input, or nil.
-func runScript(ctx context.Context, g sandpit.Guest, user, script string, input io.Reader, args ...string) (string, error) {
+// script is one of sandpit's shell scripts.
+type script struct {
+	user, text string
+	args       []string
+	input      io.Reader // may be nil
+}
+
+// runScript runs a script, which must succeed within signalWithin, and returns the beginning of its
+// output.
+func runScript(ctx context.Context, g sandpit.Guest, s script) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, signalWithin)
 	defer cancel()
 	var text, complaint limited
 	p, err := g.Start(ctx, sandpit.Command{
-		Args: append([]string{"sh", "-c", script, "sh"}, args...),
-		User: user, Dir: "/", Timeout: signalWithin, Stdin: input, Stdout: &text, Stderr: &complaint,
+		Args: append([]string{"sh", "-c", s.text, "sh"}, s.args...),
+		User: s.user, Dir: "/", Timeout: signalWithin, Stdin: s.input, Stdout: &text, Stderr: &complaint,
 	})
 	if err != nil {
 		return "", err
