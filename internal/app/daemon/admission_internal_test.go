@@ -127,12 +127,11 @@ func (w *tenancy) openMCP(t *testing.T, query ...string) func(t *testing.T, tool
 	}
 }
 
-// buildStep runs a command as a step of a template, and returns how the build ended.
-func (w *tenancy) buildStep(t *testing.T, command string) string {
+// build builds a template from a recipe, and returns how the build ended.
+func (w *tenancy) build(t *testing.T, recipe map[string]any) string {
 	t.Helper()
-	body, err := json.Marshal(map[string]any{"recipe": map[string]any{
-		"from": "busybox", "steps": []any{map[string]any{"run": []string{"sh", "-c", command}}},
-	}})
+	recipe["from"] = "busybox"
+	body, err := json.Marshal(map[string]any{"recipe": recipe})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,27 @@ func (w *tenancy) doors(t *testing.T) map[string]door {
 		"ssh":           {start: w.bySSH(false)},
 		"ssh, terminal": {start: w.bySSH(true)},
 		"command line":  {start: w.byCommandLine},
-		"template":      {start: w.buildStep, silent: true, idle: "a build ends by itself"},
+		"template": {
+			start: func(t *testing.T, command string) string {
+				t.Helper()
+				return w.build(t, map[string]any{"steps": []any{map[string]any{"run": []string{"sh", "-c", command}}}})
+			},
+			silent: true, idle: "a build ends by itself",
+		},
+		"template, start": {
+			start: func(t *testing.T, command string) string {
+				t.Helper()
+				return w.build(t, map[string]any{"start": command})
+			},
+			silent: true, idle: "a build ends by itself",
+		},
+		"template, ready check": {
+			start: func(t *testing.T, command string) string {
+				t.Helper()
+				return w.build(t, map[string]any{"start": "sleep 100", "ready": map[string]any{"command": command, "timeout_seconds": 5}})
+			},
+			silent: true, idle: "a build ends by itself",
+		},
 	}
 }
 
@@ -91,9 +111,12 @@ func (w *tenancy) tryDoor(t *testing.T, d door) {
 	}
 
 	started, ended, used := w.countStarts(t), w.countEnds(t), w.lastUse(t)
-	got := d.start(t, "uname -r; expr 40 + 2; false && mkfs.harmless /dev/sda")
+	got := d.start(t, "uname -r; expr 40 + 2; echo cpus=$(nproc)/; false && mkfs.harmless /dev/sda")
 	if strings.Contains(got, "potentially dangerous") {
 		t.Errorf("command screen: a command that is not refused: %s", got)
+	}
+	if !d.silent && !strings.Contains(got, "cpus=1/") {
+		t.Errorf("limits: the command sees other processors than its sandbox has: %s", got)
 	}
 	if !d.silent && (!strings.Contains(got, "gvisor") || !strings.Contains(got, "42")) {
 		t.Errorf("confinement: the command did not run in the sandbox: %s", got)

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -85,8 +86,9 @@ func runStartCommand(ctx context.Context, i sandpit.Instance, r sandpit.Recipe, 
 // awaitReady returns when the ready check succeeds, or the command has failed.
 func awaitReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready, failed <-chan error) error {
 	for {
-		if isReady(ctx, i, r) {
-			return nil
+		ready, err := isReady(ctx, i, r)
+		if ready || err != nil {
+			return err
 		}
 		timer := time.NewTimer(r.Every())
 		select {
@@ -104,41 +106,44 @@ func awaitReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready, failed
 // probeLimit bounds one ready check.
 const probeLimit = 5 * time.Second
 
-// isReady runs the ready check once.
-func isReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready) bool {
+// isReady runs the ready check once. The error is that of a command that is refused.
+func isReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	switch {
 	case r.Command != "":
 		ctx := withoutObservation(ctx) // repeated checks are not recorded
 		p, err := i.Guest().Start(ctx, sandpit.Command{Args: sandpit.ShellArgs(r.Command), Timeout: probeLimit})
+		if _, refused := errors.AsType[*refusedCommand](err); refused {
+			return false, fmt.Errorf("ready check: %w", err)
+		}
 		if err != nil {
-			return false
+			return false, nil //nolint:nilerr // not ready
 		}
 		status, err := p.Wait(ctx)
-		return err == nil && status.Code == 0
+		return err == nil && status.Code == 0, nil
 	case r.Port != 0:
 		dialer, ok := as[sandpit.Dialer](i)
 		if !ok {
-			return respondsBelow(ctx, i, r.Port, "http://localhost/", 600)
+			return respondsBelow(ctx, i, r.Port, "http://localhost/", 600), nil
 		}
 		conn, err := dialer.Dial(ctx, r.Port)
 		if err == nil {
 			_ = conn.Close() // nothing was written
 		}
-		return err == nil
+		return err == nil, nil
 	case r.URL != "":
 		u, err := url.Parse(r.URL)
 		if err != nil {
-			return false
+			return false, nil //nolint:nilerr // it was checked before
 		}
 		port := 80
 		if text := u.Port(); text != "" {
 			port, err = strconv.Atoi(text)
 		}
-		return err == nil && respondsBelow(ctx, i, port, r.URL, http.StatusBadRequest)
+		return err == nil && respondsBelow(ctx, i, port, r.URL, http.StatusBadRequest), nil
 	}
-	return true
+	return true, nil
 }
 
 // respondsBelow reports whether the response to a request has a status below one.

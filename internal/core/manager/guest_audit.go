@@ -48,16 +48,19 @@ func (ga *guestAudit) observeGuest(rec *sandboxRecord, i sandpit.Instance) {
 	})
 }
 
-// newAdmission returns the function that decides about commands in a sandbox, or nil.
+// newAdmission returns the function that decides about commands in a sandbox, or nil. It decides
+// about the manager's own checks, too: templates contain them.
 func (ga *guestAudit) newAdmission(rec *sandboxRecord) func(context.Context, []string, string) error {
 	if ga.o.Admit == nil {
 		return nil
 	}
 	return func(ctx context.Context, args []string, dir string) error {
-		if !isObserved(ctx, rec.currentRow()) {
-			return nil
-		}
 		if err := ga.o.Admit(ctx, args, dir); err != nil {
+			if row := rec.currentRow(); !isObserved(ctx, row) { // otherwise the client of the guest reports it
+				c := sandpit.CommandCall(sandpit.RunCommand, args)
+				c.Err = sandpit.NotAdmitted(err)
+				ga.recordCall(ctx, row, c)
+			}
 			return sandpit.WithHint(&refusedCommand{err}, sandpit.HintOf(err)) // other errors do not pass the client of the guest
 		}
 		return nil
