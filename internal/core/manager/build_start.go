@@ -118,7 +118,7 @@ func isReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready) (bool, er
 			return false, fmt.Errorf("ready check: %w", err)
 		}
 		if err != nil {
-			return false, nil //nolint:nilerr // not ready
+			return false, nil // not ready
 		}
 		status, err := p.Wait(ctx)
 		return err == nil && status.Code == 0, nil
@@ -135,7 +135,7 @@ func isReady(ctx context.Context, i sandpit.Instance, r sandpit.Ready) (bool, er
 	case r.URL != "":
 		u, err := url.Parse(r.URL)
 		if err != nil {
-			return false, nil //nolint:nilerr // it was checked before
+			return false, nil // it was checked before
 		}
 		port := 80
 		if text := u.Port(); text != "" {
