@@ -3,6 +3,7 @@ package manager_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,4 +88,17 @@ func TestDestroyOnClose(t *testing.T) {
 	remove()
 	r.open(t)
 	eventually(t, "the last one is gone", func() bool { return r.state(stubborn.ID) == sandpit.StateDeleted })
+}
+
+// TestCloseWithPoolLogsNoWarning closes a manager with spares, which end with it.
+func TestCloseWithPoolLogsNoWarning(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, withPool(2, 2))
+	r.filled(t, 2)
+	r.create(t, manager.CreateRequest{})
+	r.close(t)
+	if text := r.log.String(); strings.Contains(text, "level=WARN") || strings.Contains(text, "level=ERROR") {
+		t.Errorf("the log has warnings:\n%s", text)
+	}
+	r.open(t)
 }
