@@ -253,7 +253,7 @@ func callAttacks() []attack {
 		{name: "hostile-registers", as: anybody, in: imageBox, proves: "Registers that no process can have end the process that is given them, at most."},
 		{name: "hostile-signal", as: anybody, in: imageBox, proves: "Returning from a signal that never came ends the process, at most."},
 		{name: "unmap-everything", as: anybody, in: imageBox, proves: "A process that throws its memory away, or maps all there is, harms itself."},
-		{name: "unknown-calls", as: anybody, in: imageBox, judge: refused(), proves: "System calls that do not exist do not exist."},
+		{name: "unknown-calls", as: anybody, in: imageBox, judge: refused(), proves: "Unknown system calls are refused."},
 		{name: "bad-pointers", as: anybody, in: imageBox, mortal: true, proves: "System calls with addresses of a kernel affect only the sandbox."},
 		{name: "random-calls", as: anybody, in: everybox, count: 500, long: 20000, mortal: true, proves: "Random system calls affect only the sandbox."},
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 const (
@@ -52,7 +53,7 @@ type Browser struct {
 	conn      *protocolConn
 	process   sandpit.Process
 	stop      context.CancelFunc
-	errors    *tailBuffer
+	errors    *textlen.Tail
 	ended     chan struct{}
 	product   string
 	userAgent string
@@ -100,7 +101,7 @@ func Start(ctx context.Context, g sandpit.Processes, o Options) (*Browser, error
 		return nil, err
 	}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	b := &Browser{stop: stop, errors: &tailBuffer{}, ended: make(chan struct{}), changed: make(chan struct{}), view: o.View}
+	b := &Browser{stop: stop, errors: textlen.NewTail(tailSize), ended: make(chan struct{}), changed: make(chan struct{}), view: o.View}
 	b.conn = newConn(b.handleEvent, o.Memory)
 	abandoned := context.AfterFunc(ctx, stop)
 	process, err := g.Start(life, sandpit.Command{
@@ -185,7 +186,7 @@ func (b *Browser) awaitReady(ctx context.Context) error {
 		}
 	}
 	if limited.Err() != nil && ctx.Err() == nil {
-		return sandpit.Errorf(sandpit.Timeout, "the browser did not start within %s: %s", startTimeout, b.errors)
+		return sandpit.Errorf(sandpit.Timeout, "the browser did not start within %s: %s", startTimeout, findExitReason(b.errors.String()))
 	}
 	return err
 }
@@ -212,7 +213,7 @@ func (b *Browser) endError(status sandpit.ExitStatus, err error) error {
 	case status.OutOfMemory:
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the browser was killed because the sandbox ran out of memory"), "give the sandbox 1 GB or more, or close pages")
 	}
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the browser exited (%s): %s", status, b.errors), "the next call starts it again")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "the browser exited (%s): %s", status, findExitReason(b.errors.String())), "the next call starts it again")
 }
 
 func errNoBrowser() error {
@@ -259,28 +260,11 @@ func (b *Browser) endsWithin(ctx context.Context, limit time.Duration) bool {
 	return false
 }
 
-// tailBuffer keeps the end of what is written to it.
-type tailBuffer struct {
-	mu   sync.Mutex
-	data []byte
-}
-
 const tailSize = 2000
 
-// Write implements io.Writer. It never fails.
-func (t *tailBuffer) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.data = append(t.data, p[max(0, len(p)-tailSize):]...)
-	t.data = t.data[max(0, len(t.data)-tailSize):]
-	return len(p), nil
-}
-
-// String returns the line with the reason why the browser exited, or the last line.
-func (t *tailBuffer) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(t.data), "?")), "\n")
+// findExitReason returns the line of a browser's errors that says why it exited, or the last one.
+func findExitReason(errors string) string {
+	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(errors, "?")), "\n")
 	at := slices.IndexFunc(lines, func(line string) bool { return strings.Contains(line, "FATAL") })
 	if at < 0 {
 		at = len(lines) - 1

@@ -3,12 +3,12 @@ package mcpclient
 import (
 	"context"
 	"io"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 const (
@@ -28,7 +28,7 @@ type program struct {
 	input   *io.PipeWriter
 	output  *io.PipeReader
 	// stderr is the end of its second output.
-	stderr  *tailBuffer
+	stderr  *textlen.Tail
 	release context.CancelFunc
 	ended   chan struct{}
 	// status is the exit status, "" if unknown; set before ended is closed.
@@ -42,7 +42,7 @@ func startProgram(ctx context.Context, g sandpit.Processes, cmd sandpit.Command)
 	stdin, input := io.Pipe()
 	output, stdout := io.Pipe()
 	life, release := context.WithCancel(context.WithoutCancel(ctx))
-	p := &program{input: input, output: output, stderr: &tailBuffer{}, release: release, ended: make(chan struct{})}
+	p := &program{input: input, output: output, stderr: textlen.NewTail(maxStderr), release: release, ended: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, stdout, p.stderr
 	// Canceling a start could leave an unknown process. The start therefore ignores the end of
 	// ctx, and is canceled only if the sandbox does not respond.
@@ -86,26 +86,6 @@ func (p *program) stopProgram(ctx context.Context, grace time.Duration) {
 	}
 	p.release()
 	<-p.ended
-}
-
-// tailBuffer keeps the end of what is written to it. It may be used concurrently.
-type tailBuffer struct {
-	mu   sync.Mutex
-	data []byte
-}
-
-func (t *tailBuffer) Write(data []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.data = append(t.data, data[max(0, len(data)-maxStderr):]...)
-	t.data = t.data[max(0, len(t.data)-maxStderr):]
-	return len(data), nil
-}
-
-func (t *tailBuffer) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.data)
 }
 
 // receiveBudget bounds how many bytes a server may send per request, and reserves their memory in

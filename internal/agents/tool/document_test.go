@@ -58,8 +58,8 @@ func document(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(&b, "# Tools\n\nWhat agents can do in a sandbox; [mcp.md](mcp.md) tells how they get at it. This page is written by a test.\n\n"+
-		"Clients of MCP are offered the %d tools with a mark by default; `--tools` or `?tools=` offers others. A model reads the list in\n"+
+	fmt.Fprintf(&b, "# Tools\n\nThe tools that agents can call in a sandbox. [mcp.md](mcp.md) describes how to connect an agent. A test writes this page.\n\n"+
+		"MCP clients see the %d marked tools by default; `--tools` or `?tools=` selects others. A model reads the list in\n"+
 		"each conversation: %s for the default set, %s for all %d tools.\n",
 		len(some.Tools()), listSize(t, some), listSize(t, all), len(all.Tools()))
 	var category tool.Category

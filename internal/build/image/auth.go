@@ -29,23 +29,23 @@ func (e *endpoint) authenticate(ctx context.Context, resp *http.Response, used s
 	if scheme == "" {
 		return e.statusError(resp, nil)
 	}
-	who, err := e.credentials(ctx, e.registry)
+	login, err := e.credentials(ctx, e.registry)
 	if err != nil {
 		return fmt.Errorf("find the login for registry %s: %w", e.registry, err)
 	}
 	if scheme == "bearer" {
-		e.auth, err = e.requestToken(ctx, params, who)
+		e.auth, err = e.requestToken(ctx, params, login)
 		return err
 	}
-	if who == (Credential{}) {
+	if login == (Credential{}) {
 		return e.statusError(resp, nil)
 	}
-	e.auth = "Basic " + base64.StdEncoding.EncodeToString([]byte(who.User+":"+who.Password))
+	e.auth = "Basic " + base64.StdEncoding.EncodeToString([]byte(login.User+":"+login.Password))
 	return nil
 }
 
 // requestToken requests a token for pulls from the token server that the registry names.
-func (e *endpoint) requestToken(ctx context.Context, params map[string]string, who Credential) (string, error) {
+func (e *endpoint) requestToken(ctx context.Context, params map[string]string, login Credential) (string, error) {
 	realm, err := url.Parse(params["realm"])
 	if err != nil || realm.Host == "" || realm.User != nil || !e.canSendLogin(realm) {
 		return "", sandpit.Errorf(sandpit.PermissionDenied, "registry %s sends logins to %s, which is not a trusted address",
@@ -56,9 +56,9 @@ func (e *endpoint) requestToken(ctx context.Context, params map[string]string, w
 		form.Set("service", service)
 	}
 	var req *http.Request
-	if who.Token != "" {
+	if login.Token != "" {
 		form.Set("grant_type", "refresh_token")
-		form.Set("refresh_token", who.Token)
+		form.Set("refresh_token", login.Token)
 		form.Set("client_id", "sandpit")
 		req, err = http.NewRequestWithContext(ctx, http.MethodPost, realm.String(), strings.NewReader(form.Encode()))
 	} else {
@@ -71,10 +71,10 @@ func (e *endpoint) requestToken(ctx context.Context, params map[string]string, w
 		return "", e.networkError(ctx, err)
 	}
 	switch {
-	case who.Token != "":
+	case login.Token != "":
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	case who.User != "":
-		req.SetBasicAuth(who.User, who.Password)
+	case login.User != "":
+		req.SetBasicAuth(login.User, login.Password)
 	}
 	return e.readToken(ctx, req)
 }
