@@ -95,9 +95,9 @@ func (l *lab) tricks(t *testing.T) {
 	t.Run("TLS", func(t *testing.T) {
 		b.wantReached(t, "tls "+shared+":443 good.example")
 		b.wantRefused(t, reasonNoRule, "tls "+foreign+":443 good.example", "tls [2606:2800::30]:443 good.example")
-		b.wantRefused(t, "the client wants another name", "tls "+shared+":443 evil.example")
-		b.wantRefused(t, "the client does not say", "tls "+shared+":443 -", "tcp "+shared+":443")
-		b.wantRefused(t, "the name in a connection of HTTP/3", "udp "+shared+":443")
+		b.wantRefused(t, "the client requests another name than it resolved", "tls "+shared+":443 evil.example")
+		b.wantRefused(t, "the client sends no host name", "tls "+shared+":443 -", "tcp "+shared+":443")
+		b.wantRefused(t, "the name in an HTTP/3 connection cannot be verified", "udp "+shared+":443")
 	})
 	t.Run("HTTP", func(t *testing.T) {
 		for request, want := range map[string]string{

@@ -115,9 +115,6 @@ func (s *Server) PublicHostKey() string {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(s.o.HostKey.PublicKey())))
 }
 
-// Close closes a listener that Serve was not called for.
-func (s *Server) Close() error { return s.listener.Close() }
-
 // Serve serves until ctx ends, then notifies connected clients, and returns when all
 // connections are closed, within a few seconds. It must be called once, and closes the
 // listener.
