@@ -12,17 +12,29 @@ import (
 // that of any killed process.
 const outOfMemory = "out of memory: killed"
 
-// The memory of a killed program is freed gradually. Until then another one is killed only if it is about as large,
-// so that small programs survive.
+// The memory of a killed program is freed gradually, while and after it ends. Until then another one is killed only if
+// it is about as large, so that small programs survive.
 const (
-	killPause    = time.Second
+	killPause    = 3 * time.Second
 	killFraction = 4
+	exitLimit    = 10 * time.Second // for a killed program to end
 )
 
 // lastKill is the last program that was killed for its memory.
 type lastKill struct {
-	at    time.Time
-	pages int64
+	processMemory
+	at   time.Time
+	seen time.Time // when it had not ended yet
+}
+
+// spares reports whether a program is not killed, because the last one that was killed still frees memory.
+func (k *lastKill) spares(victim processMemory) bool {
+	now := time.Now()
+	if victim.pid == k.pid && now.Sub(k.at) < exitLimit {
+		k.seen = now
+		return true
+	}
+	return now.Sub(k.seen) < killPause && victim.pages < k.pages/killFraction
 }
 
 // processMemory is a process and how much memory it uses.
@@ -37,10 +49,11 @@ func (ps *processes) killLargest() {
 	victim := largestProcess(listProcesses(os.Getpid()))
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if victim.pid == 0 || time.Since(ps.killed.at) < killPause && victim.pages < ps.killed.pages/killFraction {
+	if victim.pid == 0 || ps.killed.spares(victim) {
 		return
 	}
-	ps.killed = lastKill{time.Now(), victim.pages}
+	now := time.Now()
+	ps.killed = lastKill{victim, now, now}
 	if c := ps.byPID[victim.pid]; c != nil {
 		c.mu.Lock()
 		c.outOfMemory = true

@@ -3,6 +3,8 @@ package guest
 import (
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestLargest chooses who is killed when memory has run out.
@@ -34,4 +36,31 @@ func TestHolders(t *testing.T) {
 		}
 	}
 	t.Errorf("process %d is not among %+v", self, listProcesses(0))
+}
+
+// TestSpares kills a small program only when the last large one has freed its memory.
+func TestSpares(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		large, equal, small := processMemory{pid: 2, pages: 100}, processMemory{pid: 3, pages: 90}, processMemory{pid: 4, pages: 20}
+		now := time.Now()
+		k := &lastKill{large, now, now}
+		spares := func(what string, victim processMemory, want bool) {
+			t.Helper()
+			if got := k.spares(victim); got != want {
+				t.Errorf("%s: %v, want %v", what, got, want)
+			}
+		}
+		spares("the killed one, which ends", large, true)
+		spares("a small one", small, true)
+		spares("one of about that size", equal, false)
+		time.Sleep(5 * time.Second)
+		spares("the killed one, which still ends", large, true)
+		time.Sleep(killPause - time.Millisecond)
+		spares("a small one, just after", small, true)
+		time.Sleep(time.Millisecond)
+		spares("a small one, later", small, false)
+		time.Sleep(exitLimit)
+		spares("the killed one, which does not end", large, false)
+	})
 }

@@ -96,6 +96,7 @@ func TestCloseEndsWhatRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		eventually(t, "the job prints", func() bool { return string(j.Peek(0, 0).Data) == "job\n" })
 		errs := make(chan error)
 		for range 3 {
 			go func() {
