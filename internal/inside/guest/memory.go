@@ -13,9 +13,9 @@ import (
 const outOfMemory = "out of memory: killed"
 
 // The memory of a killed program is freed gradually, while and after it ends. Until then another one is killed only if
-// it is about as large, so that small programs survive.
+// it is about as large, so that small programs survive. A kernel that gets little of the processors needs seconds.
 const (
-	killPause    = 3 * time.Second
+	killPause    = 10 * time.Second
 	killFraction = 4
 	exitLimit    = 10 * time.Second // for a killed program to end
 )

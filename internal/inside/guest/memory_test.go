@@ -54,7 +54,7 @@ func TestSpares(t *testing.T) {
 		spares("the killed one, which ends", large, true)
 		spares("a small one", small, true)
 		spares("one of about that size", equal, false)
-		time.Sleep(5 * time.Second)
+		time.Sleep(exitLimit / 2)
 		spares("the killed one, which still ends", large, true)
 		time.Sleep(killPause - time.Millisecond)
 		spares("a small one, just after", small, true)
