@@ -371,6 +371,9 @@ func output(ctx context.Context, box sandpit.Instance, script string) (string, e
 		return "", err
 	}
 	status, err := p.Wait(ctx)
+	if err != nil && ctx.Err() != nil {
+		return "", err // the program may still write
+	}
 	if err == nil && status.Code != 0 {
 		err = fmt.Errorf("%v", status)
 	}

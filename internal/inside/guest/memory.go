@@ -2,6 +2,7 @@ package guest
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,21 +21,31 @@ const (
 	exitLimit    = 10 * time.Second // for a killed program to end
 )
 
-// lastKill is the last program that was killed for its memory.
-type lastKill struct {
-	processMemory
-	at   time.Time
-	seen time.Time // when it had not ended yet
+// recentKills are the programs that were killed for their memory and may not have freed it yet.
+type recentKills struct {
+	pid   int   // of the last one
+	pages int64 // of the largest one
+	at    time.Time
+	seen  time.Time // when the last one had not ended yet
 }
 
-// spares reports whether a program is not killed, because the last one that was killed still frees memory.
-func (k *lastKill) spares(victim processMemory) bool {
+// chooseVictim returns the program to kill, if one is to be killed.
+func (k *recentKills) chooseVictim(all []processMemory) (victim processMemory, found bool) {
 	now := time.Now()
-	if victim.pid == k.pid && now.Sub(k.at) < exitLimit {
+	isDying := func(p processMemory) bool { return p.pid == k.pid && p.pages > 0 && now.Sub(k.at) < exitLimit }
+	if slices.ContainsFunc(all, isDying) {
 		k.seen = now
-		return true
+		all = slices.DeleteFunc(all, isDying)
 	}
-	return now.Sub(k.seen) < killPause && victim.pages < k.pages/killFraction
+	if now.Sub(k.seen) >= killPause {
+		k.pages = 0
+	}
+	victim = largestProcess(all)
+	if victim.pid == 0 || victim.pages < k.pages/killFraction {
+		return victim, false
+	}
+	*k = recentKills{pid: victim.pid, pages: max(victim.pages, k.pages), at: now, seen: now}
+	return victim, true
 }
 
 // processMemory is a process and how much memory it uses.
@@ -46,14 +57,13 @@ type processMemory struct {
 
 // killLargest kills the program that uses the most memory.
 func (ps *processes) killLargest() {
-	victim := largestProcess(listProcesses(os.Getpid()))
+	all := listProcesses(os.Getpid())
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	if victim.pid == 0 || ps.killed.spares(victim) {
+	victim, found := ps.killed.chooseVictim(all)
+	if !found {
 		return
 	}
-	now := time.Now()
-	ps.killed = lastKill{victim, now, now}
 	if c := ps.byPID[victim.pid]; c != nil {
 		c.mu.Lock()
 		c.outOfMemory = true

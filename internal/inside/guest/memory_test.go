@@ -38,29 +38,29 @@ func TestHolders(t *testing.T) {
 	t.Errorf("process %d is not among %+v", self, listProcesses(0))
 }
 
-// TestSpares kills a small program only when the last large one has freed its memory.
-func TestSpares(t *testing.T) {
+// TestChooseVictim kills a small program only when the large ones have freed their memory.
+func TestChooseVictim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		large, equal, small := processMemory{pid: 2, pages: 100}, processMemory{pid: 3, pages: 90}, processMemory{pid: 4, pages: 20}
-		now := time.Now()
-		k := &lastKill{large, now, now}
-		spares := func(what string, victim processMemory, want bool) {
+		var k recentKills
+		large, second, third, small := processMemory{pid: 2, pages: 100}, processMemory{pid: 3, pages: 60}, processMemory{pid: 4, pages: 26}, processMemory{pid: 5, pages: 20}
+		wants := func(what string, want int, all ...processMemory) {
 			t.Helper()
-			if got := k.spares(victim); got != want {
-				t.Errorf("%s: %v, want %v", what, got, want)
+			if victim, found := k.chooseVictim(all); found != (want != 0) || found && victim.pid != want {
+				t.Errorf("%s: %d, %v; want %d", what, victim.pid, found, want)
 			}
 		}
-		spares("the killed one, which ends", large, true)
-		spares("a small one", small, true)
-		spares("one of about that size", equal, false)
-		time.Sleep(exitLimit / 2)
-		spares("the killed one, which still ends", large, true)
+		wants("the largest", 2, large, second, third, small)
+		wants("another large one, although the first still ends", 3, large, second, third, small)
+		wants("the next", 4, third, small)
+		wants("none: the rest is small", 0, third, small)
+		time.Sleep(exitLimit - time.Millisecond)
+		wants("none: the last one still ends", 0, third, small)
+		wants("none: its memory may not be free", 0, small)
 		time.Sleep(killPause - time.Millisecond)
-		spares("a small one, just after", small, true)
+		wants("none, just before", 0, small)
 		time.Sleep(time.Millisecond)
-		spares("a small one, later", small, false)
-		time.Sleep(exitLimit)
-		spares("the killed one, which does not end", large, false)
+		wants("a small one, later", 5, small)
+		wants("none", 0)
 	})
 }

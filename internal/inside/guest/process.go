@@ -77,7 +77,7 @@ type processes struct {
 	byPID     map[int]*child
 	exits     []*child // ended, oldest first
 	closed    bool
-	killed    lastKill
+	killed    recentKills
 }
 
 // newProcesses returns an empty list. Output of commands that exceeds memory goes into an unnamed file in logDir.
