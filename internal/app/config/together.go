@@ -28,7 +28,7 @@ func (l *loader) checkTogether() {
 		}
 	}
 	if s.Listen == None && s.Socket == None {
-		l.addConflict(KeyListen, "is none, and so is server.socket; no client could reach the server")
+		l.addConflict(KeyListen, "both server.listen and server.socket are \"none\", so no client could reach the server")
 	}
 	if q.Provider == QueueRedis && q.RedisURL == "" {
 		l.addConflict(KeyQueueProvider, "is redis; say where it is with queue.redis_url")
@@ -54,7 +54,7 @@ func (l *loader) checkTLS(s Server) {
 		l.addConflict(KeyTLS, "is auto; name the server in server.names, without \"*\"")
 	}
 	if s.TLS != "" && s.TLS != TLSOff && s.Listen == None {
-		l.addConflict(KeyTLS, "is "+s.TLS+", but server.listen is none, so there is nothing to encrypt")
+		l.addConflict(KeyTLS, "TLS "+s.TLS+" needs an address, but server.listen is \"none\"")
 	}
 }
 

@@ -318,7 +318,7 @@ func TestPoolLosesOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "its end is seen", func() bool {
-		row, err := r.store.Sandboxes().Sandbox(t.Context(), rows[0].ID) // nobody else can see it
+		row, err := r.store.Sandboxes().Sandbox(t.Context(), rows[0].ID) // no client can see it
 		return err == nil && row.State == sandpit.StateDeleted
 	})
 	s := r.create(t, manager.CreateRequest{Spec: kind})

@@ -193,6 +193,13 @@ func (vm *volumeMeter) measureVolume(ctx context.Context, v store.Volume) (grew 
 		now.bytes, now.err = before.bytes, before.err
 	}
 	vm.disk.volumes.setSize(v.ID, now)
+	// A deletion marks the row before it drops the size, so one of the two drops the size of a volume
+	// that is deleted meanwhile.
+	row, err := vm.volumes.store.Volumes().Volume(ctx, v.Owner, v.Name)
+	if errors.Is(err, sandpit.NotFound) || err == nil && (row.ID != v.ID || row.State != store.VolumeReady) {
+		vm.disk.volumes.dropSize(v.ID)
+		return false
+	}
 	return now.bytes > before.bytes
 }
 
