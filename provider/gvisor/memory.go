@@ -23,10 +23,12 @@ import (
 // second, which is a little higher, the machine's kernel kills: that is for a guest that is too
 // slow or does not obey. Above half of the limit, programs are marked to be killed first.
 const (
-	memoryReserve = 64 << 20               // bytes between the two limits
+	memoryReserve = 128 << 20              // bytes between the two limits
 	markPeriod    = 100 * time.Millisecond // between marks of new programs, above half of the limit
-	killPeriod    = 20 * time.Millisecond  // between checks of the use, above the limit
+	killPeriod    = 10 * time.Millisecond  // between checks of the use, above the limit
+	fastestGrowth = 2 << 20                // bytes of memory that programs fill in a millisecond
 	killDelay     = time.Second            // for a killed program to release its memory
+	growDelay     = killDelay / 10         // the same, if the use has grown meanwhile
 	killFirst     = "1000"                 // oom_score_adj
 )
 
@@ -147,17 +149,27 @@ func (g *memoryGuard) checkUse() time.Duration {
 	if needed <= g.limit || g.disabled.Load() { // the rest are copies of files, which are reclaimed
 		g.markPrograms()
 		g.orderedAt = time.Time{}
-		return markPeriod
+		return timeToFill(g.limit - needed)
 	}
 	// A killed program releases its memory gradually. Another one is killed only if that is
 	// not enough.
-	if g.orderedAt.IsZero() || needed > g.orderedBytes || time.Since(g.orderedAt) > killDelay {
+	delay := killDelay
+	if needed > g.orderedBytes {
+		delay = growDelay
+	}
+	if g.orderedAt.IsZero() || time.Since(g.orderedAt) > delay {
 		g.orderedAt, g.orderedBytes = time.Now(), needed
 		g.kills.Add(1)
 		_ = guest.OrderKill(g.conduit) // if the guest does not obey, the machine's kernel kills
 	}
 	g.markPrograms()
 	return killPeriod
+}
+
+// timeToFill returns when to check again if so many bytes are left. The event at the limit is not
+// enough: it counts copies of files.
+func timeToFill(left int64) time.Duration {
+	return max(killPeriod, min(markPeriod, time.Duration(left/fastestGrowth)*time.Millisecond))
 }
 
 // setAlarm causes an event when the use exceeds half of the limit, or the limit. It reports

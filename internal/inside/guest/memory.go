@@ -15,7 +15,11 @@ const outOfMemory = "out of memory: killed"
 
 // The memory of a killed program is freed gradually, while and after it ends. Until then another one is killed only if
 // it is about as large, so that small programs survive. A kernel that gets little of the processors needs seconds.
+//
+// The guard on the machine goes on ordering while memory is short, so an order may be older than the last kill. For
+// killDelay after a kill orders are ignored.
 const (
+	killDelay    = 100 * time.Millisecond
 	killPause    = 10 * time.Second
 	killFraction = 4
 	exitLimit    = 10 * time.Second // for a killed program to end
@@ -28,6 +32,9 @@ type recentKills struct {
 	at    time.Time
 	seen  time.Time // when the last one had not ended yet
 }
+
+// isSettling reports whether a program was killed just now.
+func (k *recentKills) isSettling() bool { return time.Since(k.at) < killDelay }
 
 // chooseVictim returns the program to kill, if one is to be killed.
 func (k *recentKills) chooseVictim(all []processMemory) (victim processMemory, found bool) {
@@ -55,8 +62,14 @@ type processMemory struct {
 	ours  bool // it runs the guest's executable
 }
 
-// killLargest kills the program that uses the most memory.
+// killLargest kills the program that uses the most memory, unless one was killed just now.
 func (ps *processes) killLargest() {
+	ps.mu.Lock()
+	settling := ps.killed.isSettling()
+	ps.mu.Unlock()
+	if settling {
+		return
+	}
 	all := listProcesses(os.Getpid())
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

@@ -51,6 +51,12 @@ func TestChooseVictim(t *testing.T) {
 			}
 		}
 		wants("the largest", 2, large, second, third, small)
+		if time.Sleep(killDelay - time.Millisecond); !k.isSettling() {
+			t.Error("orders are obeyed before the memory can be free")
+		}
+		if time.Sleep(time.Millisecond); k.isSettling() {
+			t.Errorf("orders are still ignored after %v", killDelay)
+		}
 		wants("another large one, although the first still ends", 3, large, second, third, small)
 		wants("the next", 4, third, small)
 		wants("none: the rest is small", 0, third, small)
