@@ -30,7 +30,7 @@ func networkProbes() []probe {
 		{
 			name:   "addresses",
 			gvisor: "127.0.0.1/8\n::1/128\n", docker: "127.0.0.1/8\n",
-			why: "Docker leaves out `::1` where containers have no network",
+			why: "containers without a network have no `::1`",
 			do:  sh("ip -o addr | awk '{print $4}'"),
 		},
 		{
@@ -62,7 +62,7 @@ func networkProbes() []probe {
 		{
 			name:   "localhost",
 			gvisor: "stderr: nc: bad address 'localhost'\n[exit status 1, code 1]", docker: "stderr: nc: can't connect to remote host (127.0.0.1): Connection refused\n[exit status 1, code 1]",
-			why: "the image has no `/etc/hosts`, and Docker makes one",
+			why: "the image has no `/etc/hosts`; Docker generates one",
 			do:  sh("nc -w 5 localhost 4002 </dev/null"),
 		},
 		{
@@ -71,9 +71,9 @@ func networkProbes() []probe {
 			do:   sh("nc -w 5 127.1.2.3 4002 </dev/null"),
 		},
 		{
-			name:   "the other version of the protocol",
+			name:   "a connection to the other IP version",
 			gvisor: "stderr: nc: can't connect to remote host: Connection refused\n[exit status 1, code 1]", docker: "stderr: nc: can't connect to remote host: Cannot assign requested address\n[exit status 1, code 1]",
-			why: "as the addresses",
+			why: "the same as for addresses",
 			do:  sh("nc -w 5 ::1 4002 </dev/null"),
 		},
 		{
@@ -222,7 +222,7 @@ func limitProbes() []probe {
 		{
 			name:   "a sandbox of a template",
 			gvisor: "refused: not_found", docker: "refused: unsupported",
-			why: "templates are built in gVisor's sandboxes, and no template has this name; a docker engine has no templates, and asks no registry for it",
+			why: "gVisor's provider has templates, but none of this name; Docker's provider has none, and asks no registry for one",
 			do:  template,
 		},
 	}

@@ -89,7 +89,7 @@ func fileProbes() []probe {
 		{
 			name:   "a file with a hole",
 			gvisor: "1073741824\n1048576\n", docker: "1073741824\n0\n",
-			why: "gVisor counts the file's size as used; it takes no memory for it",
+			why: "gVisor reports the file's whole size as used, but does not use memory for it",
 			do:  sh("cd /tmp; truncate -s 1G f; stat -c %s f; du -k f | cut -f1; rm f"),
 		},
 		{
@@ -145,7 +145,7 @@ func fileProbes() []probe {
 		{
 			name:   "generated files of /etc",
 			gvisor: "[nothing]", docker: "hostname\nhosts\nmtab\nresolv.conf\n",
-			why: "gVisor's sandboxes get no files that the image does not have",
+			why: "gVisor's sandboxes have only the files of the image",
 			do:  sh("cd /etc; for f in hostname hosts mtab resolv.conf; do [ -e $f ] && echo $f; done; true"),
 		},
 		{

@@ -44,13 +44,13 @@ func rightProbes() []probe {
 		{
 			name:   "root may mount",
 			gvisor: "may\n", docker: "may not\n",
-			why: "root of a gVisor sandbox has rights over its own kernel only; in a container mounting is the machine's kernel's business, and forbidden",
+			why: "root in a gVisor sandbox has rights over its own kernel only; a mount in a container would be the machine's, and is forbidden",
 			do:  may("mkdir -p /tmp/m && mount -t tmpfs none /tmp/m && umount /tmp/m"),
 		},
 		{
 			name:   "root may make devices",
 			gvisor: "may\n", docker: "may not\n",
-			why: "in gVisor's kernel they are gVisor's own devices; in a container they would be the machine's",
+			why: "in gVisor they are devices of its own kernel; in a container they would be the machine's",
 			do:  may("mknod /tmp/d c 1 3 && rm /tmp/d"),
 		},
 		{
@@ -67,13 +67,13 @@ func rightProbes() []probe {
 		{
 			name:   "root may make namespaces",
 			gvisor: "may\n", docker: "may not\n",
-			why: "as mounting",
+			why: "the same as for mounts",
 			do:  may("unshare -m true"),
 		},
 		{
 			name:   "others may make user namespaces",
 			gvisor: "may\n", docker: "may not\n",
-			why: "gVisor's are its own; Docker's system call filter forbids them",
+			why: "in gVisor they belong to its own kernel; Docker's system call filter forbids them",
 			do:  command(sandpit.Command{Args: []string{"sh", "-c", "unshare -U true 2>/dev/null && echo may || echo may not"}, User: "app"}),
 		},
 		{
@@ -122,32 +122,32 @@ func rightProbes() []probe {
 		{
 			name:   "root may see the first process's environment",
 			gvisor: "may\n", docker: "may not\n",
-			why: "a container's guest closes it to root, with its memory and descriptors; gVisor's has no secret there",
+			why: "in a container, the guest hides its environment, memory and descriptors from root; in gVisor they contain no secret",
 			do:  may("cat /proc/1/environ"),
 		},
 		{
-			name:   "set-user-id programs count",
+			name:   "set-user-ID programs get their owner's rights",
 			gvisor: "may\n", docker: "may not\n",
-			why: "in gVisor they give rights over the sandbox only, as sudo and su need it; a container's programs get none that they do not begin with",
+			why: "in gVisor these are rights over the sandbox only, and sudo and su need them; programs in a container cannot gain rights",
 			do: may(`cp /etc/passwd /tmp/passwd && sed -i 's/^root:[^:]*:/root::/' /etc/passwd && cp /bin/busybox /tmp/su && chmod 4755 /tmp/su && \
 [ "$(su app -c '/tmp/su -c "id -u" root')" = 0 ]; s=$?; cat /tmp/passwd > /etc/passwd; rm -f /tmp/su /tmp/passwd; (exit $s)`),
 		},
 		{
 			name:   "no new privileges",
 			gvisor: "0\n", docker: "1\n",
-			why: "the flag is the machine's kernel's, and keeps set-user-id programs of containers from counting",
+			why: "Docker sets this flag of the machine's kernel so that set-user-ID programs gain no rights",
 			do:  sh("awk '/NoNewPrivs/{print $2}' /proc/self/status"),
 		},
 		{
-			name:   "a system call filter is seen",
+			name:   "a system call filter is visible",
 			gvisor: "0\n", docker: "2\n",
-			why: "gVisor's own filter is on its kernel, outside; a container's is on its programs",
+			why: "gVisor's filter is on the sandbox's kernel, outside; a container's is on its programs",
 			do:  sh("awk '/^Seccomp:/{print $2}' /proc/self/status"),
 		},
 		{
-			name:   "capabilities seen",
+			name:   "capabilities",
 			gvisor: "00000000bfecdfff\n", docker: "00000000000004fb\n",
-			why: "a gVisor sandbox's are over its own kernel; a container's are over the machine's, so it has eight",
+			why: "in gVisor they apply to the sandbox's own kernel; in a container they apply to the machine's, so it has eight",
 			do:  sh("awk '/CapEff/{print $2}' /proc/self/status"),
 		},
 	}

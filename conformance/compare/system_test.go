@@ -91,7 +91,7 @@ func identityProbes() []probe {
 		{
 			name:   "another host name",
 			gvisor: "other-name\nstderr: cat: can't open '/etc/hostname': No such file or directory\ngrep: /etc/hosts: No such file or directory\n[exit status 2, code 2]", docker: "other-name\nother-name\n0\n[exit status 1, code 1]",
-			why: "gVisor's sandboxes get no files that the image does not have; Docker makes `/etc/hostname`, `/etc/hosts` and `/etc/resolv.conf`",
+			why: "gVisor's sandboxes have only the files of the image; Docker makes `/etc/hostname`, `/etc/hosts` and `/etc/resolv.conf`",
 			do:  shIn(sandpit.Spec{Hostname: "other-name"}, "hostname; cat /etc/hostname; grep -c other-name /etc/hosts"),
 		},
 		{
@@ -135,15 +135,15 @@ func kernelProbes() []probe {
 			do:   sh("uname -s -m -o | sed s/$(uname -m)/MACHINE/"),
 		},
 		{
-			name:   "is the kernel's release the machine's",
+			name:   "the kernel release is the machine's",
 			gvisor: "no", docker: "yes",
 			why: "gVisor is a kernel of its own; a container shares the machine's",
 			do:  sameRelease,
 		},
 		{
-			name:   "what the kernel says of itself",
+			name:   "the kernel log",
 			gvisor: "gVisor\n", docker: "something else\n",
-			why: "gVisor makes its messages up; a container is not shown the machine's, or shown them as they are",
+			why: "gVisor writes a kernel log of its own; a container cannot read the machine's log, or reads it unchanged",
 			do:  sh("dmesg 2>&1 | grep -q -i gvisor && echo gVisor || echo something else"),
 		},
 		{
@@ -160,7 +160,7 @@ func kernelProbes() []probe {
 		{
 			name:   "memory seen",
 			gvisor: "what it may use", docker: "the machine's",
-			why: "gVisor shows the limit; a container has to look into its control group",
+			why: "gVisor shows the limit; programs in a container must read their control group",
 			do:  memorySeen,
 		},
 		{
@@ -192,13 +192,13 @@ func kernelProbes() []probe {
 		{
 			name:   "entries of /proc",
 			gvisor: "no swaps\nno vmstat\n", docker: "[nothing]",
-			why: "gVisor makes what programs ask for most",
+			why: "gVisor has the files that programs read most",
 			do:  sh("cd /proc; for f in cmdline cpuinfo filesystems loadavg meminfo mounts net stat swaps sys uptime version vmstat; do [ -e $f ] || echo no $f; done"),
 		},
 		{
 			name:   "devices",
 			gvisor: "no console\nno kmsg\nno mem\nno mqueue\nno disks\n", docker: "no console\nno fuse\nno kmsg\nno mem\nno net\nno disks\n",
-			why: "each makes its own few; neither has any of the machine's",
+			why: "each creates a few devices of its own; neither shows devices of the machine",
 			do:  sh("cd /dev; for f in console fd full fuse kmsg mem mqueue net null ptmx pts random shm stderr stdin stdout tty urandom zero; do [ -e $f ] || echo no $f; done; [ -e sda ] || [ -e vda ] && echo disks || echo no disks"),
 		},
 		{
@@ -219,7 +219,7 @@ func kernelProbes() []probe {
 		{
 			name:   "what is mounted",
 			gvisor: "/\n/.sandpit\n/dev\n/proc\n/sys\n", docker: "/\n/.sandpit\n/dev\n/etc/hostname\n/etc/hosts\n/etc/resolv.conf\n/proc\n/sys\n",
-			why: "Docker mounts the files that it makes",
+			why: "Docker generates these files and mounts them",
 			do:  sh("awk '{print $2}' /proc/mounts | grep -v -e ^/proc/ -e ^/sys/ -e ^/data -e ^/dev/ | sort -u"),
 		},
 		{
@@ -233,9 +233,9 @@ func kernelProbes() []probe {
 			do:   sh("ls -A /sys/fs/cgroup 2>/dev/null | head -n 1 | grep -q . && echo yes || echo no"),
 		},
 		{
-			name:   "what the machine's disks are called",
+			name:   "names of the machine's disks",
 			gvisor: "not seen\n", docker: "seen\n",
-			why: "a container's `/sys` is the machine's, to read",
+			why: "a container's `/sys` shows the machine, read-only",
 			do:  sh("ls /sys/block 2>/dev/null | grep -q . && echo seen || echo not seen"),
 		},
 		{
@@ -256,7 +256,7 @@ func kernelProbes() []probe {
 		{
 			name:   "open files allowed",
 			gvisor: "65536\n65536\n", docker: "8192\n8192\n",
-			why: "each provider's own default; the one for Docker has an option",
+			why: "each provider has its own default; Docker's can be set",
 			do:  sh("ulimit -Sn; ulimit -Hn"),
 		},
 		{

@@ -46,7 +46,7 @@ type chapter struct {
 func chapters() []chapter {
 	return []chapter{
 		{"Commands", commandProbes()},
-		{"Users and places", identityProbes()},
+		{"Users and directories", identityProbes()},
 		{"The kernel", kernelProbes()},
 		{"Rights", rightProbes()},
 		{"Files from inside", fileProbes()},
@@ -121,7 +121,7 @@ This page lists what differs between the two kinds of sandboxes, which have the 
 
 [conformance/compare](../conformance/compare) does %d things in the same image with the embedded engine (gVisor) and
 with a Docker engine that uses runc, each with its defaults, and compares the results. %d are alike; these are the
-others. A test fails when one is missing here, or does not differ any more.
+others. A test fails when one is missing here, or no longer differs.
 `
 
 func document() []byte {

@@ -96,6 +96,25 @@ func secondArgument(args []string) string {
 	return args[1]
 }
 
+// getEach gets what each argument names, several at a time.
+func getEach[T any](args []string, get func(name string) (T, error)) ([]T, error) {
+	list := make([]T, len(args))
+	errs := runParallel(len(args), func(i int) (err error) {
+		list[i], err = get(args[i])
+		if err != nil && len(args) > 1 {
+			err = fmt.Errorf("%s: %w", args[i], err)
+		}
+		return err
+	})
+	return list, errors.Join(errs...)
+}
+
+// addOwnerFilter adds --owner to a command that lists.
+func addOwnerFilter(cmd *cobra.Command, owner *string) {
+	cmd.Flags().StringVar(owner, "owner", "", "`name` of the owner, for administrators (default all owners)")
+}
+
+// addOwner adds --owner to a command that names something.
 func addOwner(cmd *cobra.Command, owner *string) {
 	cmd.Flags().StringVar(owner, "owner", "", "`name` of the owner, for administrators (default yourself)")
 }

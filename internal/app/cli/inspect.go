@@ -96,21 +96,14 @@ func showInspected(a *app, o output, list []inspected) error {
 		}
 		return a.showListing(o, listing{document: list, ids: ids})
 	}
-	for n, i := range list {
-		if n > 0 {
-			fmt.Fprintln(a.Out)
-		}
-		if err := writeTable(a.Out, append([][]string{{"ID", string(i.ID)}}, i.detailRows()...), nil); err != nil {
-			return err
-		}
-	}
-	return nil
+	return printDetails(a.Out, list, inspected.detailRows)
 }
 
-// detailRows returns the table of details without unknown and empty ones.
+// detailRows returns the table of details. Unknown ones are empty.
 func (i inspected) detailRows() [][]string {
 	spec := i.Spec
 	rows := [][]string{
+		{"ID", string(i.ID)},
 		{"Name", spec.Name},
 		{"State", formatState(i.Sandbox)},
 		{"Reason", i.Reason},
@@ -157,7 +150,7 @@ func (i inspected) detailRows() [][]string {
 	if i.Pool != nil {
 		rows = append(rows, []string{"Pool", fmt.Sprintf("%d ready, %d being made, at least %d", i.Pool.Ready, i.Pool.Making, i.Pool.Size)})
 	}
-	return slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
+	return rows
 }
 
 func (i inspected) formatDeadline() string {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/client"
 )
 
 // journalOf returns the command log of a guest.
@@ -34,6 +35,17 @@ func (noJournal) Follow(context.Context, string, sandpit.FollowOptions) (sandpit
 }
 
 func (noJournal) ForgetCommand(context.Context, string) error { return errNoJournal }
+
+// findNamedCommand finds the command that the arguments SANDBOX [COMMAND] name.
+func findNamedCommand(ctx context.Context, c *client.Client, args []string) (j sandpit.Journal, id string, err error) {
+	sandbox, err := findSandbox(ctx, c, args[0])
+	if err != nil {
+		return nil, "", err
+	}
+	j = journalOf(c.Sandboxes.Open(sandbox).Guest())
+	id, err = findCommand(ctx, j, secondArgument(args))
+	return j, id, err
+}
 
 // findCommand finds a command by its ID or the beginning of it; "" is the newest.
 func findCommand(ctx context.Context, j sandpit.Journal, name string) (string, error) {

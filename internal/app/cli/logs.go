@@ -37,16 +37,7 @@ exits with the command's exit status.`,
 }
 
 func (o *logsCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
-	id, err := findSandbox(ctx, c, args[0])
-	if err != nil {
-		return err
-	}
-	journal := journalOf(c.Sandboxes.Open(id).Guest())
-	name := ""
-	if len(args) > 1 {
-		name = args[1]
-	}
-	command, err := findCommand(ctx, journal, name)
+	journal, command, err := findNamedCommand(ctx, c, args)
 	if err != nil {
 		return err
 	}

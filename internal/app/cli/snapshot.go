@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -114,7 +113,7 @@ func newSnapshotList(a *app) *cobra.Command {
 		RunE:              a.withClient(o.run),
 	}
 	o.addFlags(cmd, "print IDs only")
-	cmd.Flags().StringVar(&o.owner, "owner", "", "`name` of the owner, for administrators (default all owners)")
+	addOwnerFilter(cmd, &o.owner)
 	cmd.Flags().StringVar(&o.sandbox, "sandbox", "", "only snapshots of this `SANDBOX`")
 	return cmd
 }
@@ -179,15 +178,10 @@ func newSnapshotInspect(a *app) *cobra.Command {
 }
 
 func (o *snapshotInspectCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
-	list := make([]sandpit.Snapshot, len(args))
-	errs := runParallel(len(args), func(i int) (err error) {
-		list[i], err = c.Snapshots.Get(ctx, o.owner, strings.TrimPrefix(args[i], snapshotPrefix))
-		if err != nil && len(args) > 1 {
-			err = fmt.Errorf("%s: %w", args[i], err)
-		}
-		return err
+	list, err := getEach(args, func(name string) (sandpit.Snapshot, error) {
+		return c.Snapshots.Get(ctx, o.owner, strings.TrimPrefix(name, snapshotPrefix))
 	})
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return err
 	}
 	return showSnapshots(a, o.output, list)
@@ -197,30 +191,24 @@ func showSnapshots(a *app, o output, list []sandpit.Snapshot) error {
 	if o.isJSON() {
 		return a.showListing(o, listing{document: list})
 	}
-	for n, s := range list {
-		if n > 0 {
-			fmt.Fprintln(a.Out)
-		}
-		memory := "no"
-		if s.Memory {
-			memory = "yes"
-		}
-		rows := [][]string{
-			{"ID", string(s.ID)},
-			{"Name", s.Name},
-			{"Owner", s.Owner},
-			{"Provider", s.Provider},
-			{"Sandbox", string(s.Sandbox)},
-			{"Image", string(s.Spec.Image)},
-			{"Memory", memory},
-			{"Size", formatBytes(s.Size)},
-			{"Created", formatTime(s.CreatedAt)},
-			{"Unusable", s.Unloadable},
-		}
-		rows = slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
-		if err := writeTable(a.Out, rows, nil); err != nil {
-			return err
-		}
+	return printDetails(a.Out, list, snapshotRows)
+}
+
+func snapshotRows(s sandpit.Snapshot) [][]string {
+	memory := "no"
+	if s.Memory {
+		memory = "yes"
 	}
-	return nil
+	return [][]string{
+		{"ID", string(s.ID)},
+		{"Name", s.Name},
+		{"Owner", s.Owner},
+		{"Provider", s.Provider},
+		{"Sandbox", string(s.Sandbox)},
+		{"Image", string(s.Spec.Image)},
+		{"Memory", memory},
+		{"Size", formatBytes(s.Size)},
+		{"Created", formatTime(s.CreatedAt)},
+		{"Unusable", s.Unloadable},
+	}
 }

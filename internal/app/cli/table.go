@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/mattn/go-runewidth"
@@ -10,6 +12,20 @@ import (
 
 // printTable writes rows of equal length under a heading.
 func printTable(w io.Writer, rows [][]string) error { return writeTable(w, rows, nil) }
+
+// printDetails writes a table of details for each item, without the details that are empty.
+func printDetails[T any](w io.Writer, list []T, toRows func(T) [][]string) error {
+	for n, item := range list {
+		if n > 0 {
+			fmt.Fprintln(w)
+		}
+		rows := slices.DeleteFunc(toRows(item), func(row []string) bool { return row[1] == "" })
+		if err := printTable(w, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // writeTable writes rows under a heading. Cells are escaped: names of sandboxes and other owners
 // must not control the terminal.

@@ -3,8 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -94,7 +92,7 @@ func newVolumeList(a *app) *cobra.Command {
 		RunE:              a.withClient(o.run),
 	}
 	o.addFlags(cmd, "print names only")
-	cmd.Flags().StringVar(&o.owner, "owner", "", "`name` of the owner, for administrators (default all owners)")
+	addOwnerFilter(cmd, &o.owner)
 	return cmd
 }
 
@@ -140,15 +138,10 @@ func newVolumeInspect(a *app) *cobra.Command {
 }
 
 func (o *volumeInspectCommand) run(ctx context.Context, a *app, c *client.Client, args []string) error {
-	list := make([]sandpit.Volume, len(args))
-	errs := runParallel(len(args), func(i int) (err error) {
-		list[i], err = c.Volumes.Get(ctx, o.owner, args[i])
-		if err != nil && len(args) > 1 {
-			err = fmt.Errorf("%s: %w", args[i], err)
-		}
-		return err
+	list, err := getEach(args, func(name string) (sandpit.Volume, error) {
+		return c.Volumes.Get(ctx, o.owner, name)
 	})
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return err
 	}
 	return showVolumes(a, o.output, list)
@@ -158,23 +151,19 @@ func showVolumes(a *app, o output, list []sandpit.Volume) error {
 	if o.isJSON() {
 		return a.showListing(o, listing{document: list})
 	}
-	for n, v := range list {
-		if n > 0 {
-			fmt.Fprintln(a.Out)
-		}
-		rows := [][]string{
-			{"Name", v.Name}, {"Owner", v.Owner}, {"Provider", v.Provider}, {"Created", formatTime(v.CreatedAt)}, {"Size", "unknown"},
-		}
-		if v.Size != nil {
-			rows[len(rows)-1][1] = formatBytes(*v.Size)
-		}
-		for _, id := range v.Sandboxes {
-			rows = append(rows, []string{"Sandbox", string(id)})
-		}
-		rows = slices.DeleteFunc(rows, func(row []string) bool { return row[1] == "" })
-		if err := writeTable(a.Out, rows, nil); err != nil {
-			return err
-		}
+	return printDetails(a.Out, list, volumeRows)
+}
+
+func volumeRows(v sandpit.Volume) [][]string {
+	size := "unknown"
+	if v.Size != nil {
+		size = formatBytes(*v.Size)
 	}
-	return nil
+	rows := [][]string{
+		{"Name", v.Name}, {"Owner", v.Owner}, {"Provider", v.Provider}, {"Created", formatTime(v.CreatedAt)}, {"Size", size},
+	}
+	for _, id := range v.Sandboxes {
+		rows = append(rows, []string{"Sandbox", string(id)})
+	}
+	return rows
 }

@@ -77,7 +77,7 @@ func (p *prePuller) pullUntilReady(ctx context.Context, i int, image string, pla
 		}
 		if err == nil {
 			p.updateStatus(i, func(s *wire.PrePull) { s.State, s.Error = wire.PrePullReady, "" })
-			p.log.InfoContext(ctx, "an image is ready", slog.String("image", image), slog.Duration("took", took))
+			p.log.InfoContext(ctx, "pre-pull: the image is ready", slog.String("image", image), slog.Duration("took", took))
 			return
 		}
 		final := try == prePullTries || isPermanent(err)

@@ -51,7 +51,7 @@ func TestPrePull(t *testing.T) {
 	if diff := cmp.Diff(want, p.listStatus()); diff != "" {
 		t.Error(diff)
 	}
-	for _, line := range []string{"an image is ready", "again_in=", "given up", `hint="look again"`} {
+	for _, line := range []string{"pre-pull: the image is ready", "again_in=", "given up", `hint="look again"`} {
 		if !strings.Contains(log.String(), line) {
 			t.Errorf("the log does not say %q:\n%s", line, log)
 		}

@@ -244,7 +244,7 @@ func (s *service) refuseOpenDoor(ctx context.Context) error {
 // announceReady reports that the server is ready.
 func (s *service) announceReady(ctx context.Context, o Options, where Addresses) {
 	s.notify.sendState(ctx, "READY=1\nSTATUS=listening at "+where.listAll())
-	s.log.InfoContext(ctx, "listening", slog.String("url", where.URL), slog.String("socket", where.Socket),
+	s.log.InfoContext(ctx, "server: listening", slog.String("url", where.URL), slog.String("socket", where.Socket),
 		slog.String("metrics", where.Metrics), slog.String("ssh", where.SSH), slog.String("provider", s.cfg.Provider), slog.String("state_dir", s.cfg.StateDir))
 	if o.Started != nil {
 		o.Started(where)
