@@ -200,3 +200,28 @@ func TestHearers(t *testing.T) {
 		t.Errorf("heard: %v, list %v", heard, h.list)
 	}
 }
+
+// TestInterruptedStart has a container run whose guest did not get its key: the sandbox is stopped,
+// and not one whose commands all fail.
+func TestInterruptedStart(t *testing.T) {
+	t.Parallel()
+	p, err := New(withNumbers(Options{Ephemeral: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	b, err := p.sandboxes.ensureSandbox(p, sandpit.NewID(), strings.Repeat("a", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		unsettled bool
+		want      state
+	}{{true, stopped}, {false, running}} {
+		b.setUnsettled(tc.unsettled)
+		b.applyEngineState(container.State{Running: true, Status: container.StateRunning}, b.moveCount())
+		if got := b.currentState(); got != tc.want {
+			t.Errorf("a container that runs, unsettled %t: the sandbox is %s, want %s", tc.unsettled, got, tc.want)
+		}
+	}
+}

@@ -52,6 +52,9 @@ type sandbox struct {
 	link   *stdioconn.Link
 	// saving is set while the engine freezes the container for a snapshot. Calls wait.
 	saving bool
+	// unsettled is set while the container may run although its guest lacks its key, because its start
+	// was interrupted. Such a sandbox counts as stopped, and can be started again.
+	unsettled bool
 	// removers counts the calls that destroy the sandbox. removed is closed when they are done.
 	removers int
 	removed  chan struct{}
@@ -218,6 +221,8 @@ func (b *sandbox) applyEngineState(s container.State, moves int) {
 	case s.Paused && b.isSaving():
 	case s.Paused:
 		b.setState(paused)
+	case s.Running && b.isUnsettled():
+		b.setState(stopped)
 	case s.Running:
 		if b.currentState() != stopping { // Stop sets the next state
 			b.setState(running)
@@ -302,9 +307,32 @@ func (b *sandbox) setSaving(saving bool) {
 	b.saving = saving
 }
 
-// startContainer starts the container and sends the guest its key and defaults. The caller holds the
-// lock.
+func (b *sandbox) isUnsettled() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.unsettled
+}
+
+func (b *sandbox) setUnsettled(unsettled bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unsettled = unsettled
+}
+
+// startContainer starts the container, unless an interrupted call has, and sends the guest its key
+// and defaults. The caller holds the lock.
 func (b *sandbox) startContainer(ctx context.Context, inst *Instance, rec record) error {
+	if err := b.startGuest(ctx, inst, rec); err != nil {
+		b.setUnsettled(true)
+		b.recordChange(stopped)
+		return err
+	}
+	b.setUnsettled(false)
+	b.recordChange(running)
+	return nil
+}
+
+func (b *sandbox) startGuest(ctx context.Context, inst *Instance, rec record) error {
 	stream, err := b.attachStill(ctx) // before it runs, so that no output is lost
 	if err != nil {
 		return err
