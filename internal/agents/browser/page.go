@@ -14,10 +14,12 @@ import (
 
 const (
 	// pageTimeout bounds the response of a page, loadTimeout the loading after an action, and
-	// reactDelay is how long Settle waits for an action to start loading.
-	pageTimeout = 20 * time.Second
-	loadTimeout = 10 * time.Second
-	reactDelay  = 150 * time.Millisecond
+	// reactDelay is how long Settle waits for an action to start loading. If the browser has not handled
+	// the action by then, Settle waits up to reactTimeout more.
+	pageTimeout  = 20 * time.Second
+	loadTimeout  = 10 * time.Second
+	reactDelay   = 150 * time.Millisecond
+	reactTimeout = 2 * time.Second
 	// scriptWorld is the name of the isolated world of page.js.
 	scriptWorld = "sandpit"
 )
@@ -123,18 +125,29 @@ func (t *Tab) waitLoaded(limited, ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// Settle waits until the page has reacted to an action: for reactDelay, and then while it loads, up
-// to loadTimeout.
+// Settle waits until the page has reacted to an action: until the browser has handled it, and then
+// while the page loads, up to loadTimeout.
 func (t *Tab) Settle(ctx context.Context) error {
 	select {
 	case <-time.After(reactDelay):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	t.awaitHandling(ctx)
 	limited, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	_, err := t.waitLoaded(limited, ctx)
 	return err
+}
+
+// awaitHandling waits until the page has handled its earlier input, and the browser what the page has
+// asked of it, such as to load another page: on a busy machine that takes long. It ignores errors,
+// because the page may be gone by then.
+func (t *Tab) awaitHandling(ctx context.Context) {
+	limited, cancel := context.WithTimeout(ctx, reactTimeout)
+	defer cancel()
+	_, _ = t.callOpen(limited, "Runtime.evaluate", object{"expression": "new Promise(done => setTimeout(done))", "awaitPromise": true})
+	_, _ = t.callOpen(limited, "Page.getNavigationHistory", nil)
 }
 
 // Back goes to the previous (-1) or next (1) page in the history. Conflict: no such page.

@@ -16,7 +16,7 @@ const outOfMemory = "out of memory: killed"
 // The memory of a killed program is freed gradually, while and after it ends. Until then another one is killed only if
 // it is about as large, so that small programs survive. A kernel that gets little of the processors needs seconds.
 //
-// The guard on the machine goes on ordering while memory is short, so an order may be older than the last kill. For
+// The guard on the machine repeats its order while memory is short, so an order may be older than the last kill. For
 // killDelay after a kill orders are ignored.
 const (
 	killDelay    = 100 * time.Millisecond
