@@ -40,3 +40,10 @@ func (m *Manager) Waiting() int { return m.core.ops.count() }
 
 // CheckVolumes starts a pass over the volumes that running sandboxes can write.
 func (m *Manager) CheckVolumes(ctx context.Context) { m.volumeMeter.checkWriters(ctx) }
+
+// ChecksVolumes reports whether a pass over an owner's volumes is under way.
+func (m *Manager) ChecksVolumes(owner string) bool {
+	m.volumeMeter.mu.Lock()
+	defer m.volumeMeter.mu.Unlock()
+	return m.volumeMeter.passes[owner].running
+}

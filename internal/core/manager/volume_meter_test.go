@@ -1,6 +1,7 @@
 package manager_test
 
 import (
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
+	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
 // awaitPaused checks volumes until a sandbox is paused.
@@ -75,6 +77,30 @@ func TestVolumeBytes(t *testing.T) {
 	if err := r.Volumes().Delete(ctx, "ann", "data"); err != nil {
 		t.Fatal(err)
 	}
+	r.volume(t, "data")
+	r.create(t, having("ann", "data"))
+}
+
+// TestVolumeDeletedWhileMeasured deletes a volume that is too large before its size is known: it does
+// not count afterwards.
+func TestVolumeDeletedWhileMeasured(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{MaxVolumeBytes: 1000})
+	ctx := t.Context()
+	r.volume(t, "data")
+	id := r.create(t, having("ann", "data")).ID
+	r.put(t, id, "v/large", strings.Repeat("x", 1001))
+	r.world.Inject(fake.Fault{Op: fake.OpVolumeSize, Delay: time.Second, After: true})
+	calls := r.world.Calls(fake.OpVolumeSize, "")
+	r.CheckVolumes(ctx)
+	eventually(t, "the volume is being measured", func() bool { return r.world.Calls(fake.OpVolumeSize, "") > calls })
+	if err := errors.Join(r.Delete(ctx, id), r.Volumes().Delete(ctx, "ann", "data")); err != nil {
+		t.Fatal(err)
+	}
+	if !r.ChecksVolumes("ann") {
+		t.Fatal("the volume was measured before its deletion")
+	}
+	eventually(t, "the pass has ended", func() bool { return !r.ChecksVolumes("ann") })
 	r.volume(t, "data")
 	r.create(t, having("ann", "data"))
 }
