@@ -1,10 +1,12 @@
 package survive_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -50,8 +52,16 @@ func newCPUTree(t *testing.T) cpuTree {
 	}
 	t.Cleanup(func() {
 		enter(before)
-		if err := os.Remove(tree.home); err != nil {
-			t.Error(err)
+		// Killed processes leave it a moment after they were reaped.
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			err := os.Remove(tree.home)
+			if err == nil {
+				return
+			}
+			if !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
+				t.Error(err)
+				return
+			}
 		}
 	})
 	enter(tree.home)

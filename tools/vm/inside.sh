@@ -94,7 +94,7 @@ service_limits() {
 	echo "$group"
 	grep -H . "$group"/{memory.max,memory.high,cpu.max,pids.max,cgroup.procs}
 	[[ $(cat "$group/cpu.max") == '50000 100000' ]] || return
-	[[ $(cat "$group/memory.max") == $(((64 + 64) << 20)) ]] || return
+	[[ $(cat "$group/memory.max") == $(((64 + 128) << 20)) ]] || return
 	[[ $(cat "$group/pids.max") == 912 ]] || return # 4 for each task, and 512
 	[[ -n $(cat "$group/cgroup.procs") ]] || return
 	owner=$(dirname "$group")
