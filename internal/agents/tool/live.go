@@ -34,7 +34,7 @@ func WithLive(ctx context.Context) (context.Context, *Live) {
 }
 
 // liveOutput returns a function for the output of a command, or nil if the context has no Live.
-func (s *Session) liveOutput(ctx context.Context) func([]byte) {
+func (s *Session) liveOutput(ctx context.Context) func(stderr bool, p []byte) {
 	l, ok := ctx.Value(liveKey{}).(*Live)
 	if !ok {
 		return nil
@@ -45,7 +45,7 @@ func (s *Session) liveOutput(ctx context.Context) func([]byte) {
 	return l.writeOutput
 }
 
-func (l *Live) writeOutput(p []byte) {
+func (l *Live) writeOutput(_ bool, p []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.text = append(l.text, p...)

@@ -99,7 +99,7 @@ func manageSession(ctx context.Context, g sandpit.Guest, r applet.SessionsReques
 	if err != nil {
 		return applet.SessionUser{}, err
 	}
-	answer, err := callAppletIn[applet.SessionsAnswer](ctx, root, applet.Sessions, r, nil)
+	answer, err := workspace.CallApplet[applet.SessionsAnswer](ctx, root, applet.Sessions, r, nil)
 	if err != nil {
 		return applet.SessionUser{}, err
 	}

@@ -1,11 +1,9 @@
 package tool
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,7 +16,6 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/agents/mcpclient"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
-	"github.com/sandpit-dev/sandpit/internal/inside/applet"
 	"github.com/sandpit-dev/sandpit/internal/reach/shell"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
@@ -205,45 +202,7 @@ func (s *Session) runProgram(ctx context.Context, cmd sandpit.Command) (workspac
 
 // callApplet runs an applet as the session's user.
 func callApplet[Answer any](ctx context.Context, s *Session, name string, request any) (Answer, error) {
-	return callAppletIn[Answer](ctx, s.appletFiles, name, request, s.environment())
-}
-
-// callAppletIn runs an applet in a workspace and decodes its response.
-func callAppletIn[Answer any](ctx context.Context, w *workspace.Workspace, name string, request any, env map[string]string) (Answer, error) {
-	var answer struct {
-		Error *applet.Failure `json:"error"`
-		Value Answer          `json:"value"`
-	}
-	input, err := json.Marshal(request)
-	if err != nil {
-		return answer.Value, err
-	}
-	result, err := w.Run(ctx, sandpit.Command{Args: []string{sandpit.GuestProgram, name}, Stdin: bytes.NewReader(input), Env: env})
-	if err != nil {
-		return answer.Value, err
-	}
-	if result.Truncated {
-		return answer.Value, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the response exceeds the memory limit"), "request less at a time")
-	}
-	if err := json.Unmarshal([]byte(result.Stdout), &answer); err != nil {
-		return answer.Value, sandpit.Errorf(sandpit.Internal, "the guest's applet exited with status %d without a valid response: %.400s", result.ExitCode, result.Stderr)
-	}
-	if answer.Error != nil {
-		return answer.Value, sandpit.Errorf(allowedCode(answer.Error.Code), "%s", answer.Error.Message)
-	}
-	return answer.Value, nil
-}
-
-// allowedCode returns the code of a failure that a sandbox reports, or Internal for codes that a
-// sandbox must not report, because they concern credentials or the sandbox itself.
-func allowedCode(code sandpit.Code) sandpit.Code {
-	switch code {
-	case sandpit.Invalid, sandpit.PermissionDenied, sandpit.NotFound, sandpit.AlreadyExists, sandpit.Conflict, sandpit.Exhausted,
-		sandpit.Unsupported, sandpit.Unavailable, sandpit.Timeout:
-		return code
-	default:
-		return sandpit.Internal
-	}
+	return workspace.CallApplet[Answer](ctx, s.appletFiles, name, request, s.environment())
 }
 
 // Ended reports whether the sandbox has ended. An error with the code Gone is not sufficient: it may

@@ -47,6 +47,39 @@ func (m *Manager) OnEnd(f func(id sandpit.ID, why error)) {
 	m.core.onEnd.list = append(m.core.onEnd.list, f)
 }
 
+// OnState registers a function that is called after the state of a sandbox has changed, with the
+// sandbox and its previous state. Spares of pools are left out. The function must return at once,
+// and must not call the manager. It is called until Close.
+func (m *Manager) OnState(f func(b sandpit.Sandbox, from sandpit.State)) {
+	m.records.states.add(f)
+}
+
+// stateListeners are the functions of OnState. All methods may be called concurrently.
+type stateListeners struct {
+	mu   sync.Mutex
+	list []func(b sandpit.Sandbox, from sandpit.State)
+}
+
+func (l *stateListeners) add(f func(b sandpit.Sandbox, from sandpit.State)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = append(l.list, f)
+}
+
+// notify calls the functions for a change of a sandbox.
+func (l *stateListeners) notify(rec *sandboxRecord, from sandpit.State) {
+	l.mu.Lock()
+	list := l.list
+	l.mu.Unlock()
+	if len(list) == 0 || rec.currentRow().Pool != "" {
+		return
+	}
+	b := rec.toSandbox()
+	for _, f := range list {
+		f(b, from)
+	}
+}
+
 // notifyEnd calls the functions of OnEnd and takes a sandbox, in which nothing will run any more,
 // from its users. It reports whether they released it in time.
 func (c *core) notifyEnd(rec *sandboxRecord, why error) bool {

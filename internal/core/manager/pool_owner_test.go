@@ -147,3 +147,30 @@ func TestEndsAreTold(t *testing.T) {
 		t.Errorf("told: %s; want %s", got, want)
 	}
 }
+
+// TestStates reports every change of a sandbox's state, and none of spares.
+func TestStates(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{})
+	changes := make(chan string, 32)
+	r.OnState(func(b sandpit.Sandbox, from sandpit.State) {
+		changes <- b.Lease.Owner + " " + string(from) + " " + string(b.State)
+	})
+	s := r.create(t, manager.CreateRequest{Owner: "me"})
+	for _, step := range []func(context.Context, sandpit.ID) error{r.Pause, r.Resume, r.Stop, r.Delete} {
+		if err := step(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{
+		"creating running", "running pausing", "pausing paused", "paused resuming", "resuming running", "running stopping", "stopping stopped",
+		"stopped deleting", "deleting deleted",
+	} {
+		if got := <-changes; got != "me "+want {
+			t.Errorf("change: %s; want me %s", got, want)
+		}
+	}
+	if len(changes) > 0 {
+		t.Errorf("another change: %s", <-changes)
+	}
+}

@@ -19,12 +19,14 @@ type recordStore struct {
 	sandboxes *recordIndex
 	shifting  sync.RWMutex // held for reading while a row is written, so that none is shifted between store and memory
 	store     *store.Store
+	states    stateListeners
 	used      pendingUses // times of last use that are not written yet
 }
 
 // changeState writes that a sandbox is in its next state. The caller holds the lock.
 func (rs *recordStore) changeState(ctx context.Context, rec *sandboxRecord, next sandpit.State, edit func(*store.Row)) error {
-	if now := rec.state(); !now.CanBecome(next) {
+	now := rec.state()
+	if !now.CanBecome(next) {
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s and cannot become %s", rec.id, now, next)
 	}
 	err := rs.updateRow(ctx, rec, func(r *store.Row) {
@@ -43,6 +45,7 @@ func (rs *recordStore) changeState(ctx context.Context, rec *sandboxRecord, next
 	if next == sandpit.StateDeleting || next == sandpit.StateDeleted {
 		rs.o.Publisher.Withdraw(rec.id)
 	}
+	rs.states.notify(rec, now)
 	return nil
 }
 

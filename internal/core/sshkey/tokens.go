@@ -113,6 +113,41 @@ func (t *Tokens) Take(id sandpit.ID, secret string) (Holder, error) {
 	return found.holder, nil
 }
 
+// Find returns the sandbox that a token opens, without using the token up, and whether there is
+// one.
+func (t *Tokens) Find(secret string) (sandpit.ID, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found, ok := t.all[sha256.Sum256([]byte(secret))]
+	if !ok || !t.clock.Now().Before(found.expires) || found.epoch != t.rights.Epoch(found.sandbox) {
+		return "", false
+	}
+	return found.sandbox, true
+}
+
+// Revoke drops an unused token of a sandbox, or all of them if secret is "". Connections that
+// tokens have opened stay open.
+//
+// NotFound: the sandbox has no such token.
+func (t *Tokens) Revoke(id sandpit.ID, secret string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if secret == "" {
+		for sum, one := range t.all {
+			if one.sandbox == id {
+				t.dropToken(sum)
+			}
+		}
+		return nil
+	}
+	sum := sha256.Sum256([]byte(secret))
+	if found, ok := t.all[sum]; !ok || found.sandbox != id {
+		return sandpit.Errorf(sandpit.NotFound, "sandbox %s has no such SSH token", id)
+	}
+	t.dropToken(sum)
+	return nil
+}
+
 // Attach returns a context that ends with ctx, and with a cause when the holder's API key
 // does or the sandbox's tokens are revoked. The caller calls release when it does not need
 // the context any more. Unauthenticated: the API key has ended already.

@@ -28,6 +28,19 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	return nil
 }
 
+// RevokeSecret ends the token of a secret that opens what g grants, and what it has opened.
+// NotFound: the secret does not open it.
+func (t *Tokens) RevokeSecret(ctx context.Context, secret string, g Grant) error {
+	id, err := t.verifySecret(ctx, secret, g)
+	switch {
+	case err != nil:
+		return err
+	case id == "":
+		return sandpit.Errorf(sandpit.NotFound, "no such token")
+	}
+	return t.Revoke(ctx, id)
+}
+
 // RevokePort ends the tokens for the preview of a port, and what they have opened.
 func (t *Tokens) RevokePort(ctx context.Context, id sandpit.ID, port int) error {
 	ids, err := t.o.Store.Credentials().DeletePortTokens(ctx, id, port)

@@ -1,6 +1,7 @@
 package interpreter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -61,6 +62,10 @@ type Cell struct {
 	// Language of the context: Python, JavaScript, TypeScript or Bash.
 	Language string
 	Code     string
+	// Dir is the working directory of the context, if this run creates it. Default: that of the Remote.
+	Dir string
+	// Env is added to the environment of this run only.
+	Env map[string]string
 }
 
 // NewRemote returns a Remote. It starts no service yet. The caller must Close it.
@@ -76,7 +81,9 @@ func NewRemote(g sandpit.Processes, o RemoteOptions) *Remote {
 // Unsupported: the image has no program for the language. Exhausted: too many contexts. Unavailable: the connection
 // broke. Gone: the Remote is closed, or the sandbox has ended. Errors as of sandpit.Processes.Start.
 func (r *Remote) Run(ctx context.Context, c Cell, emit func(Event) error) error {
-	return r.doRequest(ctx, remoteRequest{Do: askRun, Context: c.Context, Language: c.Language, Dir: r.o.Dir, Code: c.Code}, emit)
+	return r.doRequest(ctx, remoteRequest{
+		Do: askRun, Context: c.Context, Language: c.Language, Dir: cmp.Or(c.Dir, r.o.Dir), Code: c.Code, Env: c.Env,
+	}, emit)
 }
 
 // Restart gives a context a new kernel, even while the old one runs code. Errors as of Run.

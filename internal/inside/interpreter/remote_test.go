@@ -58,6 +58,7 @@ func TestRemote(t *testing.T) {
 	if got := remoteRun(t, r, "y", "echo .$v"); got.stdout != ".\n" {
 		t.Errorf("another context: %+v", got)
 	}
+	runWithEnv(t, r)
 	large := "#" + strings.Repeat("x", 400_000) + "\n"
 	if got := remoteRun(t, r, "python", large+"print('x' * 500_000)"); len(got.stdout) != 500_001 {
 		t.Errorf("%d bytes of output", len(got.stdout))
@@ -86,6 +87,24 @@ func TestRemote(t *testing.T) {
 	}
 	cutRemote(t, r)
 	killRemote(t, r, box)
+}
+
+// runWithEnv runs cells with an environment and a directory of their own.
+func runWithEnv(t *testing.T, r *interpreter.Remote) {
+	t.Helper()
+	for _, tc := range []struct {
+		cell interpreter.Cell
+		want string
+	}{
+		{interpreter.Cell{Dir: "/usr", Env: map[string]string{"OWN": "yes"}}, "yes /usr\n"},
+		{interpreter.Cell{Dir: "/etc"}, " /usr\n"}, // the context has its directory already
+	} {
+		tc.cell.Context, tc.cell.Language, tc.cell.Code = "env", interpreter.Bash, `echo "$OWN $PWD"`
+		got := &told{}
+		if err := r.Run(t.Context(), tc.cell, got.take); err != nil || got.stdout != tc.want {
+			t.Errorf("%+v: %q, error %v, want %q", tc.cell, got.stdout, err, tc.want)
+		}
+	}
 }
 
 // cutRemote gives up runs, by the context and since nobody wants the output.

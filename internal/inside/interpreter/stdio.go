@@ -34,6 +34,7 @@ type remoteRequest struct {
 	Dir      string            `json:"dir,omitempty"`
 	Code     string            `json:"code,omitempty"`
 	Environ  map[string]string `json:"environ,omitempty"` // for all runs from now on
+	Env      map[string]string `json:"env,omitempty"`     // for this run only
 }
 
 // reply is a line to a Remote: that its request was received, an event, or the end.
@@ -175,7 +176,7 @@ func (h *stdioServer) runCode(ctx context.Context, a remoteRequest) error {
 	if err != nil {
 		return err
 	}
-	return h.service.Run(ctx, Request{Code: a.Code, Context: id}, func(e Event) error {
+	return h.service.Run(ctx, Request{Code: a.Code, Context: id, Env: a.Env}, func(e Event) error {
 		event, err := json.Marshal(e)
 		if err == nil {
 			h.writeReply(reply{ID: a.ID, Event: event})

@@ -52,8 +52,8 @@ type callResult struct {
 	token          string
 	skipping       bool // markSkip may end the call too
 	stdout, stderr section
-	onOutput       func([]byte)   // called with output; may be nil
-	parserOutput   *memory.Window // of the parser
+	onOutput       func(stderr bool, p []byte) // called with output; may be nil
+	parserOutput   *memory.Window              // of the parser
 	status         int
 	dir            string
 	invalid        bool          // the shell could not parse the command
@@ -163,7 +163,7 @@ func newToken() string {
 
 // beginCall sends a command. It keeps up to limit bytes of each output, and passes all output
 // to onOutput, which may be nil.
-func (l *shellProcess) beginCall(ctx context.Context, c call, limit int, onOutput func([]byte)) (*callResult, error) {
+func (l *shellProcess) beginCall(ctx context.Context, c call, limit int, onOutput func(bool, []byte)) (*callResult, error) {
 	if c.token == "" {
 		c.token = newToken()
 	}
@@ -225,7 +225,7 @@ func (l *shellProcess) textHandler(stderr bool) func([]byte) {
 		case s.stage == markBegin:
 			_, _ = s.window.Write(p) // as above
 			if l.call.onOutput != nil {
-				l.call.onOutput(p)
+				l.call.onOutput(stderr, p)
 			}
 		case stderr: // of the parser
 			_, _ = l.call.parserOutput.Write(p) // as above

@@ -52,6 +52,14 @@ func (s *Session) Run(ctx context.Context, r RunRequest) (Result, error) {
 		}
 		defer s.removeFile(ctx, c.stdin)
 	}
+	if r.Input != nil {
+		name, closeInput, err := s.openInput(ctx, r.Input)
+		if err != nil {
+			return Result{}, s.noteGone(err)
+		}
+		defer closeInput()
+		c.stdin = name
+	}
 	// The guest sees only the shell process, so the command is reported here.
 	to, began := sandpit.ObserverOf(s.guest), time.Now()
 	args := []string{s.dialect.name, "-c", r.Command}

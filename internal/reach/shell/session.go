@@ -99,9 +99,12 @@ type RunRequest struct {
 	// MaxOutput bounds the kept part of each output, in bytes. Default: the session's; at
 	// most 64 MiB.
 	MaxOutput int `json:"max_output,omitempty"`
-	// Output is called with the bytes of both streams when they arrive. It must return at
-	// once, and not keep the bytes. Default: none.
-	Output func([]byte) `json:"-"`
+	// Input is the command's input while it runs, instead of Stdin. Default: none.
+	Input *Input `json:"-"`
+	// Output is called with the bytes of both streams when they arrive; stderr is true for
+	// those of the standard error if SeparateStderr is set. It must return at once, and not
+	// keep the bytes. Default: none.
+	Output func(stderr bool, p []byte) `json:"-"`
 }
 
 func (r RunRequest) validateRequest() error {
@@ -112,6 +115,8 @@ func (r RunRequest) validateRequest() error {
 		return sandpit.Errorf(sandpit.Invalid, "the command has a NUL byte")
 	case len(r.Stdin) > maxStdin:
 		return sandpit.Errorf(sandpit.Invalid, "the input has %d bytes, at most %d are allowed", len(r.Stdin), maxStdin)
+	case len(r.Stdin) > 0 && r.Input != nil:
+		return sandpit.Errorf(sandpit.Invalid, "the command has two inputs")
 	case r.Timeout < 0:
 		return sandpit.Errorf(sandpit.Invalid, "timeout %s: want more than 0", r.Timeout)
 	case r.MaxOutput < 0 || r.MaxOutput > maxOutputLimit:
@@ -324,9 +329,10 @@ func (s *Session) startEnv() map[string]string {
 
 func (s *Session) sandboxGone(err error) { _ = s.noteGone(err) }
 
-// noteGone returns err. It calls onGone if err means that the sandbox has ended.
+// noteGone returns err. It calls onGone if err means that the sandbox has ended, and not only
+// this session.
 func (s *Session) noteGone(err error) error {
-	if sandpit.CodeOf(err) == sandpit.Gone && s.onGone != nil {
+	if sandpit.CodeOf(err) == sandpit.Gone && s.onGone != nil && s.closedError() == nil {
 		s.onGone(err)
 	}
 	return err

@@ -146,3 +146,41 @@ func TestManySessionsAtOnce(t *testing.T) {
 		t.Errorf("left: %+v", list)
 	}
 }
+
+// TestCloseOneWithCommand closes a session while it runs a command: the other sessions remain.
+func TestCloseOneWithCommand(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	set := shell.NewSessions(b.Guest(), shell.SetOptions{})
+	t.Cleanup(func() {
+		if err := set.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	one, err := set.Create(t.Context(), "one", shell.Options{Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := set.Create(t.Context(), "two", shell.Options{Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	began, ended := make(chan struct{}), make(chan error)
+	var once sync.Once
+	go func() {
+		_, err := one.Run(t.Context(), shell.RunRequest{
+			Command: "echo began; sleep 1000", Output: func(bool, []byte) { once.Do(func() { close(began) }) },
+		})
+		ended <- err
+	}()
+	<-began
+	if err := set.CloseSession("one"); err != nil {
+		t.Errorf("close the session: %v", err)
+	}
+	if err := <-ended; sandpit.CodeOf(err) != sandpit.Gone {
+		t.Errorf("the command: error %v, want Gone", err)
+	}
+	if r, err := two.Run(t.Context(), shell.RunRequest{Command: "echo usable"}); err != nil || string(r.Stdout) != "usable\n" || set.Reason() != nil {
+		t.Errorf("the other session: %+v, error %v, set closed because of %v", r, err, set.Reason())
+	}
+}
