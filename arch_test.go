@@ -101,6 +101,8 @@ var exceptions = []struct{ from, imports, why string }{
 	{"internal/agents/tool", "internal/inside/applet", "tools call applets"},
 	{"internal/agents/tool", "internal/inside/interpreter", "tools speak to the interpreter"},
 	{"client", "internal/inside/interpreter", "Execute speaks to the interpreter"},
+	{"internal/front/api/daytona/toolbox", "internal/inside/interpreter", "interpreter contexts and charts speak to the interpreter"},
+	{"internal/front/api/daytona/toolbox", "internal/inside/applet", "calls on files search with an applet"},
 	{"internal/app/config", "internal/reach/network/policy", "it checks network rules when it loads them"},
 	{"internal/app/cli", "internal/core/commandscreen", "run screens commands without a server"},
 	{"internal/app/cli", "internal/core/usage", "run warns of limits without a server"},

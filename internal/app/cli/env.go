@@ -26,11 +26,39 @@ const (
 	shellFish = "fish"
 )
 
-// envCommand has the options of sandpit env e2b.
-type envCommand struct {
+// envService is a service whose programs use a server instead.
+type envService struct {
+	name    string
+	command string // of sandpit env
+	keyFile string // below the state directory
+}
+
+var (
+	e2bService     = envService{"E2B", "e2b", "e2b.key"}
+	daytonaService = envService{"Daytona", "daytona", "daytona.key"}
+)
+
+// envOptions are the options of every subcommand of sandpit env.
+type envOptions struct {
 	json         bool
 	shell        string
 	owner, until string
+}
+
+// addFlags adds the options to a command.
+func (o *envOptions) addFlags(cmd *cobra.Command) {
+	o.shell = shellSh
+	addChoice(cmd, &o.shell, "shell", "`NAME` of the shell that reads the output: sh or fish", shellSh, shellFish)
+	f := cmd.Flags()
+	f.BoolVar(&o.json, "json", false, "print one JSON object, in which variables to unset are null")
+	f.StringVar(&o.owner, "owner", "", "create a key for the sandboxes of the owner `NAME`")
+	f.StringVar(&o.until, "ttl", "", "`time` that the new key is valid, such as 30d (default unlimited)")
+}
+
+// envCommand has the options of sandpit env e2b.
+type envCommand struct {
+	envOptions
+
 	domain       string
 	templates    []string
 	templatesSet bool
@@ -39,7 +67,7 @@ type envCommand struct {
 func newEnv(a *app) *cobra.Command {
 	cmd := newGroup("env", "Print environment variables for other programs", `Print the environment variables that make programs for other services use this server.`,
 		"  eval \"$(sandpit env e2b)\"")
-	cmd.AddCommand(newEnvE2B(a))
+	cmd.AddCommand(newEnvE2B(a), newEnvDaytona(a))
 	return cmd
 }
 
@@ -71,12 +99,8 @@ HTTPS; otherwise it uses one address. See docs/from-e2b.md.`,
 		PreRun:            func(cmd *cobra.Command, _ []string) { o.templatesSet = cmd.Flags().Changed("template") },
 		RunE:              a.withClient(o.run),
 	}
-	o.shell = shellSh
-	addChoice(cmd, &o.shell, "shell", "`NAME` of the shell that reads the output: sh or fish", shellSh, shellFish)
+	o.addFlags(cmd)
 	f := cmd.Flags()
-	f.BoolVar(&o.json, "json", false, "print one JSON object, in which variables to unset are null")
-	f.StringVar(&o.owner, "owner", "", "create a key for the sandboxes of the owner `NAME`")
-	f.StringVar(&o.until, "ttl", "", "`time` that the new key is valid, such as 30d (default unlimited)")
 	f.StringArrayVar(&o.templates, "template", nil, "built-in template `NAME` to build, or none (default base and code-interpreter-v1 with your own server)")
 	f.StringVar(&o.domain, "domain", "", "domain `NAME` of the server, with the port unless that is 443; host names below it must lead to the server too")
 	return cmd
@@ -89,10 +113,6 @@ type variable struct {
 }
 
 func (o *envCommand) run(ctx context.Context, a *app, c *client.Client, _ []string) error {
-	ttl, err := parseDurationOrNever("--ttl", o.until)
-	if err != nil {
-		return err
-	}
 	cfg, err := a.loadConfig(a.serverOverride()...)
 	if err != nil {
 		return err
@@ -101,7 +121,7 @@ func (o *envCommand) run(ctx context.Context, a *app, c *client.Client, _ []stri
 	if err != nil {
 		return err
 	}
-	key, err := findAPIKey(ctx, c, cfg, o.owner, max(0, ttl))
+	key, err := o.findAPIKey(ctx, c, cfg, e2bService)
 	if err != nil {
 		return err
 	}
@@ -114,7 +134,7 @@ func (o *envCommand) run(ctx context.Context, a *app, c *client.Client, _ []stri
 
 // builtinTemplates returns the built-in templates to build. By default these are the ones that
 // the two E2B SDKs use, on the user's own server.
-func (o envCommand) builtinTemplates(cfg config.Config) []string {
+func (o *envCommand) builtinTemplates(cfg config.Config) []string {
 	switch {
 	case slices.Equal(o.templates, []string{config.None}):
 		return nil
@@ -126,23 +146,28 @@ func (o envCommand) builtinTemplates(cfg config.Config) []string {
 	return []string{"base", "code-interpreter-v1"}
 }
 
-// findAPIKey returns the API key for the E2B SDK: a new one for an owner, else the configured
+// findAPIKey returns the API key for a service's SDK: a new one for an owner, else the configured
 // one, else one of this user's own server.
-func findAPIKey(ctx context.Context, c *client.Client, cfg config.Config, owner string, ttl time.Duration) (string, error) {
-	if owner != "" {
-		made, err := c.Keys.Create(ctx, owner, "E2B", ttl, false)
+func (o *envOptions) findAPIKey(ctx context.Context, c *client.Client, cfg config.Config, service envService) (string, error) {
+	ttl, err := parseDurationOrNever("--ttl", o.until)
+	if err != nil {
+		return "", err
+	}
+	ttl = max(0, ttl)
+	if o.owner != "" {
+		made, err := c.Keys.Create(ctx, o.owner, service.name, ttl, false)
 		return made.Secret, err
 	}
 	if key := cfg.APIKey.Reveal(); key != "" {
 		return key, nil
 	}
-	file := filepath.Join(cfg.StateDir, "e2b.key")
+	file := filepath.Join(cfg.StateDir, service.keyFile)
 	if key := readSavedKey(ctx, cfg, file); key != "" && ttl == 0 {
 		return key, nil
 	}
-	made, err := c.Keys.Create(ctx, daemon.LocalOwner, "E2B", ttl, false)
+	made, err := c.Keys.Create(ctx, daemon.LocalOwner, service.name, ttl, false)
 	if code := sandpit.CodeOf(err); code == sandpit.Unauthenticated || code == sandpit.PermissionDenied {
-		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the E2B SDK needs an API key, and none is configured"),
+		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the %s SDK needs an API key, and none is configured", service.name),
 			"set SANDPIT_API_KEY, or add --owner NAME to create a key; as the server's user on its machine, leave --server and SANDPIT_URL out")
 	}
 	if err != nil {
@@ -202,36 +227,40 @@ func saveKey(file, key string) error {
 func serverVariables(ctx context.Context, c *client.Client, cfg config.Config, domain string) (vars []variable, err error) {
 	url := ""
 	if domain == "" || cfg.URL == "" {
-		if url, err = httpURL(ctx, c, cfg); err != nil {
+		if url, err = httpURL(ctx, c, cfg, e2bService); err != nil {
 			return nil, err
 		}
-	}
-	ca := cfg.CA
-	file := daemon.AuthorityFile(cfg)
-	if ca == "" && strings.HasPrefix(cmp.Or(url, c.URL()), "https:") && isFile(file) {
-		ca = file
 	}
 	if domain == "" {
 		vars = []variable{{"E2B_API_URL", &url}, {"E2B_SANDBOX_URL", &url}}
 	} else {
 		vars = []variable{{"E2B_DOMAIN", &domain}, {"E2B_API_URL", nil}, {"E2B_SANDBOX_URL", nil}}
 	}
-	if ca != "" {
-		if ca, err = filepath.Abs(ca); err != nil {
-			return nil, err
-		}
-		vars = append(vars, variable{"NODE_EXTRA_CA_CERTS", &ca}, variable{"SSL_CERT_FILE", &ca})
+	certificates, err := certificateVariables(cfg, cmp.Or(url, c.URL()))
+	return append(vars, certificates...), err
+}
+
+// certificateVariables returns the variables with the certificate of a server's own authority, if
+// it has one.
+func certificateVariables(cfg config.Config, url string) ([]variable, error) {
+	ca := cfg.CA
+	if file := daemon.AuthorityFile(cfg); ca == "" && strings.HasPrefix(url, "https:") && isFile(file) {
+		ca = file
 	}
-	return vars, nil
+	if ca == "" {
+		return nil, nil
+	}
+	ca, err := filepath.Abs(ca)
+	return []variable{{"NODE_EXTRA_CA_CERTS", &ca}, {"SSL_CERT_FILE", &ca}}, err
 }
 
 // httpURL returns the HTTP address of a server that responds. A server reached by its socket,
-// which the E2B SDK cannot use, reports its address.
-func httpURL(ctx context.Context, c *client.Client, cfg config.Config) (string, error) {
+// which SDKs cannot use, reports its address.
+func httpURL(ctx context.Context, c *client.Client, cfg config.Config, service envService) (string, error) {
 	v, err := c.Version(ctx)
 	if err != nil {
 		return "", sandpit.WithHint(sandpit.Errorf(sandpit.CodeOf(err), "no server at %s: %w", c.URL(), err),
-			"start one: sandpit serve; or set its address: sandpit --server http://HOST:PORT env e2b")
+			"start one: sandpit serve; or set its address: sandpit --server http://HOST:PORT env "+service.command)
 	}
 	if strings.HasPrefix(c.URL(), "http") {
 		return c.URL(), nil
@@ -241,7 +270,7 @@ func httpURL(ctx context.Context, c *client.Client, cfg config.Config) (string, 
 	}
 	url, err := cfg.ListenURL() // an older server
 	if err != nil {
-		err = sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server listens at no TCP address, which the E2B SDK needs"),
+		err = sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the server listens at no TCP address, which the %s SDK needs", service.name),
 			"start it with server.listen, such as SANDPIT_SERVER_LISTEN=127.0.0.1:8090")
 	}
 	return url, err
@@ -312,7 +341,7 @@ func isFile(path string) bool {
 }
 
 // showVariables prints variables as assignments of a shell or as JSON.
-func (o *envCommand) showVariables(a *app, vars []variable) error {
+func (o *envOptions) showVariables(a *app, vars []variable) error {
 	slices.SortStableFunc(vars, func(a, b variable) int { return cmp.Compare(a.name, b.name) })
 	if o.json {
 		all := make(map[string]*string, len(vars))

@@ -32,7 +32,8 @@ func e2bSettings() []setting {
 				"In an image that has a user called `user`, programs run as that user. An owner's own template of that name, and one that an administrator has "+
 				"published, take precedence.").describedBy("the built-in templates; see [from-e2b.md](from-e2b.md#what-a-template-name-means)"),
 		defineSetting(KeyE2BInternet, func(c *Config) *bool { return &c.E2B.Internet }, setBool,
-			"Whether sandboxes of E2B's clients reach the network if their clients request it, which E2B's SDK does by default."),
+			"Whether sandboxes of E2B's clients reach the network if their clients request it, which E2B's SDK does by default. "+
+				"Those of Daytona's clients reach it unless their clients forbid it."),
 		defineSetting(KeyE2BPublic, func(c *Config) *bool { return &c.E2B.Public }, setBool,
 			"Whether ports are public, as with E2B, in sandboxes whose clients do not forbid it. "+
 				"Otherwise clients need the traffic token that the server returns with the sandbox."),

@@ -38,6 +38,8 @@ func (w *tenancy) doors(t *testing.T) map[string]door {
 	guest := at + "/envd/process.Process/Start"
 	e2b := http.Header{"E2b-Sandbox-Id": {w.ids["sandbox"]}, "E2b-Sandbox-Port": {"49983"}, "X-Access-Token": {w.guestToken(t)}}
 	tool := w.openMCP(t)
+	toolbox := "/toolbox/" + w.ids["sandbox"] + "/process/"
+	w.must(t, w.bob, http.MethodPost, toolbox+"session", `{"sessionId": "doors"}`)
 	return map[string]door{
 		"run":               {start: w.post(at+"/run", map[string]any{"command": "COMMAND"})},
 		"run args":          {start: w.post(at+"/run", map[string]any{"args": []string{"sh", "-c", "COMMAND"}})},
@@ -53,6 +55,8 @@ func (w *tenancy) doors(t *testing.T) map[string]door {
 		"e2b":               {start: w.startByGuest("/process.Process/Start", e2b, start, false), silent: true},
 		"aio":               {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND"})},
 		"aio, asynchronous": {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND", "async_mode": true, "id": "other"}), silent: true},
+		"daytona":           {start: w.post(toolbox+"execute", map[string]any{"command": "COMMAND"})},
+		"daytona, session":  {start: w.post(toolbox+"session/doors/exec", map[string]any{"command": "COMMAND"})},
 		"mcp": {start: func(t *testing.T, command string) string {
 			t.Helper()
 			return tool(t, "shell_exec", map[string]any{"command": command})
@@ -302,7 +306,16 @@ func routeDoors() map[string]string {
 		// These clone a repository or run the start command of a template, by the guest's client.
 		"POST /v1/sandboxes": "guest", "POST /sandboxes": "guest", "POST /v2/sandboxes": "guest",
 	}
+	for _, pattern := range []string{"/sandbox", "/snapshots"} { // these can build an image
+		lines["POST /api"+pattern] = "template"
+	}
+	const daytona = "/api/sandbox/{sandbox}"
 	for _, pattern := range []string{
+		daytona + "/archive", daytona + "/autoarchive/{interval}", daytona + "/autodelete/{interval}", daytona + "/autopause/{interval}",
+		daytona + "/autostop/{interval}", daytona + "/backup", daytona + "/fork", daytona + "/last-activity", daytona + "/network-settings", daytona + "/pause",
+		daytona + "/ports/{port}/signed-preview-url/{token}/expire", daytona + "/public/{public}", daytona + "/recover", daytona + "/resize",
+		daytona + "/signing-key/rotate", daytona + "/snapshot", daytona + "/ssh-access", daytona + "/start", daytona + "/stop", daytona + "/ttl/{interval}",
+		"/api/api-keys", "/api/secret", "/api/snapshots/{snapshot}/activate", "/api/snapshots/{snapshot}/deactivate", "/api/volumes", "/api/warm-pools",
 		box + "/archive", box + "/checkpoint", box + "/pause", box + "/restore", box + "/resume", box + "/start", box + "/stop", box + "/fork", box + "/rollback",
 		box + "/announce", box + "/tokens/revoke", box + "/ports/{port}/ticket", box + "/ports/{port}/url", box + "/commands/{cid}/signal", box + "/files/mkdir", box + "/files/move",
 		box + "/sessions/{sid}/jobs/{jid}/signal", box + "/sessions/{sid}/jobs/{jid}/stdin", "/v1/queue/{id}/retry", "/v1/keys", "/v1/snapshots", "/v1/snapshots/import",
@@ -327,6 +340,9 @@ func TestRoutesHaveDoors(t *testing.T) {
 		delete(lines, pattern)
 		if strings.HasPrefix(pattern, "POST /aio/") || strings.HasPrefix(pattern, "GET /aio/") {
 			name, known = "aio", true
+		}
+		if isToolbox(pattern) {
+			name, known = "daytona", true
 		}
 		if !known && strings.HasPrefix(pattern, "POST ") {
 			t.Errorf("route %q has no line in routeDoors: add one that names its door, or says that it starts no program", pattern)

@@ -7,6 +7,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/api/daytona"
+	"github.com/sandpit-dev/sandpit/internal/front/api/daytona/toolbox"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/front/preview"
 )
@@ -33,16 +35,24 @@ func (s *service) e2bOptions() e2b.Options {
 // previewRules are how the gateway treats a sandbox.
 func previewRules(b sandpit.Sandbox) preview.Rules {
 	p := e2b.Ports(b)
-	return preview.Rules{E2B: p.Made, Private: p.Private, Wakes: p.Wakes, Host: p.Host, HTTPS: p.HTTPS}
+	return preview.Rules{
+		E2B: p.Made, Private: p.Private, Wakes: p.Wakes, Host: p.Host, HTTPS: p.HTTPS,
+		Public: daytona.Ports(b).Public,
+	}
 }
 
 // writeRefusal writes the error of a refused request in the form its client expects.
 func writeRefusal(w http.ResponseWriter, r *http.Request, err error) {
-	if e2b.Is(r.URL.Path) {
+	switch {
+	case e2b.Is(r.URL.Path):
 		e2b.WriteError(w, r, err)
-		return
+	case toolbox.Is(r.URL.Path):
+		toolbox.WriteError(w, r, err)
+	case daytona.Is(r.URL.Path):
+		daytona.WriteError(w, r, err)
+	default:
+		api.WriteError(w, r, err)
 	}
-	api.WriteError(w, r, err)
 }
 
 // serverNames returns the host names of the server. E2B's clients put "api" before their

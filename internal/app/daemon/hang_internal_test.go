@@ -196,7 +196,8 @@ func (r *hangRig) tool(name string, input any) hangCall {
 // endingCalls are those that change the state of a sandbox. Each has a sandbox of its own.
 var endingCalls = []string{
 	"POST /v1/sandboxes/{id}/pause", "POST /v1/sandboxes/{id}/stop", "POST /v1/sandboxes/{id}/checkpoint", "POST /v1/sandboxes/{id}/fork",
-	"POST /v1/snapshots", "DELETE /v1/sandboxes/{id}", "POST /sandboxes/{id}/pause", "DELETE /sandboxes/{id}", "cli restart", "cli stop", "cli rm",
+	"POST /v1/snapshots", "DELETE /v1/sandboxes/{id}", "POST /sandboxes/{id}/pause", "DELETE /sandboxes/{id}",
+	"POST /api/sandbox/{sandbox}/stop", "DELETE /api/sandbox/{sandbox}", "cli restart", "cli stop", "cli rm",
 }
 
 // calls are all calls of a client that need a sandbox's guest, or end it.
@@ -208,7 +209,7 @@ func (r *hangRig) calls(t *testing.T) map[string]hangCall {
 		method, path, _ := strings.Cut(pattern, " ")
 		ids := r.ids
 		if id := r.extra[pattern]; id != "" {
-			ids = map[string]string{"id": id}
+			ids = map[string]string{"id": id, "sandbox": id}
 		}
 		for name, id := range ids {
 			path, body = strings.ReplaceAll(path, "{"+name+"}", id), strings.ReplaceAll(body, "{"+name+"}", id)
@@ -255,6 +256,10 @@ func (r *hangRig) calls(t *testing.T) map[string]hangCall {
 		"DELETE /sandboxes/{id}":                               "",
 		"GET /sandboxes/{id}/metrics":                          "",
 		"GET /sandboxes/{id}/logs":                             "",
+		"POST /api/sandbox/{sandbox}/stop":                     "",
+		"DELETE /api/sandbox/{sandbox}":                        "",
+		"POST /api/sandbox/{sandbox}/last-activity":            "",
+		"POST /toolbox/{sandbox}/process/execute":              `{"command": "echo hello", "timeout": 2}`,
 		"GET /aio/{sandbox}/v1/sandbox":                        "",
 		"GET /aio/{sandbox}/v1/sandbox/packages/python":        "",
 		"POST /aio/{sandbox}/v1/shell/exec":                    `{"command": "echo hello", "timeout": 2}`,

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"runtime"
+	"slices"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
+	"github.com/sandpit-dev/sandpit/internal/front/api/daytona"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/front/api/native"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
@@ -21,9 +23,11 @@ func (s *service) addRoutes(mux api.Router) (public []string) {
 	s.data.Register(mux)
 	data.Describe(document)
 	s.e2b.Register(mux)
+	s.daytona.Register(mux)
+	s.toolbox.Register(mux)
 	s.mcp.Register(mux)
 	s.aio.Register(mux)
-	return append(native.Public(), e2b.PathUpload)
+	return slices.Concat(native.Public(), daytona.Public(), []string{e2b.PathUpload})
 }
 
 // nativeOptions say what the API is for.

@@ -32,6 +32,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/aio"
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
+	"github.com/sandpit-dev/sandpit/internal/front/api/daytona"
+	"github.com/sandpit-dev/sandpit/internal/front/api/daytona/toolbox"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
 	"github.com/sandpit-dev/sandpit/internal/front/api/mcp"
 	"github.com/sandpit-dev/sandpit/internal/front/api/native"
@@ -69,6 +71,8 @@ type service struct {
 	sshTokens *sshkey.Tokens
 	data      *data.Server
 	e2b       *e2b.Server
+	daytona   *daytona.Server
+	toolbox   *toolbox.Server
 	mcp       *mcp.Server
 	aio       *aio.Server
 	prePuller *prePuller
@@ -157,6 +161,7 @@ func (s *service) openParts(ctx context.Context) (err error) {
 		return err
 	}
 	s.e2b = e2b.New(s.e2bOptions())
+	s.daytona, s.toolbox = daytona.New(s.daytonaOptions()), toolbox.New(s.toolboxOptions())
 	if err := mcp.CheckTools(s.cfg.Server.MCPTools); err != nil {
 		return fmt.Errorf("%s: %w", config.KeyMCPTools, err)
 	}
@@ -368,6 +373,12 @@ func (s *service) closeParts(ctx context.Context) error {
 	}
 	if s.aio != nil {
 		closeAs("the sessions of AIO's clients", s.aio.Close)
+	}
+	if s.toolbox != nil {
+		closeAs("the sessions of Daytona's clients", s.toolbox.Close)
+	}
+	if s.daytona != nil {
+		closeAs("the changes and events of Daytona's clients", s.daytona.Close)
 	}
 	if s.data != nil {
 		closeAs("the terminal sessions", s.data.Close)

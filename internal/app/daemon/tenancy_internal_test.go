@@ -31,6 +31,7 @@ func TestOwnersAreApart(t *testing.T) {
 		return rankEvents(a) - rankEvents(b)
 	})
 	lines := tenancyRoutes()
+	maps.Copy(lines, toolboxRoutes(w.patterns))
 	for _, pattern := range w.patterns {
 		a, known := lines[pattern]
 		if !known {
@@ -144,7 +145,11 @@ func newTenancy(t *testing.T, lines ...string) *tenancy {
 
 func (*tenancy) newKey(t *testing.T, s *service, owner string, admin bool) string {
 	t.Helper()
-	_, secret, err := s.keys.Create(t.Context(), api.NewKey{Name: canaryName, Owner: owner, Admin: admin})
+	name := "the key of " + owner
+	if owner == "bob" {
+		name = canaryName
+	}
+	_, secret, err := s.keys.Create(t.Context(), api.NewKey{Name: name, Owner: owner, Admin: admin})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,6 +273,8 @@ func placeholder(pattern, name string) string {
 		return "hash"
 	case "name":
 		return "volume"
+	case "volume":
+		return "volume_id"
 	case "id":
 		for prefix, kind := range map[string]string{
 			"/v1/sandboxes/": "sandbox", "/sandboxes/": "sandbox", "/v2/sandboxes/": "sandbox", "/templates/": "template", "/v2/templates/": "template",
@@ -283,7 +290,7 @@ func placeholder(pattern, name string) string {
 
 // constants are placeholders whose value is nobody's.
 var constants = map[string]string{
-	"port": "8000", "tag": "default", "path": "health", "server": "s", "tool": "t", "what": "tags",
+	"port": "8000", "tag": "default", "path": "health", "server": "s", "tool": "t", "what": "tags", "interval": "1", "public": "true",
 }
 
 var namePattern = regexp.MustCompile(`\{([a-z_]+)(\.\.\.)?\}`)
@@ -431,7 +438,7 @@ func field(t *testing.T, text []byte, name string) string {
 func tenancyRoutes() map[string]attempt {
 	all := make(map[string]attempt)
 	for _, part := range []map[string]attempt{
-		publicRoutes(), nativeSandboxRoutes(), insideRoutes(), nativeRoutes(), e2bRoutes(), aioRoutes(), mcpRoutes(),
+		publicRoutes(), nativeSandboxRoutes(), insideRoutes(), nativeRoutes(), e2bRoutes(), aioRoutes(), mcpRoutes(), daytonaRoutes(),
 	} {
 		maps.Copy(all, part)
 	}

@@ -1,5 +1,7 @@
 package daemon
 
+import "strings"
+
 func publicRoutes() map[string]attempt {
 	return merge(
 		repeat(attempt{rule: own}, "GET /healthz", "GET /readyz", "GET /version", "GET /docs", "GET /openapi.json", "GET /openapi-3.0.json"),
@@ -171,4 +173,62 @@ func mcpRoutes() map[string]attempt {
 		"GET /mcp": {rule: unrouted}, "DELETE /mcp": {rule: unrouted}, "POST /mcp": {rule: unrouted, body: `{}`},
 		"GET /mcp/{$}": {rule: unrouted}, "DELETE /mcp/{$}": {rule: unrouted}, "POST /mcp/{$}": {rule: unrouted, body: `{}`},
 	}
+}
+
+// daytonaRoutes are those of Daytona's control API.
+func daytonaRoutes() map[string]attempt {
+	const box, port, saved = " /api/sandbox/{sandbox}", " /api/sandbox/{sandbox}/ports/{port}", " /api/snapshots/{snapshot}"
+	return merge(
+		repeat(attempt{}, "GET"+box, "DELETE"+box, "GET"+box+"/build-logs", "GET"+box+"/build-logs-url", "GET"+box+"/toolbox-proxy-url",
+			"POST"+box+"/archive", "POST"+box+"/last-activity", "POST"+box+"/pause", "POST"+box+"/recover", "POST"+box+"/start", "POST"+box+"/stop",
+			"POST"+box+"/autoarchive/{interval}", "POST"+box+"/autodelete/{interval}", "POST"+box+"/autopause/{interval}", "POST"+box+"/autostop/{interval}",
+			"POST"+box+"/ttl/{interval}", "POST"+box+"/public/{public}", "POST"+box+"/ssh-access", "DELETE"+box+"/ssh-access",
+			"GET"+box+"/signing-key", "POST"+box+"/signing-key/rotate", "GET"+port+"/preview-url", "GET"+port+"/signed-preview-url", "POST"+port+"/signed-preview-url/{token}/expire",
+			"GET"+saved, "DELETE"+saved, "POST"+saved+"/activate", "GET"+saved+"/build-logs", "GET"+saved+"/build-logs-url",
+			"GET /api/volumes/{volume}", "DELETE /api/volumes/{volume}", "GET /api/volumes/by-name/{name}"),
+		repeat(attempt{rule: own}, "GET /api/sandbox", "GET /api/sandbox/paginated", "GET /api/snapshots", "GET /api/volumes", "GET /api/regions",
+			"GET /api/shared-regions", "GET /api/api-keys/current", "GET /api/config", "GET /api/health", "GET /api/health/ready"),
+		map[string]attempt{
+			"POST" + box + "/fork":                 {body: `{}`},
+			"POST" + box + "/snapshot":             {body: `{"name": "alices"}`},
+			"POST" + box + "/resize":               {body: `{"cpu": 2}`},
+			"POST" + box + "/network-settings":     {body: `{"networkBlockAll": true}`},
+			"PUT" + box + "/labels":                {body: `{"labels": {"canary": "alice"}}`},
+			"POST /api/sandbox":                    {rule: reference, body: `{"snapshot": "{snapshot}"}`},
+			"POST /api/snapshots":                  {rule: reference, body: `{"name": "alices-daytona", "imageName": "{image}", "gpu": 1}`},
+			"POST /api/volumes":                    {rule: own, body: `{"name": "alices-daytona"}`},
+			"GET /api/sandbox/ssh-access/validate": {rule: own, query: "token=none"},
+			"GET /api/socket.io/{$}":               {rule: unrouted},
+			"GET /api/object-storage/push-access":  {rule: unrouted},
+			"GET" + box + "/telemetry/{what}":      {rule: unrouted},
+			"PUT" + box + "/secrets":               {rule: unrouted, body: `{}`},
+			"POST" + saved + "/deactivate":         {rule: unrouted},
+			"GET /api/api-keys/{name}":             {rule: unrouted},
+			"DELETE /api/api-keys/{name}":          {rule: unrouted},
+		},
+		repeat(attempt{rule: unrouted}, "/api", "/api/", "POST"+box+"/backup", "GET"+box+"/secrets", "GET"+box+"/ancestors",
+			"GET"+box+"/forks", "GET"+box+"/parent", "GET /api/api-keys", "POST /api/api-keys", "GET /api/secret", "POST /api/secret",
+			"GET /api/warm-pools", "POST /api/warm-pools", "GET /api/organizations", "GET /api/runners"),
+	)
+}
+
+// isToolbox reports whether a route belongs to Daytona's toolbox API, all of whose paths name the
+// sandbox.
+func isToolbox(pattern string) bool {
+	_, path, found := strings.Cut(pattern, " ")
+	if !found {
+		path = pattern
+	}
+	return strings.HasPrefix(path, "/toolbox/{sandbox}/") || strings.HasPrefix(path, "/api/toolbox/{sandbox}/toolbox/")
+}
+
+// toolboxRoutes are those of Daytona's toolbox API: each one looks for the sandbox first.
+func toolboxRoutes(patterns []string) map[string]attempt {
+	lines := make(map[string]attempt)
+	for _, pattern := range patterns {
+		if isToolbox(pattern) {
+			lines[pattern] = attempt{body: `{}`}
+		}
+	}
+	return lines
 }

@@ -37,6 +37,7 @@ func TestCommandTimeout(t *testing.T) {
 		"run args": post(at+"/run", map[string]any{"args": []string{"sh", "-c", command}}),
 		"session":  post(at+"/sessions/"+session+"/run", map[string]any{"command": command}),
 		"aio":      post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": command}),
+		"daytona":  post("/toolbox/"+w.ids["sandbox"]+"/process/execute", map[string]any{"command": command}),
 		"mcp":      func(t *testing.T) string { t.Helper(); return mcp(t, "shell_exec", map[string]any{"command": command}) },
 		"exec":     func(t *testing.T) string { t.Helper(); return guest(t, command) },
 	}

@@ -23,18 +23,66 @@ func (e *Edge) identifyClient(w http.ResponseWriter, r *http.Request, from peer)
 		}
 		return PrincipalOf(r.Context()) // the error says what to do
 	}
+	p, wait, err := e.identifySecret(r, secret, from)
+	if wait > 0 {
+		retryAfter(w, wait)
+	}
+	return p, err
+}
+
+// identifySecret returns the principal of a key. After too many wrong keys it also returns how
+// long the client must wait.
+func (e *Edge) identifySecret(r *http.Request, secret string, from peer) (p Principal, wait time.Duration, err error) {
 	key, err := e.checkKey(r.Context(), secret, from)
 	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
-		if wait, ok := e.reportRefusal(r, e.failed, "log in", err); !ok && !from.unix {
-			retryAfter(w, wait)
+		var ok bool
+		if wait, ok = e.reportRefusal(r, e.failed, "log in", err); !ok && !from.unix {
 			err = sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "invalid API key, and too many invalid keys from this address"),
 				"wait for the time in Retry-After")
 		}
 	}
 	if err != nil {
-		return Principal{}, err
+		return Principal{}, wait, err
 	}
-	return Principal{Owner: key.Owner, Admin: key.Admin, KeyID: key.ID}, nil
+	return Principal{Owner: key.Owner, Admin: key.Admin, KeyID: key.ID}, 0, nil
+}
+
+// Authenticate returns the principal of a key that the client of a request sends elsewhere than in
+// a header, or that of the request if secret is "".
+//
+// Unauthenticated: the key is not valid. Exhausted: too many wrong keys from the address.
+func Authenticate(r *http.Request, secret string) (Principal, error) {
+	e, served := r.Context().Value(servingEdgeKey{}).(*Edge)
+	if secret == "" || !served {
+		return PrincipalOf(r.Context()) // the error says what to do
+	}
+	p, _, err := e.identifySecret(r, secret, e.o.clientOf(r))
+	return p, err
+}
+
+// AttachKey returns a context that ends with the request, and with a cause when the key of a
+// principal that Authenticate returned ends. The request and its connection count as the owner's.
+// The caller calls release at the end.
+//
+// Exhausted: the owner has too many requests. Unauthenticated: the key has ended.
+func AttachKey(r *http.Request, p Principal) (ctx context.Context, release func(), err error) {
+	e, served := r.Context().Value(servingEdgeKey{}).(*Edge)
+	if current, unknown := PrincipalOf(r.Context()); !served || unknown == nil && current == p {
+		return r.Context(), func() {}, nil // the edge has done both
+	}
+	leave, err := countRequest(r, e.requests, p.Owner)
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, detach, err := e.o.Keys.Attach(WithPrincipal(r.Context(), p), p.KeyID)
+	if err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return ctx, func() {
+		detach()
+		leave()
+	}, nil
 }
 
 // checkKey returns the key of a secret. The result does not depend on other requests from the

@@ -9,6 +9,7 @@ import (
 	"path"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +44,9 @@ type EdgeOptions struct {
 	Names []string
 	// Public are paths that need no key. Default: none.
 	Public []string
+	// PublicBelow are prefixes, which end in a slash, of paths that need no key because their
+	// handlers also accept tokens. Default: none.
+	PublicBelow []string
 	// Rate is how many requests per second each key may make, and Burst how many at once.
 	// Zero: no limit.
 	Rate  float64
@@ -193,7 +197,11 @@ func (e *Edge) CountPreview(r *http.Request, owner string) (leave func(), err er
 	return countRequest(r, e.previews, "previews of "+owner)
 }
 
-type edgeKey struct{}
+// The keys of contexts for the edge: of requests for public paths without a principal, and of all.
+type (
+	edgeKey        struct{}
+	servingEdgeKey struct{}
+)
 
 // CountRequest counts a request for a public path, and its connection, as one of an owner. The
 // caller calls leave after the response.
@@ -250,7 +258,7 @@ func (e *Edge) serveRequest(a *responseRecorder, next *http.ServeMux) {
 	}
 	defer release()
 	a.account = e.o.Memory.OpenRequest(owner)
-	ctx = memory.WithAccount(ctx, a.account)
+	ctx = context.WithValue(memory.WithAccount(ctx, a.account), servingEdgeKey{}, e)
 	if owner == "" {
 		ctx = context.WithValue(ctx, edgeKey{}, e)
 	}
@@ -279,7 +287,7 @@ func (e *Edge) admitRequest(w http.ResponseWriter, r *http.Request) (*http.Reque
 	}
 	p, err := e.identifyClient(w, r, from)
 	if err != nil {
-		if e.public[r.URL.Path] && sandpit.CodeOf(err) == sandpit.Unauthenticated {
+		if e.isPublic(r.URL.Path) && sandpit.CodeOf(err) == sandpit.Unauthenticated {
 			return r, nil
 		}
 		return r, err
@@ -296,6 +304,11 @@ func (e *Edge) admitRequest(w http.ResponseWriter, r *http.Request) (*http.Reque
 		}
 	}
 	return r.WithContext(WithPrincipal(r.Context(), p)), nil
+}
+
+// isPublic reports whether a path needs no key.
+func (e *Edge) isPublic(path string) bool {
+	return e.public[path] || slices.ContainsFunc(e.o.PublicBelow, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
 // finishRequest reports the outcome of a request. It recovers a panic of the handler.

@@ -158,6 +158,9 @@ func (k *Keys) Attach(ctx context.Context, id string) (attached context.Context,
 	return attached, release, nil
 }
 
+// Get returns the key with an ID. Unauthenticated: it was deleted or has expired.
+func (k *Keys) Get(ctx context.Context, id string) (store.Key, error) { return k.keyByID(ctx, id) }
+
 // keyByID returns the key with an ID. Unauthenticated: it was deleted or has expired.
 func (k *Keys) keyByID(ctx context.Context, id string) (store.Key, error) {
 	k.mu.Lock()

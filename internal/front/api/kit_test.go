@@ -115,7 +115,7 @@ func newGate(tb testing.TB, change func(*api.EdgeOptions, *api.ServerOptions)) *
 	}
 	g.key = secret
 	eo := api.EdgeOptions{
-		Keys: g.keys, Log: log, Public: []string{"/public"},
+		Keys: g.keys, Log: log, Public: []string{"/public"}, PublicBelow: []string{"/below/"},
 		Report: func(r manager.Report) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
@@ -141,6 +141,7 @@ func newGate(tb testing.TB, change func(*api.EdgeOptions, *api.ServerOptions)) *
 		_, _ = io.WriteString(w, p.Owner)
 	}
 	mux.HandleFunc("GET /public", who)
+	mux.HandleFunc("GET /below/{path...}", who)
 	mux.HandleFunc("GET /who", who)
 	mux.HandleFunc("POST /who", who)
 	mux.HandleFunc("GET /box/{id}", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.PathValue("id")) })

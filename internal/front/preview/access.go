@@ -39,6 +39,9 @@ func freePass() pass { return pass{release: func() {}} }
 // be used from there on: its context ends when the token or key does that was shown. The
 // caller releases the pass.
 func (g *Gateway) authorizeViewer(w http.ResponseWriter, r *http.Request, t target) (*http.Request, pass, error) {
+	if t.label != "" {
+		return g.enterByLabel(r, t)
+	}
 	if known, r, p, err := g.enterAsE2B(r, t); known {
 		return r, p, err
 	}
@@ -51,7 +54,7 @@ func (g *Gateway) authorizeViewer(w http.ResponseWriter, r *http.Request, t targ
 		r, known = r.WithContext(admitted.Context()), err
 	}
 	said := g.previewOf(t.id, t.port)
-	if said.Public && t.port != guestPort {
+	if isPublic(said, t.rules) {
 		return r, freePass(), nil
 	}
 	if secret, shown := shownToken(r.Header, t.port); shown {
@@ -74,7 +77,11 @@ func grantsFor(said store.Preview) []token.Grant {
 	if said.Port == guestPort {
 		return []token.Grant{token.Guest(said.Sandbox)}
 	}
-	return []token.Grant{previewOf(said), token.Traffic(said.Sandbox)}
+	grants := []token.Grant{previewOf(said), token.Traffic(said.Sandbox)}
+	if said.Port == toolboxPort {
+		grants = append(grants, token.Guest(said.Sandbox))
+	}
+	return grants
 }
 
 func previewOf(said store.Preview) token.Grant {
@@ -129,9 +136,9 @@ func withoutUser(r *http.Request, t target) *http.Request {
 // shownToken returns the token that a header carries. Of several that differ none
 // counts.
 func shownToken(h http.Header, port int) (token string, shown bool) {
-	names := []string{headerToken, headerTraffic}
+	names := []string{headerToken, headerTraffic, headerDaytona}
 	if port == guestPort {
-		names = append(names, headerGuest)
+		names = []string{headerToken, headerTraffic, headerGuest}
 	}
 	for _, name := range names {
 		for _, value := range h.Values(name) {
@@ -164,7 +171,11 @@ func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Requ
 			return r, freePass(), true, err
 		}
 	}
-	in, p, err = g.admitToken(r, value, previewOf(said))
+	grants := []token.Grant{previewOf(said)}
+	if name == queryDaytona {
+		grants = grantsFor(said)
+	}
+	in, p, err = g.admitToken(r, value, grants...)
 	if err == nil {
 		p.fresh, p.byBrowser = value, true
 	}
@@ -175,7 +186,7 @@ func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Requ
 func queryValue(raw string) (name, value string, several bool) {
 	for part := range strings.SplitSeq(raw, "&") {
 		key, text, _ := strings.Cut(part, "=")
-		if key != queryToken && key != queryTicket || text == "" {
+		if !isOurParameter(key) || text == "" {
 			continue
 		}
 		if value != "" {
@@ -186,10 +197,15 @@ func queryValue(raw string) (name, value string, several bool) {
 	return name, value, false
 }
 
+// isOurParameter reports whether a parameter of a URL carries a token or a ticket.
+func isOurParameter(name string) bool {
+	return name == queryToken || name == queryTicket || name == queryDaytona
+}
+
 // withoutToken returns a query without its tokens and tickets, and everything else as it
 // was written.
 func withoutToken(raw string) string {
-	if !strings.Contains(raw, queryToken) && !strings.Contains(raw, queryTicket) && !strings.Contains(raw, "%") {
+	if !strings.Contains(raw, queryToken) && !strings.Contains(raw, queryTicket) && !strings.Contains(raw, queryDaytona) && !strings.Contains(raw, "%") {
 		return raw
 	}
 	var rest []string
@@ -198,7 +214,7 @@ func withoutToken(raw string) string {
 		if plain, err := url.QueryUnescape(name); err == nil {
 			name = plain
 		}
-		if name != queryToken && name != queryTicket {
+		if !isOurParameter(name) {
 			rest = append(rest, part)
 		}
 	}
@@ -213,7 +229,7 @@ const (
 
 // isOurCookie reports whether a cookie is one that sandboxes neither see nor set.
 func isOurCookie(name string) bool {
-	return strings.EqualFold(name, secureCookie) || strings.EqualFold(name, plainCookie)
+	return strings.EqualFold(name, secureCookie) || strings.EqualFold(name, plainCookie) || isDaytonaCookie(name)
 }
 
 // enterByCookie lets a request in that has a cookie which opens the port.
@@ -222,7 +238,7 @@ func (g *Gateway) enterByCookie(r *http.Request, said store.Preview) (*http.Requ
 		if !isOurCookie(c.Name) {
 			continue
 		}
-		in, p, err := g.admitToken(r, c.Value, previewOf(said))
+		in, p, err := g.admitToken(r, c.Value, grantsFor(said)...)
 		if sandpit.CodeOf(err) == sandpit.Unauthenticated {
 			continue
 		}

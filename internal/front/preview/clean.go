@@ -12,7 +12,7 @@ import (
 // notAsked are headers of a request that a sandbox does not see: sandpit's own, and those in
 // which proxies vouch for a user, which are not verified.
 var notAsked = []string{
-	headerSandbox, headerPort, headerToken, headerTraffic, "Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip",
+	headerSandbox, headerPort, headerToken, headerTraffic, headerDaytona, "Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip",
 	"X-Cluster-Client-Ip", "Cf-Connecting-Ip", "Fastly-Client-Ip", "X-Original-Url", "X-Rewrite-Url", "X-Original-Host", "X-Host",
 	"X-Remote-User", "Remote-User", "X-Authenticated-User", "Proxy-Authorization", "Expect",
 }

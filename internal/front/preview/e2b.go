@@ -21,7 +21,7 @@ import (
 )
 
 // Rules say how the ports of a sandbox are reached. The zero value is that of a sandbox
-// whose maker does not know E2B's API.
+// that was created by neither E2B's API nor Daytona's.
 type Rules struct {
 	// E2B says that the sandbox was created by E2B's API. Its clients expect public ports,
 	// a public health check of the guest, and errors in E2B's form.
@@ -33,6 +33,8 @@ type Rules struct {
 	// Host is what programs see as the host of requests, with "${PORT}" for the port.
 	// Default: as the viewer has written it.
 	Host string
+	// Public ports need no token, except those that Daytona's API reserves.
+	Public bool
 	// HTTPS are the ports at which programs speak TLS. Their certificates are not checked,
 	// because the connection does not leave the machine.
 	HTTPS []int

@@ -36,6 +36,7 @@ const maxHeader = 64 << 10
 func (g *Gateway) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if t, ok := hostTarget(r.Host, g.o.Domain); ok {
+			t = g.resolveSigned(r, t)
 			g.serveObserved(w, r, func(a *answer) { g.servePort(a, r, t) })
 			return
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/token"
 )
 
 // guestPort is the port of the guest's own protocol in every sandbox. It is never public, and
@@ -28,6 +29,8 @@ type target struct {
 	id   sandpit.ID
 	port int
 	mode mode
+	// label is the token in a host name that names no sandbox; "" for other requests.
+	label string
 	// prefix is what a path begins with that the sandbox does not see, without a slash
 	// at its end; "" but for byPath.
 	prefix string
@@ -47,7 +50,10 @@ const (
 // labelPattern is the first label of a host name: port and sandbox.
 var labelPattern = regexp.MustCompile(`^([1-9][0-9]{0,4})-([a-z][a-z0-9]{19})$`)
 
-// hostTarget reads PORT-ID.DOMAIN, with or without a port of ours.
+// signedPattern is the first label of the host name of a signed URL: port and token.
+var signedPattern = regexp.MustCompile(`^([1-9][0-9]{0,4})-([0-9a-v]{` + strconv.Itoa(token.LabelLength) + `})$`)
+
+// hostTarget reads PORT-ID.DOMAIN or PORT-TOKEN.DOMAIN, with or without a port of ours.
 func hostTarget(host, domain string) (target, bool) {
 	if domain == "" {
 		return target{}, false
@@ -57,8 +63,15 @@ func hostTarget(host, domain string) (target, bool) {
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	label, ok := strings.CutSuffix(host, "."+domain)
+	if !ok {
+		return target{}, false
+	}
+	if parts := signedPattern.FindStringSubmatch(label); parts != nil {
+		port, ok := portOf(parts[1])
+		return target{label: parts[2], port: port, mode: byHost}, ok
+	}
 	parts := labelPattern.FindStringSubmatch(label)
-	if !ok || parts == nil {
+	if parts == nil {
 		return target{}, false
 	}
 	port, ok := portOf(parts[1])

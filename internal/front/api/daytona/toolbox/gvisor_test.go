@@ -1,0 +1,119 @@
+package toolbox_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/front/api/daytona/toolbox"
+	"github.com/sandpit-dev/sandpit/internal/testing/testgvisor"
+)
+
+// TestRealSandbox goes through commands, a session with input, a terminal and an interpreter of
+// a real sandbox.
+func TestRealSandbox(t *testing.T) {
+	t.Parallel()
+	r := rigOn(t, toolbox.Options{}, map[string]sandpit.Provider{"gvisor": testgvisor.New(t)})
+	var got executed
+	r.do("POST", "/process/execute", `{"command":"pwd; echo err >&2; exit 3"}`).want(t, http.StatusOK, &got)
+	if got.ExitCode != 3 || got.Result != sandpit.DefaultWorkDir+"\nerr\n" {
+		t.Errorf("a command: %+v", got)
+	}
+	r.newSession("s")
+	r.execute("s", "cd /usr; A=1")
+	path := r.start("s", `{"command":"read x; echo \"$A $PWD $x\"; cd /tmp","runAsync":true,"suppressInputEcho":true}`)
+	r.do("POST", path+"/input", `{"data":"word\n"}`).want(t, http.StatusNoContent, nil)
+	if body := r.do("GET", path+"/logs?follow=true", ""); !strings.HasSuffix(body.body, "1 /usr word\n") {
+		t.Errorf("the log: %q", body.body)
+	}
+	if last := r.execute("s", "pwd; ls -A /tmp"); *last.Stdout != "/tmp\n" {
+		t.Errorf("after it: %q, want no files in /tmp", *last.Stdout)
+	}
+	w := r.dial("/process/pty/create-connect?id=t&cols=91&rows=17", nil, exitControl)
+	w.control()
+	w.send("stty size; exit 7\n")
+	seen, closed := w.rest()
+	if !strings.Contains(seen, "17 91") {
+		t.Errorf("the terminal shows %q", seen)
+	}
+	wantExit(t, closed, 7)
+	r.checkInterpreter(t)
+	r.checkIdle()
+	r.checkCharts(t)
+}
+
+// checkInterpreter runs code in contexts.
+func (r *rig) checkInterpreter(t *testing.T) {
+	t.Helper()
+	var created map[string]any
+	r.do("POST", "/process/interpreter/context", `{"cwd":"/usr"}`).want(t, http.StatusOK, &created)
+	id, _ := created["id"].(string)
+	if id == "" || created["language"] != "python" || created["cwd"] != "/usr" || created["active"] != true || created["createdAt"] == "" {
+		t.Errorf("the context: %v", created)
+	}
+	var list map[string][]map[string]any
+	r.do("GET", "/process/interpreter/context", "").want(t, http.StatusOK, &list)
+	if len(list["contexts"]) != 1 || list["contexts"][0]["id"] != id {
+		t.Errorf("the contexts: %v", list)
+	}
+	for _, tc := range []struct {
+		request, want string
+		code          websocket.StatusCode
+	}{
+		{
+			`{"code":"x = 1\nimport os, sys\nprint(os.getcwd(), os.environ['A'])","contextId":"ID","envs":{"A":"b"},"timeout":60}`,
+			`{"type":"stdout","text":"/usr b\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure,
+		},
+		{`{"code":"print(x, os.environ.get('A'))","contextId":"ID"}`, `{"type":"stdout","text":"1 None\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure},
+		{`{"code":"print('x' in globals())"}`, `{"type":"stdout","text":"False\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure},
+		{`{"code":"import sys; print('err', file=sys.stderr)"}`, `{"type":"stderr","text":"err\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure},
+		{`{"code":"1/0"}`, `{"type":"error","name":"ZeroDivisionError","value":"division by zero","traceback":`, websocket.StatusNormalClosure},
+		{`{"code":"import time; time.sleep(600)","timeout":0.5}`, "", 4008},
+		{`{"code":"1","contextId":"unknown"}`, "", websocket.StatusPolicyViolation},
+		{`{"code":""}`, "", websocket.StatusPolicyViolation},
+	} {
+		w := r.dial("/process/interpreter/execute", nil)
+		w.send(strings.ReplaceAll(tc.request, "ID", id))
+		seen, closed := w.rest()
+		if closed.Code != tc.code || !strings.HasPrefix(seen, tc.want) {
+			t.Errorf("%s: %q, closed with %+v; want %q", tc.request, seen, closed, tc.want)
+		}
+	}
+	r.do("DELETE", "/process/interpreter/context/"+id, "").want(t, http.StatusOK, nil)
+	r.do("DELETE", "/process/interpreter/context/"+id, "").wantFailure(t, http.StatusNotFound, "NOT_FOUND")
+	r.do("POST", "/process/interpreter/context", `{"language":"cobol"}`).wantFailure(t, http.StatusBadRequest, "BAD_REQUEST")
+	var drawn executed
+	r.do("POST", "/process/code-run", `{"code":"# matplotlib\nimport sys\nprint(sys.argv[1:])\n42\nsys.exit(3)","language":"python","argv":["a"]}`).want(t, http.StatusOK, &drawn)
+	if drawn.ExitCode != 3 || drawn.Result != "['a']\n" {
+		t.Errorf("a program that may draw: %+v", drawn)
+	}
+}
+
+// checkCharts runs a program that draws.
+func (r *rig) checkCharts(t *testing.T) {
+	t.Helper()
+	var found executed
+	r.do("POST", "/process/execute", `{"command":"/usr/bin/python3 -c 'import matplotlib'"}`).want(t, http.StatusOK, &found)
+	if found.ExitCode != 0 {
+		t.Skipf("no matplotlib in the sandbox: %s", found.Result)
+	}
+	const code = `import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4], label='L')\nplt.title('T')\nplt.xlabel('X')\nplt.show()\nprint('drawn')`
+	var got executed
+	r.do("POST", "/process/code-run", `{"code":"`+code+`","language":"python"}`).want(t, http.StatusOK, &got)
+	if got.ExitCode != 0 || got.Result != "drawn\n" || len(got.Artifacts.Charts) != 1 {
+		t.Fatalf("the result: %.500s, exit code %d, %d charts", got.Result, got.ExitCode, len(got.Artifacts.Charts))
+	}
+	chart := got.Artifacts.Charts[0]
+	picture, _ := chart["png"].(string)
+	if chart["type"] != "line" || chart["title"] != "T" || chart["x_label"] != "X" || !strings.HasPrefix(picture, "iVBOR") {
+		delete(chart, "png")
+		t.Errorf("the chart: %v, a picture of %d bytes", chart, len(picture))
+	}
+	elements, _ := chart["elements"].([]any)
+	if len(elements) != 1 {
+		t.Fatalf("the elements: %v", chart["elements"])
+	}
+}

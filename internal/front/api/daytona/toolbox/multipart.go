@@ -1,0 +1,197 @@
+package toolbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// partWriter writes a multipart/form-data response.
+type partWriter struct{ *multipart.Writer }
+
+func newPartWriter(w io.Writer) *partWriter { return &partWriter{multipart.NewWriter(w)} }
+
+func (w *partWriter) contentType() string { return w.FormDataContentType() }
+
+// createPart begins a part. A size of 0 is unknown.
+func (w *partWriter) createPart(field, filename, contentType string, size int64) (io.Writer, error) {
+	h := make(textproto.MIMEHeader)
+	h.Set("Content-Disposition", fmt.Sprintf(`form-data; name="%s"; %s`, field, filenameParam(filename)))
+	h.Set("Content-Type", contentType)
+	if size > 0 {
+		h.Set("Content-Length", strconv.FormatInt(size, 10))
+	}
+	return w.CreatePart(h)
+}
+
+// filenameParam returns the parameter of a part's file name. Clients find the requested path by
+// it, so it must arrive unchanged: a name that is not ASCII also has the form of RFC 8187.
+func filenameParam(name string) string {
+	text := `filename="` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\r", "%0D", "\n", "%0A").Replace(name) + `"`
+	if strings.ContainsFunc(name, func(r rune) bool { return r > '~' || r < ' ' }) {
+		text += `; filename*=UTF-8''` + strings.ReplaceAll(url.QueryEscape(name), "+", "%20")
+	}
+	return text
+}
+
+// attachmentHeader returns a Content-Disposition that makes browsers save a response.
+func attachmentHeader(name string) string {
+	return cmp.Or(mime.FormatMediaType("attachment", map[string]string{"filename": name}), "attachment")
+}
+
+// maxFieldPath bounds a field with a path, in bytes, with a byte to notice longer ones.
+const maxFieldPath = maxPath + 1
+
+// uploadedFile is the answer to the upload of one file.
+type uploadedFile struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
+	Type string `json:"type"`
+}
+
+// uploadFile writes the part "file" of a form. Earlier clients decode the answer as an object of
+// objects, so it is empty.
+func (s *Server) uploadFile(ctx context.Context, c *call) error {
+	if _, err := c.receiveFile(ctx); err != nil {
+		return err
+	}
+	return c.writeJSON(http.StatusOK, struct{}{})
+}
+
+// uploadDescribed is uploadFile for clients that want a description of the file.
+func (s *Server) uploadDescribed(ctx context.Context, c *call) error {
+	p, err := c.receiveFile(ctx)
+	if err != nil {
+		return err
+	}
+	return c.writeJSON(http.StatusOK, uploadedFile{Name: path.Base(p), Path: p, Type: "file"})
+}
+
+// receiveFile writes the part "file" of a form to the path in the query, and returns the path.
+func (c *call) receiveFile(ctx context.Context) (string, error) {
+	p, err := c.queryPath(ctx, "path")
+	if err != nil {
+		return "", err
+	}
+	form, err := c.readForm()
+	if err != nil {
+		return "", err
+	}
+	for {
+		part, err := form.NextPart()
+		if errors.Is(err, io.EOF) {
+			return "", sandpit.Errorf(sandpit.Invalid, `upload %s: the form has no part "file"`, p)
+		}
+		if err != nil {
+			return "", toFormError(err)
+		}
+		if part.FormName() == "file" {
+			err = c.guest.WriteFile(ctx, "", p, part, sandpit.WriteOptions{})
+			return p, errors.Join(toFileError(err), skipRest(form))
+		}
+	}
+}
+
+// readForm returns a reader of the parts of the body.
+func (c *call) readForm() (*multipart.Reader, error) {
+	form, err := c.r.MultipartReader()
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "read the form: %w", err)
+	}
+	return form, nil
+}
+
+func toFormError(err error) error { return sandpit.Errorf(sandpit.Invalid, "read the form: %w", err) }
+
+// skipRest reads the rest of a form, so that the client reads the response after it has sent
+// everything.
+func skipRest(form *multipart.Reader) error {
+	for {
+		_, err := form.NextPart()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return toFormError(err)
+		}
+	}
+}
+
+// uploadFiles writes the files of a form of pairs: files[i].path, and files[i].file with the
+// content, in this order. After a failure it still writes the other files, and responds with
+// the first failure.
+func (s *Server) uploadFiles(ctx context.Context, c *call) error {
+	form, err := c.readForm()
+	if err != nil {
+		return err
+	}
+	paths := make(map[string]string)
+	var first error
+	for {
+		part, err := form.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return errors.Join(first, toFormError(err))
+		}
+		if err := c.receivePart(ctx, part, paths); err != nil && first == nil {
+			first = err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	if first == nil && len(paths) > 0 {
+		first = sandpit.Errorf(sandpit.Invalid, "the form has %d paths without a file", len(paths))
+	}
+	if first != nil {
+		return first
+	}
+	return c.writeEmpty(http.StatusOK)
+}
+
+// maxUploads is the maximum number of paths of one upload whose files have not arrived.
+const maxUploads = 10_000
+
+// receivePart handles one part of a form of pairs. It removes a path when its file arrives.
+func (c *call) receivePart(ctx context.Context, part *multipart.Part, paths map[string]string) error {
+	name := part.FormName()
+	if index, found := strings.CutSuffix(name, ".path"); found {
+		text, err := io.ReadAll(io.LimitReader(part, maxFieldPath))
+		if err != nil {
+			return toFormError(err)
+		}
+		if len(paths) >= maxUploads {
+			return sandpit.Errorf(sandpit.Invalid, "the form has more than %d paths without a file", maxUploads)
+		}
+		paths[index] = string(text)
+		return nil
+	}
+	index, found := strings.CutSuffix(name, ".file")
+	if !found {
+		return nil
+	}
+	given, found := paths[index]
+	if !found {
+		return sandpit.Errorf(sandpit.Invalid, "the form has no %.50s.path before %.50s", index, name)
+	}
+	delete(paths, index)
+	p, err := c.filePath(ctx, index+".path", given)
+	if err != nil {
+		return err
+	}
+	return toFileError(c.guest.WriteFile(ctx, "", p, part, sandpit.WriteOptions{}))
+}
