@@ -158,7 +158,7 @@ func TestUnknownMessage(t *testing.T) {
 		if _, err := r.store.Queue().Schedule(t.Context(), queue.Message{Topic: r.store.Identity(), Sandbox: b.ID, Kind: "hibernate", Due: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + time.Second) // the queue is looked at every minute
 		dead, err := r.store.Queue().List(t.Context(), queue.Filter{Sandbox: b.ID, Dead: true})
 		if err != nil || len(dead) != 1 || dead[0].Attempts != 1 || !strings.Contains(dead[0].LastError, `unknown message kind "hibernate"`) {
 			t.Errorf("dead letters: %+v, %v", dead, err)
