@@ -8,7 +8,7 @@ import (
 // packages are those with which versions/compat.mjs runs, as versions/package.json names them.
 var packages = []string{
 	"@daytonaio/sdk", "@daytona/sdk", "daytona-0.205.1", "daytona-0.190.1", "daytona-0.171.0", "daytona-0.150.0",
-	"daytona-0.128.1", "daytona-0.110.2",
+	"daytona-0.128.1",
 }
 
 // versionsVariable, set to 1, enables the test of all versions, which takes minutes.

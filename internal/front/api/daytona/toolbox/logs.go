@@ -19,8 +19,11 @@ var (
 const (
 	headerVersion = "X-Daytona-SDK-Version"
 	headerSplit   = "X-Daytona-Split-Output"
-	// splitMinor is the first version, 0.167, of clients that separate the two outputs.
+	// splitMinor is the first version, 0.167, of clients that expect the two outputs separately.
 	splitMinor = 167
+	// markMinor is the first version, 0.27, of clients that separate the two outputs of a text
+	// by the prefixes in it.
+	markMinor = 27
 )
 
 // clientVersion returns the version of a client, from a header or a subprotocol, or "".
@@ -41,11 +44,11 @@ func splitsOutput(r *http.Request) bool {
 	if strings.EqualFold(r.Header.Get(headerSplit), "true") {
 		return true
 	}
-	return splitsFrom(clientVersion(r))
+	return isFrom(clientVersion(r), splitMinor)
 }
 
-// splitsFrom is splitsOutput for a version.
-func splitsFrom(version string) bool {
+// isFrom reports whether a version is 0.MINOR or later.
+func isFrom(version string, minimum int) bool {
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	if len(parts) < 2 {
 		return false
@@ -55,7 +58,7 @@ func splitsFrom(version string) bool {
 		return false
 	}
 	minor, err := strconv.Atoi(parts[1])
-	return err == nil && (major > 0 || minor >= splitMinor)
+	return err == nil && (major > 0 || minor >= minimum)
 }
 
 // readLogs responds with the output of a command in a session.
@@ -80,22 +83,31 @@ func (s *Server) sendLogs(ctx context.Context, c *call, record *outputLog) error
 	}
 	c.w.setWriteDeadline(writeTimeout)
 	c.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(c.w, record.texts().Output) // the client has disconnected
+	prefix := noPrefix
+	if isFrom(clientVersion(c.r), markMinor) {
+		prefix = streamPrefix
+	}
+	_, _ = io.WriteString(c.w, record.markedText(prefix)) // an error means that the client has disconnected
 	return nil
 }
 
-// prefixFunc returns the prefix of a part of output. Clients that declare a version before 0.167
-// show the bytes as they are.
+// prefixFunc returns the prefix of a part of output that is followed. Clients that declare a
+// version before 0.27 show the bytes as they are.
 func prefixFunc(r *http.Request) func(stderr bool) []byte {
-	if v := clientVersion(r); v != "" && !splitsFrom(v) {
-		return func(bool) []byte { return nil }
+	if v := clientVersion(r); v != "" && !isFrom(v, markMinor) {
+		return noPrefix
 	}
-	return func(stderr bool) []byte {
-		if stderr {
-			return stderrPrefix
-		}
-		return stdoutPrefix
+	return streamPrefix
+}
+
+func noPrefix(bool) []byte { return nil }
+
+// streamPrefix returns the prefix of a part of one of the two outputs.
+func streamPrefix(stderr bool) []byte {
+	if stderr {
+		return stderrPrefix
 	}
+	return stdoutPrefix
 }
 
 // followLog passes output to send until it ends, or ctx.

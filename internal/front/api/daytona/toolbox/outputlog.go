@@ -175,3 +175,15 @@ func (l *outputLog) texts() logTexts {
 	}
 	return logTexts{toText(all.String()), toText(out.String()), toText(err.String())}
 }
+
+// markedText returns the stored output as one text, in which each part has a prefix.
+func (l *outputLog) markedText(prefix func(stderr bool) []byte) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all strings.Builder
+	for _, p := range l.parts {
+		all.Write(prefix(p.stderr))
+		all.Write(p.data)
+	}
+	return toText(all.String())
+}

@@ -130,7 +130,11 @@ func TestSessionLogs(t *testing.T) {
 	if logs["stdout"] != "out\ngot word\n" || logs["stderr"] != "err\n" || len(logs["output"]) != len("out\nerr\ngot word\n") {
 		t.Errorf("the logs: %q", logs)
 	}
-	for _, headers := range [][]string{nil, {"X-Daytona-SDK-Version", "0.166.9"}} {
+	marked := r.do("GET", path+"/logs", "", "X-Daytona-SDK-Version", "0.166.9")
+	if marked.status != http.StatusOK || !strings.Contains(marked.body, "\x01\x01\x01out\n") || !strings.Contains(marked.body, "\x02\x02\x02err\n") {
+		t.Errorf("the logs for a client that separates a text: %+v", marked)
+	}
+	for _, headers := range [][]string{nil, {"X-Daytona-SDK-Version", "0.26.9"}} {
 		text := r.do("GET", path+"/logs", "", headers...)
 		if text.status != http.StatusOK || !strings.HasPrefix(text.header.Get("Content-Type"), "text/plain") || len(text.body) != len("out\nerr\ngot word\n") {
 			t.Errorf("the logs for %q: %+v", headers, text)
