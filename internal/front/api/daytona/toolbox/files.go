@@ -18,23 +18,26 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
+// fileHandlers serve the calls on files.
+type fileHandlers struct{}
+
 // registerFiles adds the file calls.
 func (s *Server) registerFiles(mux api.Router) {
 	for pattern, h := range map[string]handler{
-		"GET /files":                s.listFiles,
-		"DELETE /files":             s.deleteFile,
-		"GET /files/info":           s.describeFile,
-		"POST /files/folder":        s.createFolder,
-		"POST /files/move":          s.moveFile,
-		"POST /files/permissions":   s.setPermissions,
-		"POST /files/bulk-upload":   s.uploadFiles,
-		"POST /files/bulk-download": s.downloadFiles,
-		"POST /files/upload":        s.uploadFile,
-		"GET /files/download":       s.downloadFile,
-		"POST /files/upload-v2":     s.uploadDescribed,
-		"GET /files/find":           s.findInFiles,
-		"GET /files/search":         s.searchFiles,
-		"POST /files/replace":       s.replaceInFiles,
+		"GET /files":                fileHandlers{}.listFiles,
+		"DELETE /files":             fileHandlers{}.deleteFile,
+		"GET /files/info":           fileHandlers{}.describeFile,
+		"POST /files/folder":        fileHandlers{}.createFolder,
+		"POST /files/move":          fileHandlers{}.moveFile,
+		"POST /files/permissions":   fileHandlers{}.setPermissions,
+		"POST /files/bulk-upload":   fileHandlers{}.uploadFiles,
+		"POST /files/bulk-download": fileHandlers{}.downloadFiles,
+		"POST /files/upload":        fileHandlers{}.uploadFile,
+		"GET /files/download":       fileHandlers{}.downloadFile,
+		"POST /files/upload-v2":     fileHandlers{}.uploadDescribed,
+		"GET /files/find":           fileHandlers{}.findInFiles,
+		"GET /files/search":         fileHandlers{}.searchFiles,
+		"POST /files/replace":       fileHandlers{}.replaceInFiles,
 	} {
 		s.handle(mux, pattern, h)
 	}
@@ -67,7 +70,7 @@ func newFileInfo(f sandpit.File) fileInfo {
 // maxDepth is the maximum depth of a list.
 const maxDepth = 1000
 
-func (s *Server) listFiles(ctx context.Context, c *call) error {
+func (fileHandlers) listFiles(ctx context.Context, c *call) error {
 	query := c.r.URL.Query()
 	p, err := c.filePath(ctx, "path", cmp.Or(query.Get("path"), "."))
 	if err != nil {
@@ -90,7 +93,7 @@ func (s *Server) listFiles(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, list)
 }
 
-func (s *Server) describeFile(ctx context.Context, c *call) error {
+func (fileHandlers) describeFile(ctx context.Context, c *call) error {
 	p, err := c.queryPath(ctx, "path")
 	if err != nil {
 		return err
@@ -103,7 +106,7 @@ func (s *Server) describeFile(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, newFileInfo(f))
 }
 
-func (s *Server) deleteFile(ctx context.Context, c *call) error {
+func (fileHandlers) deleteFile(ctx context.Context, c *call) error {
 	p, err := c.queryPath(ctx, "path")
 	if err != nil {
 		return err
@@ -121,7 +124,7 @@ func (s *Server) deleteFile(ctx context.Context, c *call) error {
 	return c.writeEmpty(http.StatusNoContent)
 }
 
-func (s *Server) createFolder(ctx context.Context, c *call) error {
+func (fileHandlers) createFolder(ctx context.Context, c *call) error {
 	p, err := c.queryPath(ctx, "path")
 	if err != nil {
 		return err
@@ -162,7 +165,7 @@ func parseMode(text string) (fs.FileMode, error) {
 
 func formatMode(mode fs.FileMode) string { return strconv.FormatUint(uint64(mode), 8) }
 
-func (s *Server) moveFile(ctx context.Context, c *call) error {
+func (fileHandlers) moveFile(ctx context.Context, c *call) error {
 	from, err := c.queryPath(ctx, "source")
 	if err != nil {
 		return err
@@ -177,7 +180,7 @@ func (s *Server) moveFile(ctx context.Context, c *call) error {
 	return c.writeEmpty(http.StatusOK)
 }
 
-func (s *Server) setPermissions(ctx context.Context, c *call) error {
+func (fileHandlers) setPermissions(ctx context.Context, c *call) error {
 	p, err := c.queryPath(ctx, "path")
 	if err != nil {
 		return err
@@ -244,7 +247,7 @@ func (c *call) runTool(ctx context.Context, args []string) error {
 	return sandpit.Errorf(sandpit.Invalid, "%s ended with exit status %d: %.400s", args[0], result.ExitCode, said)
 }
 
-func (s *Server) downloadFile(ctx context.Context, c *call) error {
+func (fileHandlers) downloadFile(ctx context.Context, c *call) error {
 	p, err := c.queryPath(ctx, "path")
 	if err != nil {
 		return err
@@ -321,7 +324,7 @@ const maxDownloads = 10_000
 
 // downloadFiles responds with a part for each file: "file" with its content, or "error" with the
 // reason, which has the form of an error response.
-func (s *Server) downloadFiles(ctx context.Context, c *call) error {
+func (fileHandlers) downloadFiles(ctx context.Context, c *call) error {
 	var req downloadRequest
 	if err := c.readBody(&req); err != nil {
 		return err

@@ -14,29 +14,32 @@ import (
 // gitTimeout bounds one git command.
 const gitTimeout = 30 * time.Minute
 
+// gitHandlers serve the calls on git repositories.
+type gitHandlers struct{}
+
 // registerGit adds the calls on git repositories.
 func (s *Server) registerGit(mux api.Router) {
 	for pattern, h := range map[string]handler{
-		"POST /git/clone":       s.cloneRepository,
-		"POST /git/init":        s.initRepository,
-		"GET /git/status":       s.getGitStatus,
-		"GET /git/branches":     s.listBranches,
-		"POST /git/branches":    s.createBranch,
-		"DELETE /git/branches":  s.deleteBranch,
-		"POST /git/checkout":    s.checkoutBranch,
-		"POST /git/add":         s.addToIndex,
-		"POST /git/commit":      s.commitChanges,
-		"GET /git/history":      s.getHistory,
-		"POST /git/reset":       s.resetChanges,
-		"POST /git/restore":     s.restoreFiles,
-		"POST /git/pull":        s.pullChanges,
-		"POST /git/push":        s.pushChanges,
-		"GET /git/remotes":      s.listRemotes,
-		"POST /git/remotes":     s.addRemote,
-		"GET /git/config":       s.getGitConfig,
-		"POST /git/config":      s.setGitConfig,
-		"POST /git/config/user": s.configureUser,
-		"POST /git/credentials": s.storeCredentials,
+		"POST /git/clone":       gitHandlers{}.cloneRepository,
+		"POST /git/init":        gitHandlers{}.initRepository,
+		"GET /git/status":       gitHandlers{}.getGitStatus,
+		"GET /git/branches":     gitHandlers{}.listBranches,
+		"POST /git/branches":    gitHandlers{}.createBranch,
+		"DELETE /git/branches":  gitHandlers{}.deleteBranch,
+		"POST /git/checkout":    gitHandlers{}.checkoutBranch,
+		"POST /git/add":         gitHandlers{}.addToIndex,
+		"POST /git/commit":      gitHandlers{}.commitChanges,
+		"GET /git/history":      gitHandlers{}.getHistory,
+		"POST /git/reset":       gitHandlers{}.resetChanges,
+		"POST /git/restore":     gitHandlers{}.restoreFiles,
+		"POST /git/pull":        gitHandlers{}.pullChanges,
+		"POST /git/push":        gitHandlers{}.pushChanges,
+		"GET /git/remotes":      gitHandlers{}.listRemotes,
+		"POST /git/remotes":     gitHandlers{}.addRemote,
+		"GET /git/config":       gitHandlers{}.getGitConfig,
+		"POST /git/config":      gitHandlers{}.setGitConfig,
+		"POST /git/config/user": gitHandlers{}.configureUser,
+		"POST /git/credentials": gitHandlers{}.storeCredentials,
 	} {
 		s.handle(mux, pattern, h)
 	}

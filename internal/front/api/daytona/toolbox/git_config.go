@@ -40,7 +40,7 @@ func (c *call) openConfig(ctx context.Context, scope, p string) (r *repository, 
 	return nil, "", sandpit.Errorf(sandpit.Invalid, "scope %.20q: want global, local or system", scope)
 }
 
-func (s *Server) getGitConfig(ctx context.Context, c *call) error {
+func (gitHandlers) getGitConfig(ctx context.Context, c *call) error {
 	query := c.r.URL.Query()
 	if err := checkGitName("key", query.Get("key")); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (s *Server) getGitConfig(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, value)
 }
 
-func (s *Server) setGitConfig(ctx context.Context, c *call) error {
+func (gitHandlers) setGitConfig(ctx context.Context, c *call) error {
 	var req configRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -76,7 +76,7 @@ func (s *Server) setGitConfig(ctx context.Context, c *call) error {
 	return c.changeConfig(ctx, req, [2]string{req.Key, req.Value})
 }
 
-func (s *Server) configureUser(ctx context.Context, c *call) error {
+func (gitHandlers) configureUser(ctx context.Context, c *call) error {
 	var req configRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -111,7 +111,7 @@ type credentialsRequest struct {
 
 // storeCredentials stores credentials in a file of the sandbox, as plain text, for all later
 // commands of git. The client asks for exactly this.
-func (s *Server) storeCredentials(ctx context.Context, c *call) error {
+func (gitHandlers) storeCredentials(ctx context.Context, c *call) error {
 	var req credentialsRequest
 	if err := c.readBody(&req); err != nil {
 		return err

@@ -19,7 +19,7 @@ type initRequest struct {
 	InitialBranch string `json:"initial_branch"`
 }
 
-func (s *Server) initRepository(ctx context.Context, c *call) error {
+func (gitHandlers) initRepository(ctx context.Context, c *call) error {
 	var req initRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -62,7 +62,7 @@ type fileStatus struct {
 	Extra string `json:"extra"`
 }
 
-func (s *Server) getGitStatus(ctx context.Context, c *call) error {
+func (gitHandlers) getGitStatus(ctx context.Context, c *call) error {
 	r, err := c.queryRepository(ctx)
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ type branchList struct {
 	Current string `json:"current,omitempty"`
 }
 
-func (s *Server) listBranches(ctx context.Context, c *call) error {
+func (gitHandlers) listBranches(ctx context.Context, c *call) error {
 	r, err := c.queryRepository(ctx)
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (c *call) openBranch(ctx context.Context) (*repository, string, error) {
 	return r, name, err
 }
 
-func (s *Server) createBranch(ctx context.Context, c *call) error {
+func (gitHandlers) createBranch(ctx context.Context, c *call) error {
 	r, name, err := c.openBranch(ctx)
 	if err != nil {
 		return err
@@ -213,7 +213,7 @@ func (s *Server) createBranch(ctx context.Context, c *call) error {
 	return c.writeEmpty(http.StatusCreated)
 }
 
-func (s *Server) deleteBranch(ctx context.Context, c *call) error {
+func (gitHandlers) deleteBranch(ctx context.Context, c *call) error {
 	r, name, err := c.openBranch(ctx)
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func (s *Server) deleteBranch(ctx context.Context, c *call) error {
 	return c.writeEmpty(http.StatusNoContent)
 }
 
-func (s *Server) checkoutBranch(ctx context.Context, c *call) error {
+func (gitHandlers) checkoutBranch(ctx context.Context, c *call) error {
 	r, name, err := c.openBranch(ctx)
 	if err != nil {
 		return err
@@ -255,7 +255,7 @@ type filesRequest struct {
 	Target   string `json:"target"`
 }
 
-func (s *Server) addToIndex(ctx context.Context, c *call) error {
+func (gitHandlers) addToIndex(ctx context.Context, c *call) error {
 	var req filesRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (s *Server) addToIndex(ctx context.Context, c *call) error {
 	return c.writeEmpty(http.StatusOK)
 }
 
-func (s *Server) resetChanges(ctx context.Context, c *call) error {
+func (gitHandlers) resetChanges(ctx context.Context, c *call) error {
 	var req filesRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -302,7 +302,7 @@ func (s *Server) resetChanges(ctx context.Context, c *call) error {
 	return c.writeEmpty(http.StatusOK)
 }
 
-func (s *Server) restoreFiles(ctx context.Context, c *call) error {
+func (gitHandlers) restoreFiles(ctx context.Context, c *call) error {
 	var req filesRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -345,7 +345,7 @@ type commitResponse struct {
 	Hash string `json:"hash"`
 }
 
-func (s *Server) commitChanges(ctx context.Context, c *call) error {
+func (gitHandlers) commitChanges(ctx context.Context, c *call) error {
 	var req commitRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -387,7 +387,7 @@ type commitInfo struct {
 const maxHistory = "10000"
 
 // getHistory returns the latest commits of the current branch.
-func (s *Server) getHistory(ctx context.Context, c *call) error {
+func (gitHandlers) getHistory(ctx context.Context, c *call) error {
 	r, err := c.queryRepository(ctx)
 	if err != nil {
 		return err

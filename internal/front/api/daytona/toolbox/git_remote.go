@@ -25,7 +25,7 @@ type cloneRequest struct {
 }
 
 // cloneRepository clones a repository. Credentials are only in git's environment while it runs.
-func (s *Server) cloneRepository(ctx context.Context, c *call) error {
+func (gitHandlers) cloneRepository(ctx context.Context, c *call) error {
 	var req cloneRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (c *call) openRemote(ctx context.Context, option ...string) (*repository, t
 
 // pullChanges merges a branch of a remote: the given one, else the upstream branch of the current
 // branch, else the one of its name.
-func (s *Server) pullChanges(ctx context.Context, c *call) error {
+func (gitHandlers) pullChanges(ctx context.Context, c *call) error {
 	r, req, err := c.openRemote(ctx)
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (r *repository) setIdentity(ctx context.Context) error {
 }
 
 // pushChanges pushes a branch, by default the current one, and never by force.
-func (s *Server) pushChanges(ctx context.Context, c *call) error {
+func (gitHandlers) pushChanges(ctx context.Context, c *call) error {
 	r, req, err := c.openRemote(ctx, "--push")
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ type remoteList struct {
 	Remotes []remoteInfo `json:"remotes"`
 }
 
-func (s *Server) listRemotes(ctx context.Context, c *call) error {
+func (gitHandlers) listRemotes(ctx context.Context, c *call) error {
 	r, err := c.queryRepository(ctx)
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ type remoteRequest struct {
 	Overwrite bool   `json:"overwrite"`
 }
 
-func (s *Server) addRemote(ctx context.Context, c *call) error {
+func (gitHandlers) addRemote(ctx context.Context, c *call) error {
 	var req remoteRequest
 	if err := c.readBody(&req); err != nil {
 		return err

@@ -15,18 +15,21 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
+// machineHandlers serve the calls on the sandbox itself that need nothing of the server.
+type machineHandlers struct{}
+
 // registerMachine adds the calls on the sandbox itself.
 func (s *Server) registerMachine(mux api.Router) {
 	for pattern, h := range map[string]handler{
-		"GET /user-home-dir":      s.getHomeDir,
-		"GET /work-dir":           s.getWorkDir,
+		"GET /user-home-dir":      machineHandlers{}.getHomeDir,
+		"GET /work-dir":           machineHandlers{}.getWorkDir,
 		"GET /version":            s.getVersion,
-		"GET /port":               s.listPorts,
-		"GET /port/{port}/in-use": s.checkPort,
+		"GET /port":               machineHandlers{}.listPorts,
+		"GET /port/{port}/in-use": machineHandlers{}.checkPort,
 		"GET /system/metrics":     s.getMetrics,
 		"POST /env":               s.updateEnv,
-		"POST /init":              s.initialize,
-		"/computeruse/":           s.refuseComputerUse,
+		"POST /init":              machineHandlers{}.initialize,
+		"/computeruse/":           machineHandlers{}.refuseComputerUse,
 	} {
 		s.handle(mux, pattern, h)
 	}
@@ -37,7 +40,7 @@ type dirResponse struct {
 	Dir string `json:"dir"`
 }
 
-func (s *Server) getHomeDir(ctx context.Context, c *call) error {
+func (machineHandlers) getHomeDir(ctx context.Context, c *call) error {
 	dir, err := c.homeDir(ctx)
 	if err != nil {
 		return err
@@ -45,7 +48,7 @@ func (s *Server) getHomeDir(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, dirResponse{dir})
 }
 
-func (s *Server) getWorkDir(ctx context.Context, c *call) error {
+func (machineHandlers) getWorkDir(ctx context.Context, c *call) error {
 	dir, err := c.workDir(ctx)
 	if err != nil {
 		return err
@@ -62,7 +65,7 @@ type portList struct {
 	Ports []int `json:"ports"`
 }
 
-func (s *Server) listPorts(ctx context.Context, c *call) error {
+func (machineHandlers) listPorts(ctx context.Context, c *call) error {
 	ports, err := c.findPorts(ctx)
 	if err != nil {
 		return err
@@ -70,7 +73,7 @@ func (s *Server) listPorts(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, portList{ports})
 }
 
-func (s *Server) checkPort(ctx context.Context, c *call) error {
+func (machineHandlers) checkPort(ctx context.Context, c *call) error {
 	port, err := c.pathPort()
 	if err != nil {
 		return err
@@ -174,7 +177,7 @@ func newMetrics(first, last sandpit.Stats) metrics {
 
 // initialize accepts the token with which Daytona's own servers start the reports of a sandbox.
 // There are none here, so the token is not kept.
-func (s *Server) initialize(_ context.Context, c *call) error {
+func (machineHandlers) initialize(_ context.Context, c *call) error {
 	var req struct {
 		Token string `json:"token"`
 	}
@@ -185,6 +188,6 @@ func (s *Server) initialize(_ context.Context, c *call) error {
 }
 
 // refuseComputerUse refuses calls on a desktop, as Daytona does without its desktop programs.
-func (s *Server) refuseComputerUse(context.Context, *call) error {
+func (machineHandlers) refuseComputerUse(context.Context, *call) error {
 	return withStatus(sandpit.Errorf(sandpit.Unsupported, "computer use is not available: sandboxes have no desktop"), http.StatusServiceUnavailable, "")
 }

@@ -63,7 +63,7 @@ type uploadedFile struct {
 
 // uploadFile writes the part "file" of a form. Earlier clients decode the answer as an object of
 // objects, so it is empty.
-func (s *Server) uploadFile(ctx context.Context, c *call) error {
+func (fileHandlers) uploadFile(ctx context.Context, c *call) error {
 	if _, err := c.receiveFile(ctx); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (s *Server) uploadFile(ctx context.Context, c *call) error {
 }
 
 // uploadDescribed is uploadFile for clients that want a description of the file.
-func (s *Server) uploadDescribed(ctx context.Context, c *call) error {
+func (fileHandlers) uploadDescribed(ctx context.Context, c *call) error {
 	p, err := c.receiveFile(ctx)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func skipRest(form *multipart.Reader) error {
 // uploadFiles writes the files of a form of pairs: files[i].path, and files[i].file with the
 // content, in this order. After a failure it still writes the other files, and responds with
 // the first failure.
-func (s *Server) uploadFiles(ctx context.Context, c *call) error {
+func (fileHandlers) uploadFiles(ctx context.Context, c *call) error {
 	form, err := c.readForm()
 	if err != nil {
 		return err

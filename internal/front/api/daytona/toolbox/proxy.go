@@ -15,13 +15,13 @@ import (
 // registerProxy adds the call that forwards requests to a port of the sandbox.
 func (s *Server) registerProxy(mux api.Router) {
 	for _, pattern := range []string{"/proxy/{port}", "/proxy/{port}/{path...}"} {
-		s.handle(mux, pattern, s.forwardToPort)
+		s.handle(mux, pattern, machineHandlers{}.forwardToPort)
 	}
 }
 
 // forwardToPort forwards a request to a program that listens at a port of the sandbox, as
 // previews do, and returns its response. Protocol upgrades work, too.
-func (s *Server) forwardToPort(ctx context.Context, c *call) error {
+func (machineHandlers) forwardToPort(ctx context.Context, c *call) error {
 	port, err := c.pathPort()
 	if err != nil {
 		return err

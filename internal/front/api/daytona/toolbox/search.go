@@ -31,7 +31,7 @@ type match struct {
 }
 
 // findInFiles returns the lines that match a pattern.
-func (s *Server) findInFiles(ctx context.Context, c *call) error {
+func (fileHandlers) findInFiles(ctx context.Context, c *call) error {
 	pattern := c.r.URL.Query().Get("pattern")
 	if pattern == "" {
 		return sandpit.Errorf(sandpit.Invalid, "pattern is missing")
@@ -84,7 +84,7 @@ type searchResult struct {
 }
 
 // searchFiles returns the files and directories whose names match a pattern such as *.go.
-func (s *Server) searchFiles(ctx context.Context, c *call) error {
+func (fileHandlers) searchFiles(ctx context.Context, c *call) error {
 	pattern := c.r.URL.Query().Get("pattern")
 	if pattern == "" {
 		return sandpit.Errorf(sandpit.Invalid, "pattern is missing")
@@ -115,7 +115,7 @@ type replaceResult struct {
 }
 
 // replaceInFiles replaces a text in files. The failure of one file does not affect the others.
-func (s *Server) replaceInFiles(ctx context.Context, c *call) error {
+func (fileHandlers) replaceInFiles(ctx context.Context, c *call) error {
 	var req replaceRequest
 	if err := c.readBody(&req); err != nil {
 		return err

@@ -242,7 +242,7 @@ func TestAbandonedFollow(t *testing.T) {
 	r.do("GET", path, "").want(t, http.StatusOK, nil) // the command still runs
 }
 
-// TestEntrypoint reads the start command of a sandbox, and reports that there is none.
+// TestEntrypoint reads the start command of a sandbox, and finds an empty session without one.
 func TestEntrypoint(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, toolbox.Options{})

@@ -1,0 +1,188 @@
+package toolbox
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/textproto"
+	"strconv"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// readMessages reads messages until one is invalid or the process ends.
+func (l *languageServer) readMessages(r *bufio.Reader) error {
+	for {
+		size, err := readHead(r)
+		if err != nil {
+			return err
+		}
+		if err := l.account.Reserve(size * messageCost); err != nil {
+			return err
+		}
+		text := make([]byte, size)
+		message := serverMessage{size: size * messageCost}
+		if _, err = io.ReadFull(r, text); err == nil && json.Unmarshal(text, &message) != nil {
+			err = errServerResponse
+		}
+		if err == nil && l.deliver(message) {
+			continue // the receiver returns the memory
+		}
+		l.account.Return(message.size)
+		if err == nil {
+			err = l.respond(message)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// readHead reads the head of a message and returns the size of its body.
+func readHead(r *bufio.Reader) (int64, error) {
+	for size := int64(-1); ; {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return 0, sandpit.Errorf(sandpit.Unavailable, "the language server has ended: %w", err)
+		}
+		name, value, found := strings.Cut(strings.TrimSpace(string(line)), ":")
+		switch {
+		case !found && name == "" && size >= 0:
+			return size, nil
+		case !found:
+			return 0, errServerResponse
+		case textproto.CanonicalMIMEHeaderKey(name) == "Content-Length":
+			size, err = strconv.ParseInt(strings.TrimSpace(value), 10, 64)
+			if err != nil || size < 0 || size > maxMessage {
+				return 0, sandpit.Errorf(sandpit.Exhausted, "the language server has sent a message of %.20q bytes, want at most %d", value, maxMessage)
+			}
+		}
+	}
+}
+
+// deliver gives a response to the request that waits for it. It returns false for other messages.
+func (l *languageServer) deliver(m serverMessage) bool {
+	id, err := strconv.ParseInt(string(m.ID), 10, 64)
+	if err != nil || m.Method != "" {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting, found := l.pending[id]
+	delete(l.pending, id)
+	if found {
+		waiting <- m // it has room for one
+	}
+	return found
+}
+
+// respond answers a request of the server. Settings do not exist, and the rest needs no answer
+// but null. Notifications get none.
+func (l *languageServer) respond(m serverMessage) error {
+	if m.Method == "" || len(m.ID) == 0 {
+		return nil
+	}
+	var settings struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	result := json.RawMessage("null")
+	if m.Method == "workspace/configuration" && json.Unmarshal(m.Params, &settings) == nil {
+		result = json.RawMessage("[" + strings.TrimSuffix(strings.Repeat("null,", len(settings.Items)), ",") + "]")
+	}
+	text, err := encodeMessage(serverMessage{ID: m.ID, Result: result})
+	if err != nil {
+		return err
+	}
+	select {
+	case l.out <- text: // the reader must not wait: the server may be waiting for it
+		return nil
+	default:
+		return sandpit.Errorf(sandpit.Unavailable, "the language server does not read its messages")
+	}
+}
+
+func encodeMessage(m serverMessage) ([]byte, error) {
+	m.Version = "2.0"
+	text, err := json.Marshal(m)
+	return append([]byte(fmt.Sprintf("Content-Length: %d\r\n\r\n", len(text))), text...), err
+}
+
+// send sends a message.
+func (l *languageServer) send(ctx context.Context, m serverMessage, params any) error {
+	if params != nil {
+		text, err := json.Marshal(params)
+		if err != nil {
+			return sandpit.Errorf(sandpit.Invalid, "encode a request: %w", err)
+		}
+		m.Params = text
+	}
+	text, err := encodeMessage(m)
+	if err != nil {
+		return err
+	}
+	select {
+	case l.out <- text:
+		return nil
+	case <-l.ended:
+		return l.endError()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// notify sends a message that has no response.
+func (l *languageServer) notify(ctx context.Context, method string, params any) error {
+	return l.send(ctx, serverMessage{Method: method}, params)
+}
+
+// request sends a request and returns its result. The caller calls release when it no longer uses
+// the result.
+func (l *languageServer) request(ctx context.Context, method string, params any) (result json.RawMessage, release func(), err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, lspTimeout, sandpit.Errorf(sandpit.Timeout, "the language server has not responded within %v", lspTimeout))
+	defer cancel()
+	id, waiting := l.expectResponse()
+	defer l.forgetResponse(id, waiting)
+	if err := l.send(ctx, serverMessage{ID: json.RawMessage(strconv.FormatInt(id, 10)), Method: method}, params); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case m := <-waiting:
+		if m.Error != nil {
+			l.account.Return(m.size)
+			return nil, nil, sandpit.Errorf(sandpit.Conflict, "the language server refuses %s: %.500s", method, m.Error.Message)
+		}
+		if len(m.Result) == 0 {
+			m.Result = json.RawMessage("null")
+		}
+		return m.Result, func() { l.account.Return(m.size) }, nil
+	case <-l.ended:
+		return nil, nil, l.endError()
+	case <-ctx.Done():
+		return nil, nil, context.Cause(ctx)
+	}
+}
+
+// expectResponse returns the ID of a new request, and what receives its response.
+func (l *languageServer) expectResponse() (id int64, waiting chan serverMessage) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last++
+	waiting = make(chan serverMessage, 1)
+	l.pending[l.last] = waiting
+	return l.last, waiting
+}
+
+// forgetResponse ends the wait for a response, and drops one that has arrived since.
+func (l *languageServer) forgetResponse(id int64, waiting chan serverMessage) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.pending, id)
+	select {
+	case m := <-waiting:
+		l.account.Return(m.size)
+	default:
+	}
+}
