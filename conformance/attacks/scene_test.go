@@ -403,6 +403,7 @@ func (l *lab) expectCalm(t *testing.T) {
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("the neighbour:\n%s", diff)
 	}
+	t.Logf("AFTER\n%s", strings.Join(descriptorsOf(l.engines), "\n"))
 	var now2 resources
 	for range 50 {
 		runtime.GC() // files without an owner
@@ -411,16 +412,15 @@ func (l *lab) expectCalm(t *testing.T) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	t.Errorf("held before %+v, now %+v", l.holding, now2)
+	t.Errorf("held before %+v, now %+v:\n%s", l.holding, now2, strings.Join(descriptorsOf(l.engines), "\n"))
 }
 
 // resources are what the engine holds.
 type resources struct{ descriptors, processes int }
 
 func resourcesOf(engine []int) (r resources) {
+	r.descriptors = len(descriptorsOf(engine))
 	for _, pid := range engine {
-		fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid)) // not readable by other users
-		r.descriptors += len(fds)
 		for _, child := range children(pid) {
 			if args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child)); len(args) > 0 {
 				r.processes++
@@ -428,6 +428,22 @@ func resourcesOf(engine []int) (r resources) {
 		}
 	}
 	return r
+}
+
+// descriptorsOf lists what the engine's descriptors are, without those of processes: gVisor
+// leaves them to the engine's garbage collector, so their number varies.
+func descriptorsOf(engine []int) (list []string) {
+	for _, pid := range engine {
+		dir := fmt.Sprintf("/proc/%d/fd", pid)
+		fds, _ := os.ReadDir(dir) // not readable by other users
+		for _, fd := range fds {
+			target, err := os.Readlink(filepath.Join(dir, fd.Name()))
+			if err == nil && target != "anon_inode:[pidfd]" { // an error: closed since
+				list = append(list, fmt.Sprintf("%d %s %s", pid, fd.Name(), target))
+			}
+		}
+	}
+	return list
 }
 
 func (r resources) exceeds(other resources) bool {

@@ -94,6 +94,9 @@ func (s *Session) runLocked(ctx context.Context, r RunRequest, c call) (Result, 
 		s.shell = nil
 		return Result{Outcome: Lost, StateLost: true}, err
 	}
+	if r.Started != nil {
+		r.Started()
+	}
 	outcome, cause := s.awaitAnswer(ctx, a, r.Timeout, began)
 	result := Result{Outcome: outcome, Fresh: fresh, Duration: time.Since(began)}
 	result.TimedOut = sandpit.CodeOf(cause) == sandpit.Timeout && ctx.Err() == nil

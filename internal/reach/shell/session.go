@@ -101,6 +101,8 @@ type RunRequest struct {
 	MaxOutput int `json:"max_output,omitempty"`
 	// Input is the command's input while it runs, instead of Stdin. Default: none.
 	Input *Input `json:"-"`
+	// Started is called when the shell has been given the command. Default: none.
+	Started func() `json:"-"`
 	// Output is called with the bytes of both streams when they arrive; stderr is true for
 	// those of the standard error if SeparateStderr is set. It must return at once, and not
 	// keep the bytes. Default: none.

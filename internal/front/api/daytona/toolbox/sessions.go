@@ -44,6 +44,8 @@ type command struct {
 	log      *outputLog
 	input    *shell.Input  // nil: the command has an empty input
 	echoes   bool          // whether the log shows the input
+	started  chan struct{} // closed when the shell has been given the command, or it has to wait
+	starting sync.Once     // closes started
 	done     chan struct{} // closed when the following are set
 	exitCode int
 	err      error // why the command did not run, or not to its end
@@ -282,7 +284,10 @@ func (s *Server) executeInSession(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	cmd := &command{id: newID(), text: in.Command, log: newOutputLog(maxLog, p.account), echoes: !in.NoEcho, done: make(chan struct{})}
+	cmd := &command{
+		id: newID(), text: in.Command, log: newOutputLog(maxLog, p.account), echoes: !in.NoEcho,
+		started: make(chan struct{}), done: make(chan struct{}),
+	}
 	async, limit := in.RunAsync || in.Async, s.o.CommandTimeout
 	if async {
 		cmd.input, limit = shell.NewInput(), maxTimeout // no client waits for it
@@ -301,6 +306,13 @@ func (s *Server) executeInSession(ctx context.Context, c *call) error {
 		return err
 	}
 	if async {
+		// The client may pause the sandbox next, which must not lose the command.
+		select {
+		case <-cmd.started:
+		case <-cmd.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 		return c.writeJSON(http.StatusAccepted, executeResult{ID: cmd.id})
 	}
 	select {
@@ -350,7 +362,7 @@ func (p *programs) startCommand(o *session, cmd *command, run func()) error {
 		defer close(cmd.done)
 		defer cmd.log.end()
 		if earlier != nil {
-			<-earlier
+			cmd.waitFor(earlier)
 		}
 		run()
 	})
@@ -360,6 +372,18 @@ func (p *programs) startCommand(o *session, cmd *command, run func()) error {
 	o.commands, o.last = append(o.commands, cmd), cmd.done
 	return nil
 }
+
+// waitFor waits for the end of the earlier commands of the session.
+func (cmd *command) waitFor(earlier <-chan struct{}) {
+	select {
+	case <-earlier:
+	default:
+		cmd.markStarted()
+		<-earlier
+	}
+}
+
+func (cmd *command) markStarted() { cmd.starting.Do(func() { close(cmd.started) }) }
 
 // makeRoom forgets the oldest ended commands of a session that has too many. The caller holds
 // the lock.
@@ -385,6 +409,7 @@ func (cmd *command) run(ctx context.Context, o *session, limit time.Duration) {
 	}
 	r, err := o.shell.Run(ctx, shell.RunRequest{
 		Command: cmd.text, Timeout: limit, Input: cmd.input, SeparateStderr: true, MaxOutput: 1, Output: cmd.log.add,
+		Started: cmd.markStarted,
 	})
 	cmd.exitCode = r.ExitCode
 	switch {
