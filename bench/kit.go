@@ -32,6 +32,7 @@ const (
 	nameNetwork  = "network"
 	namePreviews = "previews"
 	nameE2B      = "e2b"
+	nameDaytona  = "daytona"
 	nameMCP      = "mcp"
 
 	nameNeighbours = "neighbours"
@@ -60,7 +61,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 		defer cancel()
 		err = errors.Join(err, k.docker.Close(clean))
 	}()
-	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.mcps(ctx), k.templates(ctx), k.crowds(ctx), k.neighbours(ctx))
+	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.daytonas(ctx), k.mcps(ctx), k.templates(ctx), k.crowds(ctx), k.neighbours(ctx))
 	k.report.Machine.LoadAtEnd = loadAverage()
 	k.report.Targets = append(judge(&k.report), neighbourTargets(&k.report)...)
 	return &k.report, err

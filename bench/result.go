@@ -10,6 +10,7 @@ const (
 	bySandpitHTTP   = "sandpit-http"
 	bySandpitDocker = "sandpit-docker"
 	byE2B           = "sandpit-e2b"
+	byDaytona       = "sandpit-daytona"
 	byMCP           = "sandpit-mcp"
 	byMCPHTTP       = "sandpit-mcp-http"
 	byExec          = "sandpit-exec" // a program without a shell

@@ -4,40 +4,46 @@ import "fmt"
 
 // The metrics with targets. Other metrics are named where they are measured.
 const (
-	metricFirst      = "new box to first output"
-	metricExec       = "exec true"
-	metricCreate     = "create a box that stays"
-	metricPSS        = "memory per idle box, sum of PSS"
-	metricLateCreate = "create, last boxes"
-	metricEarly      = "create, first boxes"
-	metricUpload     = "upload 100 MB"
-	metricDownload   = "download 100 MB"
-	metricLine       = "line to answer in %d shells"
-	metricConnect    = "connect and echo"
-	metricReceive    = "received by one connection"
-	metricSend       = "sent by one connection"
-	metricPage       = "request of a page"
-	metricEcho       = "message to echo on %d WebSockets, all at once"
-	metricSilent     = "failures of %d WebSockets"
-	metricTool       = "call of the tool file_list"
-	metricShellExec  = "call of the tool shell_exec with true"
-	metricE2BWarm    = "E2B's SDK: create of a warm pool, and commands.run"
-	metricE2BCold    = "E2B's SDK: create and commands.run"
-	metricE2BRun     = "E2B's SDK: commands.run"
-	metricE2BWrite   = "E2B's SDK: files.write of 10 MB"
-	metricE2BRead    = "E2B's SDK: files.read of 10 MB"
-	metricE2BCode    = "E2B's SDK: first runCode of a new sandbox"
-	metricE2BHundred = "E2B's SDK: 100 creates at once, all"
-	metricHeld       = "request of a page while %d connections are held"
-	metricResume     = "resume in place"
-	metricWake       = "resume from disk to first command, idle"
-	metricSnapshot   = "snapshot with 100 MB in memory"
-	metricFork       = "fork with 100 MB in memory to first command"
-	metricForks      = "%d such forks at once, all to first command"
-	metricStopStart  = "stop and start with 100 MB of files"
-	metricTemplate   = "create of a template to the answer of its web server"
-	metricFrozen     = "memory of a box that is paused on disk"
-	metricFrozenDisk = "disk of a box that is paused on disk, idle"
+	metricFirst        = "new box to first output"
+	metricExec         = "exec true"
+	metricCreate       = "create a box that stays"
+	metricPSS          = "memory per idle box, sum of PSS"
+	metricLateCreate   = "create, last boxes"
+	metricEarly        = "create, first boxes"
+	metricUpload       = "upload 100 MB"
+	metricDownload     = "download 100 MB"
+	metricLine         = "line to answer in %d shells"
+	metricConnect      = "connect and echo"
+	metricReceive      = "received by one connection"
+	metricSend         = "sent by one connection"
+	metricPage         = "request of a page"
+	metricEcho         = "message to echo on %d WebSockets, all at once"
+	metricSilent       = "failures of %d WebSockets"
+	metricTool         = "call of the tool file_list"
+	metricShellExec    = "call of the tool shell_exec with true"
+	metricE2BWarm      = "E2B's SDK: create of a warm pool, and commands.run"
+	metricE2BCold      = "E2B's SDK: create and commands.run"
+	metricE2BRun       = "E2B's SDK: commands.run"
+	metricE2BWrite     = "E2B's SDK: files.write of 10 MB"
+	metricE2BRead      = "E2B's SDK: files.read of 10 MB"
+	metricE2BCode      = "E2B's SDK: first runCode of a new sandbox"
+	metricE2BHundred   = "E2B's SDK: 100 creates at once, all"
+	metricDaytonaWarm  = "Daytona's SDK: create of a warm pool, and executeCommand"
+	metricDaytonaCold  = "Daytona's SDK: create and executeCommand"
+	metricDaytonaRun   = "Daytona's SDK: executeCommand"
+	metricDaytonaWrite = "Daytona's SDK: fs.uploadFile of 10 MB"
+	metricDaytonaRead  = "Daytona's SDK: fs.downloadFile of 10 MB"
+	metricDaytonaStart = "Daytona's SDK: start of a stopped sandbox"
+	metricHeld         = "request of a page while %d connections are held"
+	metricResume       = "resume in place"
+	metricWake         = "resume from disk to first command, idle"
+	metricSnapshot     = "snapshot with 100 MB in memory"
+	metricFork         = "fork with 100 MB in memory to first command"
+	metricForks        = "%d such forks at once, all to first command"
+	metricStopStart    = "stop and start with 100 MB of files"
+	metricTemplate     = "create of a template to the answer of its web server"
+	metricFrozen       = "memory of a box that is paused on disk"
+	metricFrozenDisk   = "disk of a box that is paused on disk, idle"
 )
 
 // targetBoxes is the number of boxes in the memory target.
@@ -84,6 +90,14 @@ func judge(r *report) []target {
 	e2bWrite, e2bWriteKnown := r.find(metricE2BWrite, byE2B)
 	e2bRead, e2bReadKnown := r.find(metricE2BRead, byE2B)
 	e2bCode, e2bCodeKnown := r.find(metricE2BCode, byE2B)
+	daytona := func(metric, unit string) func(what string, most float64) target {
+		x, known := r.find(metric, byDaytona)
+		got := x.P50
+		if unit == unitMBps {
+			got = inverse(got)
+		}
+		return func(what string, most float64) target { return check(what, most, got, known) }
+	}
 	tool, toolKnown := r.find(metricTool, bySandpit)
 	mcp, mcpKnown := r.find(metricTool, byMCP)
 	mcpHTTP, mcpHTTPKnown := r.find(metricTool, byMCPHTTP)
@@ -119,6 +133,11 @@ func judge(r *report) []target {
 		check("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, inverse(e2bWrite.P50), e2bWriteKnown),
 		check("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, inverse(e2bRead.P50), e2bReadKnown),
 		check("ms for E2B's SDK to run code in a new sandbox", 400, e2bCode.P50, e2bCodeKnown),
+		daytona(metricDaytonaWarm, unitMS)("ms for Daytona's SDK to create of a warm pool and run true", 30),
+		daytona(metricDaytonaRun, unitMS)("ms for Daytona's SDK to run true", 10),
+		daytona(metricDaytonaWrite, unitMBps)("ms for Daytona's SDK for each MB of a file in (100 MB/s)", 10),
+		daytona(metricDaytonaRead, unitMBps)("ms for Daytona's SDK for each MB of a file out (100 MB/s)", 10),
+		daytona(metricDaytonaStart, unitMS)("ms for Daytona's SDK to start a stopped sandbox", 400),
 		check("ms that MCP adds to a call of a tool, by a program", 2, mcp.P50-tool.P50, toolKnown && mcpKnown),
 		check("ms that MCP adds to a call of a tool, over HTTP", 2, mcpHTTP.P50-tool.P50, toolKnown && mcpHTTPKnown),
 		check("ms that shell_exec of true takes more than an exec of it", 2, shell.P50-program.P50, shellKnown && programKnown),

@@ -250,6 +250,8 @@ type Pool struct {
 	Resources sandpit.Resources
 	// Hostname is their name inside. Default: "sandpit".
 	Hostname string
+	// NetworkEnabled says that they reach the network, even if sandbox.network_enabled is false.
+	NetworkEnabled bool
 }
 
 // The values of Log.Format.

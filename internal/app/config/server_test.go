@@ -105,6 +105,7 @@ memory_limit = "1g"
 cpu_limit = 2
 pids_limit = 64
 hostname = "box"
+network_enabled = true
 
 [[pool]]
 size = 1
@@ -143,7 +144,7 @@ func TestServerFile(t *testing.T) {
 	want.Audit = config.Audit{MaxAge: 720 * time.Hour, MaxSize: 2 << 20, ExportDir: "/srv/audit", MaxExportSize: 3 << 20}
 	want.Queue = config.Queue{Provider: "redis", RedisURL: "rediss://u:p4ss@redis:6380/2", RedisCA: "/etc/ca.pem", Name: "mine"}
 	want.Pools = []config.Pool{
-		{Image: "python:3.12-slim", Size: 2, Max: 4, Resources: sandpit.Resources{Memory: 1 << 30, CPUs: 2, PIDs: 64}, Hostname: "box"},
+		{Image: "python:3.12-slim", Size: 2, Max: 4, Resources: sandpit.Resources{Memory: 1 << 30, CPUs: 2, PIDs: 64}, Hostname: "box", NetworkEnabled: true},
 		{Size: 1},
 	}
 	want.Log = config.Log{Level: slog.LevelWarn, Format: "json"}

@@ -361,15 +361,16 @@ var errNotPools = errors.New("is not a list; write [[pool]] on a line of its own
 // parseEntry fills in p from one entry.
 func (p *Pool) parseEntry(entry map[string]any) error {
 	setters := map[string]func(any) error{
-		"provider":     func(v any) error { return setName(&p.Provider, v) },
-		"image":        func(v any) error { return setImage(&p.Image, v) },
-		"size":         func(v any) error { return numberOf("sandboxes", 0, 1e4)(&p.Size, v) },
-		"max":          func(v any) error { return numberOf("sandboxes", 0, 1e4)(&p.Max, v) },
-		"memory_limit": func(v any) error { return sizeOf(minMemory, "32m", bothSizes)(&p.Resources.Memory, v) },
-		"cpu_limit":    func(v any) error { return setCPU(&p.Resources.CPUs, v) },
-		"disk_limit":   func(v any) error { return sizeOf(minDisk, "1m", bothSizes)(&p.Resources.Disk, v) },
-		"pids_limit":   func(v any) error { return numberOf("processes", 1, 1<<20)(&p.Resources.PIDs, v) },
-		"hostname":     func(v any) error { return setName(&p.Hostname, v) },
+		"provider":        func(v any) error { return setName(&p.Provider, v) },
+		"image":           func(v any) error { return setImage(&p.Image, v) },
+		"size":            func(v any) error { return numberOf("sandboxes", 0, 1e4)(&p.Size, v) },
+		"max":             func(v any) error { return numberOf("sandboxes", 0, 1e4)(&p.Max, v) },
+		"memory_limit":    func(v any) error { return sizeOf(minMemory, "32m", bothSizes)(&p.Resources.Memory, v) },
+		"cpu_limit":       func(v any) error { return setCPU(&p.Resources.CPUs, v) },
+		"disk_limit":      func(v any) error { return sizeOf(minDisk, "1m", bothSizes)(&p.Resources.Disk, v) },
+		"pids_limit":      func(v any) error { return numberOf("processes", 1, 1<<20)(&p.Resources.PIDs, v) },
+		"hostname":        func(v any) error { return setName(&p.Hostname, v) },
+		"network_enabled": func(v any) error { return setBool(&p.NetworkEnabled, v) },
 	}
 	for _, name := range slices.Sorted(maps.Keys(entry)) {
 		set, known := setters[name]

@@ -332,7 +332,9 @@ func (s *service) poolOptions() []manager.Pool {
 	for _, p := range s.cfg.Pools {
 		pools = append(pools, manager.Pool{
 			Provider: p.Provider, Size: p.Size, Max: p.Max, Warm: manager.WarmUp,
-			Spec: sandpit.Spec{Image: p.Image, Resources: p.Resources, Hostname: p.Hostname},
+			Spec: sandpit.Spec{
+				Image: p.Image, Resources: p.Resources, Hostname: p.Hostname, Network: sandpit.NetworkPolicy{Online: p.NetworkEnabled},
+			},
 		})
 	}
 	return pools
