@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
 	dockerprovider "github.com/sandpit-dev/sandpit/provider/docker"
 )
 
@@ -23,9 +24,9 @@ func openDockerProvider(ctx context.Context, dir, engine string) (*dockerprovide
 	if smallGuest() {
 		guest = ""
 	}
-	return dockerprovider.New(dockerprovider.Options{
+	return dockerprovider.New(testoptions.Docker(dockerprovider.Options{
 		Endpoint: dockerprovider.Endpoint{Host: host}, StateDir: filepath.Join(dir, "records"), Guest: guest,
-	})
+	}))
 }
 
 // newSandpitDocker returns sandpit on the same daemon and image as docker.
