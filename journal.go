@@ -3,7 +3,6 @@ package sandpit
 import (
 	"context"
 	"io"
-	"regexp"
 	"time"
 )
 
@@ -102,12 +101,12 @@ type Followed struct {
 	Command CommandInfo
 }
 
-var commandID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var commandID = newPattern(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // ValidateCommandID returns an Invalid error unless id can name a command: 1 to 64
 // letters, digits, "_", "." and "-", of which the first is a letter or digit.
 func ValidateCommandID(id string) error {
-	if !commandID.MatchString(id) {
+	if !commandID().MatchString(id) {
 		return Errorf(Invalid, "command id %.80q: want 1 to 64 letters, digits, _ . and -, a letter or digit first", id)
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,13 +175,13 @@ const shellProgram = "/bin/sh"
 func ShellArgs(script string) []string { return []string{shellProgram, "-c", script} }
 
 var (
-	envPattern        = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	recipePortPattern = regexp.MustCompile(`^([1-9][0-9]{0,4})(/(tcp|udp))?$`)
-	readyURLPattern   = regexp.MustCompile(`^http://(localhost|127\.0\.0\.1)(:[1-9][0-9]{0,4})?(/[!-~]*)?$`)
+	envPattern        = newPattern(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	recipePortPattern = newPattern(`^([1-9][0-9]{0,4})(/(tcp|udp))?$`)
+	readyURLPattern   = newPattern(`^http://(localhost|127\.0\.0\.1)(:[1-9][0-9]{0,4})?(/[!-~]*)?$`)
 )
 
 // IsVariableName reports whether name is a valid name of an environment variable.
-func IsVariableName(name string) bool { return envPattern.MatchString(name) }
+func IsVariableName(name string) bool { return envPattern().MatchString(name) }
 
 // Validate returns an Invalid error for the first defect of a recipe that can never be built.
 func (r Recipe) Validate() error {
@@ -199,7 +198,7 @@ func (r Recipe) Validate() error {
 	}
 	for _, p := range r.Ports {
 		number, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSuffix(p, "/tcp"), "/udp"))
-		if !recipePortPattern.MatchString(p) || err != nil || number > 65535 {
+		if !recipePortPattern().MatchString(p) || err != nil || number > 65535 {
 			return Errorf(Invalid, "port %q: want a number, maybe with /tcp or /udp", p)
 		}
 	}
@@ -243,7 +242,7 @@ func (s RecipeStep) validate() error {
 		return Errorf(Invalid, "npm: a lock file of %d bytes, want at most %d", len(s.NPM.Lock), maxLock)
 	}
 	for _, name := range slices.Concat(s.Secrets, slices.Sorted(maps.Keys(s.Env))) {
-		if !envPattern.MatchString(name) {
+		if !envPattern().MatchString(name) {
 			return badVariable(name)
 		}
 	}
@@ -270,7 +269,7 @@ func (r Ready) validate(started bool) error {
 		return Errorf(Invalid, "a command of %d bytes, want at most %d", len(r.Command), maxLine)
 	case r.Port < 0 || r.Port > 65535:
 		return Errorf(Invalid, "port %d: want 1 to 65535", r.Port)
-	case r.URL != "" && !readyURLPattern.MatchString(r.URL):
+	case r.URL != "" && !readyURLPattern().MatchString(r.URL):
 		return Errorf(Invalid, "url %.200q: want http://localhost:PORT/PATH", r.URL)
 	case !(r.Timeout >= 0 && r.Timeout <= 1800): // also refuses NaN
 		return Errorf(Invalid, "timeout of %v seconds: want at most 1800", r.Timeout)
@@ -287,7 +286,7 @@ func validateVariables(list []Variable) error {
 	seen := map[string]bool{}
 	for _, v := range list {
 		switch {
-		case !envPattern.MatchString(v.Name):
+		case !envPattern().MatchString(v.Name):
 			return badVariable(v.Name)
 		case seen[v.Name]:
 			return Errorf(Invalid, "variable %s is declared twice", v.Name)

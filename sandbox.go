@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +14,7 @@ import (
 // into a host name beside a port.
 type ID string
 
-var idPattern = regexp.MustCompile(`^[a-z][a-z0-9]{19}$`)
+var idPattern = newPattern(`^[a-z][a-z0-9]{19}$`)
 
 // NewID returns an ID with 95 bits of randomness.
 func NewID() ID {
@@ -27,18 +26,18 @@ func NewID() ID {
 // Validate returns an Invalid error unless id has the form NewID gives it. Use
 // it on every ID from outside: IDs become file names.
 func (id ID) Validate() error {
-	if !idPattern.MatchString(string(id)) {
+	if !idPattern().MatchString(string(id)) {
 		return Errorf(Invalid, "sandbox id %q: want 20 lower-case letters and digits", string(id))
 	}
 	return nil
 }
 
-var namePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+var namePattern = newPattern(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 
 // CheckName returns an Invalid error unless name is a valid sandbox name: 1 to 63 letters and
 // digits, and after the first one also "-", "_" and ".". A name must not look like an ID.
 func CheckName(name string) error {
-	if !namePattern.MatchString(name) {
+	if !namePattern().MatchString(name) {
 		return WithHint(Errorf(Invalid, "invalid name %.100q", name),
 			"use letters, digits, and after the first one also - _ and dots, at most 63 in all")
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/base32"
 	"io"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -13,7 +12,7 @@ import (
 // SnapshotID identifies a snapshot for its whole life.
 type SnapshotID string
 
-var snapshotPattern = regexp.MustCompile(`^snap[a-z2-7]{16}$`)
+var snapshotPattern = newPattern(`^snap[a-z2-7]{16}$`)
 
 // NewSnapshotID returns a SnapshotID with 80 bits of randomness.
 func NewSnapshotID() SnapshotID {
@@ -25,7 +24,7 @@ func NewSnapshotID() SnapshotID {
 // Validate returns an Invalid error unless id has the form NewSnapshotID gives it. Use
 // it on every SnapshotID from outside: they become file names.
 func (id SnapshotID) Validate() error {
-	if !snapshotPattern.MatchString(string(id)) {
+	if !snapshotPattern().MatchString(string(id)) {
 		return Errorf(Invalid, "snapshot id %q: want \"snap\" and 16 lower-case letters and digits", string(id))
 	}
 	return nil
@@ -34,7 +33,7 @@ func (id SnapshotID) Validate() error {
 // CheckSnapshotName returns an Invalid error unless name is a valid snapshot name. A name
 // must not look like an ID.
 func CheckSnapshotName(name string) error {
-	if !volumePattern.MatchString(name) || snapshotPattern.MatchString(name) {
+	if !volumePattern().MatchString(name) || snapshotPattern().MatchString(name) {
 		return Errorf(Invalid, "snapshot %.100q: want letters, digits, and inside also - _ and dots, at most 63", name)
 	}
 	return nil

@@ -3,7 +3,6 @@ package sandpit
 import (
 	"crypto/rand"
 	"encoding/base32"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -15,9 +14,9 @@ type TemplateID string
 type BuildID string
 
 var (
-	templateIDPattern   = regexp.MustCompile(`^tmpl[a-z2-7]{16}$`)
-	buildIDPattern      = regexp.MustCompile(`^bld[a-z2-7]{16}$`)
-	templateNamePattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
+	templateIDPattern   = newPattern(`^tmpl[a-z2-7]{16}$`)
+	buildIDPattern      = newPattern(`^bld[a-z2-7]{16}$`)
+	templateNamePattern = newPattern(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
 )
 
 // NewTemplateID returns a TemplateID with 80 bits of randomness.
@@ -34,7 +33,7 @@ func randomName() string {
 
 // Validate returns an Invalid error unless id has the form NewTemplateID gives it.
 func (id TemplateID) Validate() error {
-	if !templateIDPattern.MatchString(string(id)) {
+	if !templateIDPattern().MatchString(string(id)) {
 		return Errorf(Invalid, "template id %.40q: want \"tmpl\" and 16 lower-case letters and digits", string(id))
 	}
 	return nil
@@ -43,7 +42,7 @@ func (id TemplateID) Validate() error {
 // Validate returns an Invalid error unless id has the form NewBuildID gives it. Use it on
 // every BuildID from outside: they become names of images.
 func (id BuildID) Validate() error {
-	if !buildIDPattern.MatchString(string(id)) {
+	if !buildIDPattern().MatchString(string(id)) {
 		return Errorf(Invalid, "build id %.40q: want \"bld\" and 16 lower-case letters and digits", string(id))
 	}
 	return nil
@@ -58,7 +57,7 @@ func NoBuiltinTemplate(name string, names []string) error {
 // CheckTemplateName returns an Invalid error unless name is a valid name of a template or a
 // tag. A name must not look like an ID.
 func CheckTemplateName(name string) error {
-	if !templateNamePattern.MatchString(name) || templateIDPattern.MatchString(name) || buildIDPattern.MatchString(name) {
+	if !templateNamePattern().MatchString(name) || templateIDPattern().MatchString(name) || buildIDPattern().MatchString(name) {
 		return Errorf(Invalid, "template %.100q: want lower-case letters, digits, and inside also - _ and dots, at most 63", name)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // GuestDir is the directory of the guest inside a sandbox. No mount can be there or below.
@@ -22,12 +23,18 @@ const (
 	LastSessionUID  = 59_999
 )
 
-var hostnamePattern = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+// newPattern returns a function that compiles an expression when it is first called: each process
+// of a sandbox has this package, and uses few of the expressions.
+func newPattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
+var hostnamePattern = newPattern(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
 // Validate returns an Invalid error for a Spec that no provider can create. Images and
 // networks are checked by the provider.
 func (s Spec) Validate() error {
-	if s.Hostname != "" && !hostnamePattern.MatchString(s.Hostname) {
+	if s.Hostname != "" && !hostnamePattern().MatchString(s.Hostname) {
 		return Errorf(Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
 	}
 	if s.WorkDir != "" && s.WorkDir != HomeDir && !cleanAbsolute(s.WorkDir) {

@@ -2,7 +2,6 @@ package sandpit
 
 import (
 	"context"
-	"regexp"
 	"time"
 )
 
@@ -47,12 +46,12 @@ type VolumeKeeper interface {
 	VolumeSize(ctx context.Context, name string) (int64, error)
 }
 
-var volumePattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
+var volumePattern = newPattern(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}$`)
 
 // CheckVolumeName returns an Invalid error unless name is a valid volume name. Use it on
 // every name from outside: names become file names.
 func CheckVolumeName(name string) error {
-	if !volumePattern.MatchString(name) {
+	if !volumePattern().MatchString(name) {
 		return WithHint(Errorf(Invalid, "volume %.100q: want letters, digits, and inside also - _ and dots, at most 63", name),
 			"a directory of the machine starts with / or ./")
 	}

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 
@@ -22,9 +21,10 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
-var idPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var idPattern = pattern.New(`^sha256:[0-9a-f]{64}$`)
 
 // isPath reports whether text is the path of a file rather than the name of an image.
 func isPath(text string) bool {

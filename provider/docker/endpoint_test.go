@@ -124,7 +124,7 @@ func FuzzHandle(f *testing.F) {
 	f.Add([]byte(`{"id":"saaaaaaaaaaaaaaaaaaa","container":"0"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		h, err := decodeHandle(data)
-		if err == nil && (h.ID.Validate() != nil || !containerPattern.MatchString(h.Container)) {
+		if err == nil && (h.ID.Validate() != nil || !containerPattern().MatchString(h.Container)) {
 			t.Errorf("taken: %+v", h)
 		}
 	})

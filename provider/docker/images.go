@@ -77,7 +77,7 @@ func (s *imageStore) findImage(ctx context.Context, ref sandpit.Image) (imageInf
 		return s.ensureImage(ctx, snapshotTag(id), pull)
 	}
 	always := false
-	if !idPattern.MatchString(text) {
+	if !idPattern().MatchString(text) {
 		named, err := parseName(text)
 		if err != nil {
 			return imageInfo{}, err
@@ -163,7 +163,7 @@ func (s *imageStore) checkOwners(ctx context.Context, ref sandpit.Image) (refere
 	case isPath(text):
 		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "image %q is a file of the server's machine", shortenText(text)),
 			"use an image of a registry")
-	case idPattern.MatchString(text):
+	case idPattern().MatchString(text):
 		return nil, noSuchImage()
 	}
 	named, err := parseName(text)

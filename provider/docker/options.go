@@ -7,12 +7,12 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
@@ -105,13 +105,13 @@ const (
 	AnyMounts
 )
 
-var networkPattern = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
+var networkPattern = pattern.New(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 
 func (o Options) withDefaults() (Options, error) {
 	switch {
 	case !o.Ephemeral && !filepath.IsAbs(o.StateDir):
 		return o, sandpit.Errorf(sandpit.Invalid, "state directory %q: want an absolute path", o.StateDir)
-	case o.Network != "" && (o.Network == "host" || !networkPattern.MatchString(o.Network)):
+	case o.Network != "" && (o.Network == "host" || !networkPattern().MatchString(o.Network)):
 		return o, sandpit.Errorf(sandpit.Invalid, "invalid network %q: want the name of a network of the engine, not the machine's", o.Network)
 	case o.Userns == "host":
 		return o, sandpit.Errorf(sandpit.Invalid, "user namespace %q: a sandbox cannot use the machine's", o.Userns)

@@ -182,7 +182,7 @@ func decodeHandle(data []byte) (handle, error) {
 	if err := h.ID.Validate(); err != nil {
 		return h, err
 	}
-	if !containerPattern.MatchString(h.Container) {
+	if !containerPattern().MatchString(h.Container) {
 		return h, sandpit.Errorf(sandpit.Invalid, "handle: invalid container ID %q", shortenText(h.Container))
 	}
 	return h, nil

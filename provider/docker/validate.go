@@ -2,15 +2,15 @@ package docker
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/files/hostpath"
 )
 
-var containerPattern = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var containerPattern = pattern.New(`^[0-9a-f]{64}$`)
 
 // validateSpec returns an error for a spec that this provider can never create.
 func (p *Provider) validateSpec(s sandpit.Spec) error {

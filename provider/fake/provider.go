@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Provider creates sandboxes in a World. Close breaks its connections and leaves the sandboxes
@@ -47,11 +47,11 @@ func (p *Provider) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec)
 	return inst, nil
 }
 
-var hostname = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
+var hostname = pattern.New(`^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?$`)
 
 // validateSpec returns an error for an invalid spec, or one that this provider does not support.
 func validateSpec(s sandpit.Spec) error {
-	if s.Hostname != "" && !hostname.MatchString(s.Hostname) {
+	if s.Hostname != "" && !hostname().MatchString(s.Hostname) {
 		return sandpit.Errorf(sandpit.Invalid, "hostname %q: want letters, digits and inner dashes, at most 63", s.Hostname)
 	}
 	if s.WorkDir != "" && s.WorkDir != sandpit.HomeDir && (!path.IsAbs(s.WorkDir) || path.Clean(s.WorkDir) != s.WorkDir || strings.Contains(s.WorkDir, "\x00")) {

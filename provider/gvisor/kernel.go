@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"gvisor.dev/gvisor/runsc/cmd/sentry/sentrycmd"
 	"gvisor.dev/gvisor/runsc/cmd/util"
 
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/provider/gvisor/internal/confine"
 )
 
@@ -147,14 +147,14 @@ func closeInherited(args []string) error {
 	return nil
 }
 
-var fdFlagPattern = regexp.MustCompile("^--[a-z-]*fds?=([0-9,:-]+)$")
+var fdFlagPattern = pattern.New("^--[a-z-]*fds?=([0-9,:-]+)$")
 
 // highestFlagFD returns the highest descriptor that the arguments of a gVisor process name:
 // --spec-fd=11, --io-fds=3,4, --pass-fd=15:3, where the second number is that of the sandbox.
 func highestFlagFD(args []string) int {
 	highest := 2
 	for _, a := range args {
-		m := fdFlagPattern.FindStringSubmatch(a)
+		m := fdFlagPattern().FindStringSubmatch(a)
 		if m == nil {
 			continue
 		}

@@ -5,12 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"regexp"
 	"strconv"
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
@@ -205,7 +205,7 @@ func (c *protocolConn) addPiece(piece []byte) error {
 }
 
 // idPattern matches the call ID at the beginning of a response.
-var idPattern = regexp.MustCompile(`^\{"id":(\d{1,9}),`)
+var idPattern = pattern.New(`^\{"id":(\d{1,9}),`)
 
 // endMessage handles a complete message.
 func (c *protocolConn) endMessage() {
@@ -213,7 +213,7 @@ func (c *protocolConn) endMessage() {
 	c.message, c.discarded, c.reserved = nil, 0, 0
 	defer c.memory.Return(reserved)
 	if passed > 0 {
-		if m := idPattern.FindSubmatch(message[:min(len(message), headSize)]); m != nil {
+		if m := idPattern().FindSubmatch(message[:min(len(message), headSize)]); m != nil {
 			id, _ := strconv.Atoi(string(m[1])) // nine digits always parse
 			c.deliverAnswer(id, answer{err: sandpit.Errorf(sandpit.Exhausted, "the browser's response has %d bytes; the limit is %d bytes, or less when memory is short", len(message)+passed, maxMessage)})
 		}

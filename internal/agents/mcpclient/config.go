@@ -15,13 +15,13 @@ import (
 	"maps"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Type is the transport of a server.
@@ -151,7 +151,7 @@ func (s Server) checkURL() error {
 		return sandpit.Errorf(sandpit.Invalid, "a server with a url has neither command, args, env nor cwd")
 	}
 	for name, value := range s.Headers {
-		if !headerPattern.MatchString(name) || strings.ContainsAny(value, "\r\n\x00") {
+		if !headerPattern().MatchString(name) || strings.ContainsAny(value, "\r\n\x00") {
 			return sandpit.Errorf(sandpit.Invalid, "invalid header %.100q", name)
 		}
 	}
@@ -159,8 +159,8 @@ func (s Server) checkURL() error {
 }
 
 var (
-	headerPattern = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-	secretPattern = regexp.MustCompile(`(?i)key|token|secret|passw|credential|auth|cookie|session|signature|pat$`)
+	headerPattern = pattern.New("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
+	secretPattern = pattern.New(`(?i)key|token|secret|passw|credential|auth|cookie|session|signature|pat$`)
 )
 
 // Secrets returns the values to hide from output: those of variables and headers with names
@@ -170,7 +170,7 @@ func (c Config) Secrets() []string {
 	for _, name := range slices.Sorted(maps.Keys(c)) {
 		for _, values := range []map[string]string{c[name].Env, c[name].Headers} {
 			for _, key := range slices.Sorted(maps.Keys(values)) {
-				if !secretPattern.MatchString(key) {
+				if !secretPattern().MatchString(key) {
 					continue
 				}
 				found = append(found, values[key])

@@ -7,15 +7,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"image"
+	"net/http"
+	"strings"
+
 	_ "image/gif"  // told apart by image.DecodeConfig
 	_ "image/jpeg" // the same
 	_ "image/png"  // the same
-	"net/http"
-	"regexp"
-	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
@@ -65,7 +66,7 @@ func truncate(text string, size int) string {
 	return textlen.Shorten(strings.ToValidUTF8(text, ""), size)
 }
 
-var uncleanPattern = regexp.MustCompile(`[^A-Za-z0-9-]+`)
+var uncleanPattern = pattern.New(`[^A-Za-z0-9-]+`)
 
 const (
 	separator    = "__"
@@ -76,7 +77,7 @@ const (
 
 // namePrefix returns the prefix of the names of a server's tools.
 func namePrefix(server string) string {
-	name := uncleanPattern.ReplaceAllString(server, "_")
+	name := uncleanPattern().ReplaceAllString(server, "_")
 	return name[:min(len(name), maxPrefix)] + separator
 }
 
@@ -84,7 +85,7 @@ func namePrefix(server string) string {
 // hash of the original one, so that two tools do not get the same name.
 func qualifiedName(server, tool string) string {
 	plain := server + separator + tool
-	name := namePrefix(server) + uncleanPattern.ReplaceAllString(tool, "_")
+	name := namePrefix(server) + uncleanPattern().ReplaceAllString(tool, "_")
 	// With exactly one separator the name is unambiguous.
 	if name == plain && len(name) <= maxQualified && strings.Count(name, separator) == 1 && !strings.Contains(name, separator+"_") {
 		return name
@@ -217,7 +218,7 @@ func (a *Answer) addFile(what, mime, uri string, data []byte) string {
 	}
 	_, kind, _ := strings.Cut(mime, "/")
 	suffix := ".bin"
-	if kind = uncleanPattern.ReplaceAllString(kind, ""); kind != "" && len(kind) <= 10 {
+	if kind = uncleanPattern().ReplaceAllString(kind, ""); kind != "" && len(kind) <= 10 {
 		suffix = "." + kind
 	}
 	a.Files = append(a.Files, File{Suffix: suffix, Data: data})

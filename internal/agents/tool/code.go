@@ -95,7 +95,7 @@ type jupyterInput struct {
 }
 
 func jupyterExecute(ctx context.Context, s *Session, in jupyterInput) (Result, error) {
-	if !sessionPattern.MatchString(in.Session) {
+	if !sessionPattern().MatchString(in.Session) {
 		return Result{}, sandpit.Errorf(sandpit.Invalid, "invalid session_id %.100q: want 1 to 64 letters and digits, and - _ . except at the beginning", in.Session)
 	}
 	version, isPython := strings.CutPrefix(in.Kernel, "python")

@@ -4,10 +4,10 @@ import (
 	"context"
 	"crypto/rand"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
@@ -29,11 +29,11 @@ type nodeData struct {
 }
 
 // moduleSyntax matches statements that are valid only in modules.
-var moduleSyntax = regexp.MustCompile(`(?m)^\s*(import\s+[\w{*"']|export\s+[\w{*])`)
+var moduleSyntax = pattern.New(`(?m)^\s*(import\s+[\w{*"']|export\s+[\w{*])`)
 
 func nodeExecute(ctx context.Context, s *Session, in nodeInput) (result Result, err error) {
 	program := "program.cjs"
-	if moduleSyntax.MatchString(in.Code) {
+	if moduleSyntax().MatchString(in.Code) {
 		program = "program.mjs"
 	}
 	if err := in.checkFiles(program); err != nil {

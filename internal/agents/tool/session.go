@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/agents/mcpclient"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/reach/shell"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
@@ -85,7 +85,7 @@ type Session struct {
 	edits   []fileEdit // edits that can be undone, the oldest first; guarded by editing
 }
 
-var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var sessionPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // locateTimeout bounds finding the working directory of a session.
 const locateTimeout = 30 * time.Second
@@ -110,7 +110,7 @@ func NewSession(ctx context.Context, g sandpit.Guest, o SessionOptions) (*Sessio
 	if o.ID == "" {
 		o.ID = newSessionID()
 	}
-	if !sessionPattern.MatchString(o.ID) {
+	if !sessionPattern().MatchString(o.ID) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "invalid session %.100q: want 1 to 64 letters and digits, and - _ . except at the beginning", o.ID)
 	}
 	if o.CreatedAt.IsZero() {

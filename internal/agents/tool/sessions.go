@@ -121,7 +121,7 @@ func (s *Sessions) Create(ctx context.Context, r SessionRequest) (SessionInfo, e
 	if r.ID == "" {
 		r.ID = newSessionID()
 	}
-	if !sessionPattern.MatchString(r.ID) || r.Shared != "" && !sessionPattern.MatchString(r.Shared) {
+	if !sessionPattern().MatchString(r.ID) || r.Shared != "" && !sessionPattern().MatchString(r.Shared) {
 		return SessionInfo{}, sandpit.Errorf(sandpit.Invalid, "invalid session %.100q in %.100q: want 1 to 64 letters and digits, and - _ . except at the beginning", r.ID, r.Shared)
 	}
 	t, fresh, err := s.reserveID(r)

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/inside/applet"
 	"github.com/sandpit-dev/sandpit/internal/reach/shell"
 )
@@ -59,7 +59,7 @@ func systemTools() []Tool {
 	}
 }
 
-var envPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var envPattern = pattern.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 type envGetInput struct {
 	Name string `json:"name,omitempty" jsonschema:"the variable; default: all"`
@@ -109,7 +109,7 @@ const (
 )
 
 func envSet(ctx context.Context, s *Session, in envSetInput) (Result, error) {
-	if !envPattern.MatchString(in.Name) || len(in.Name) > 256 {
+	if !envPattern().MatchString(in.Name) || len(in.Name) > 256 {
 		return Result{}, sandpit.Errorf(sandpit.Invalid, "invalid environment variable name %.100q", in.Name)
 	}
 	if len(in.Value) > maxVariable || strings.IndexByte(in.Value, 0) >= 0 {

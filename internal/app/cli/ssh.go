@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 func newSSH(a *app) *cobra.Command {
@@ -101,9 +101,9 @@ func (call sshCall) runSSH(ctx context.Context, a *app, program string) (err err
 }
 
 var (
-	hostKeyPattern = regexp.MustCompile(`^[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+$`)
-	hostPattern    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.:%_-]*$`)
-	userPattern    = regexp.MustCompile(`^[a-z0-9]+$`)
+	hostKeyPattern = pattern.New(`^[A-Za-z0-9@.-]+ [A-Za-z0-9+/=]+$`)
+	hostPattern    = pattern.New(`^[A-Za-z0-9][A-Za-z0-9.:%_-]*$`)
+	userPattern    = pattern.New(`^[a-z0-9]+$`)
 )
 
 // writeFiles writes the files that ssh needs into a directory, and returns the arguments of ssh.
@@ -113,7 +113,7 @@ func (call sshCall) writeFiles(dir string) ([]string, error) {
 		return nil, err
 	}
 	// ssh would interpret other characters in its arguments and files.
-	if !hostKeyPattern.MatchString(call.token.HostKey) || !hostPattern.MatchString(host) || !userPattern.MatchString(call.token.User) {
+	if !hostKeyPattern().MatchString(call.token.HostKey) || !hostPattern().MatchString(host) || !userPattern().MatchString(call.token.User) {
 		return nil, sandpit.Errorf(sandpit.Internal, "the server returned an invalid SSH address, host key or user")
 	}
 	for _, f := range []struct {

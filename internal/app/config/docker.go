@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Docker is the [docker] section: where the engine of provider docker is, and what
@@ -124,22 +124,22 @@ func readDockerHost(value string) (word, bool) {
 	return word(value), setDockerHost(&field, word(value)) == nil
 }
 
-func readName(value string) (word, bool) { return word(value), namePattern.MatchString(value) }
+func readName(value string) (word, bool) { return word(value), namePattern().MatchString(value) }
 
 func readPath(value string) (word, bool) { return word(value), filepath.IsAbs(value) }
 
-var wordPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.:,=+-]{0,127}$`)
+var wordPattern = pattern.New(`^[A-Za-z0-9_][A-Za-z0-9_.:,=+-]{0,127}$`)
 
 func setWord(field *string, v any) error {
 	text, ok := textOf(v)
-	if !ok || !wordPattern.MatchString(text) {
+	if !ok || !wordPattern().MatchString(text) {
 		return fmt.Errorf("%s is not one word", shortValue(v))
 	}
 	*field = text
 	return nil
 }
 
-var capabilityPattern = regexp.MustCompile(`^[A-Z_]{3,32}$`)
+var capabilityPattern = pattern.New(`^[A-Z_]{3,32}$`)
 
 func setCapabilities(field *[]string, v any) error {
 	list, ok := listOf(v)
@@ -148,7 +148,7 @@ func setCapabilities(field *[]string, v any) error {
 	}
 	for i, name := range list {
 		list[i] = strings.TrimPrefix(strings.ToUpper(name), "CAP_")
-		if !capabilityPattern.MatchString(list[i]) {
+		if !capabilityPattern().MatchString(list[i]) {
 			return fmt.Errorf("%s is not a capability; use for example SYS_PTRACE", quoteText(name))
 		}
 	}

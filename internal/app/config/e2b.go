@@ -3,11 +3,11 @@ package config
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // E2B is the [e2b] section: what clients of E2B's API find here.
@@ -41,7 +41,7 @@ func e2bSettings() []setting {
 }
 
 // templatePattern is what a template may be called.
-var templatePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+var templatePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // setTemplates reads a table of images, or words such as base=debian:12.
 func setTemplates(field *map[string]sandpit.Image, v any) error {
@@ -61,7 +61,7 @@ func setTemplates(field *map[string]sandpit.Image, v any) error {
 	templates := make(map[string]sandpit.Image, len(table))
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		var image sandpit.Image
-		if !templatePattern.MatchString(name) {
+		if !templatePattern().MatchString(name) {
 			return fmt.Errorf("%s: not a name of a template; use for example %s", quoteText(name), example)
 		}
 		if err := setImage(&image, table[name]); err != nil {

@@ -4,11 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"net"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // alias is a variable of another program that stands for one of sandpit's.
@@ -83,7 +84,7 @@ func (l *loader) addressOf(hostName, portName string) {
 		return
 	}
 	host, port = cmp.Or(strings.Trim(host, "[]"), "localhost"), cmp.Or(port, "8090")
-	if _, err := strconv.ParseUint(port, 10, 16); err != nil || !dnsPattern.MatchString(host) && net.ParseIP(host) == nil {
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil || !dnsPattern().MatchString(host) && net.ParseIP(host) == nil {
 		l.addNotice("%s and %s are no address and are ignored", hostName, portName)
 		return
 	}
@@ -119,10 +120,10 @@ func (l *loader) unknownVariable(name string) {
 
 // kubernetes matches what Kubernetes sets in every container for a service, for
 // instance one that is called sandpit or sandpit-server.
-var kubernetes = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+var kubernetes = pattern.New(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
 func ofKubernetes(name, value string) bool {
-	return kubernetes.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
+	return kubernetes().MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
 }
 
 func (l *loader) addNotice(format string, args ...any) {

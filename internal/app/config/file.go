@@ -7,12 +7,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/BurntSushi/toml"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // maxFile bounds the configuration file, in bytes. It also bounds how deep
@@ -227,10 +228,10 @@ func syntaxProblem(name string, err error) Problem {
 
 // quoted matches what the decoder repeats of the file, and long numbers.
 // A quoted quote comes first, so that the quotes behind it are taken in pairs.
-var quoted = regexp.MustCompile(`'''|"[^"]*"|'[^']*'|\d{4,}`)
+var quoted = pattern.New(`'''|"[^"]*"|'[^']*'|\d{4,}`)
 
 // harmless is a single character, or the escape of one.
-var harmless = regexp.MustCompile(`^['"]\\?.['"]$|^['"]{2}$`)
+var harmless = pattern.New(`^['"]\\?.['"]$|^['"]{2}$`)
 
 // redactMessage removes pieces of the file from a message of the decoder: the line may contain
 // an API key in a section of another program. The name of a duplicate key is not a secret.
@@ -238,8 +239,8 @@ func redactMessage(message string) string {
 	if strings.HasPrefix(message, "Key '") && !hasControl(message) {
 		return message
 	}
-	return quoted.ReplaceAllStringFunc(message, func(found string) string {
-		if harmless.MatchString(found) {
+	return quoted().ReplaceAllStringFunc(message, func(found string) string {
+		if harmless().MatchString(found) {
 			return found
 		}
 		return "..."

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Image is the [image] section: where images come from and how many are kept.
@@ -55,10 +56,10 @@ func (Login) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
 // hostPattern matches a registry with its port, and the path that a mirror may
 // have below it.
-var hostPattern = regexp.MustCompile(`^(\[[0-9a-fA-F:]+\]|[a-zA-Z0-9][a-zA-Z0-9.-]*)(:[0-9]{1,5})?(/[a-z0-9._/-]+)?$`)
+var hostPattern = pattern.New(`^(\[[0-9a-fA-F:]+\]|[a-zA-Z0-9][a-zA-Z0-9.-]*)(:[0-9]{1,5})?(/[a-z0-9._/-]+)?$`)
 
 func checkHost(host string) error {
-	if !hostPattern.MatchString(host) {
+	if !hostPattern().MatchString(host) {
 		return fmt.Errorf("%s is not a registry; write for example ghcr.io or localhost:5000", quoteText(host))
 	}
 	return nil

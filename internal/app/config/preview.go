@@ -3,8 +3,9 @@ package config
 import (
 	"fmt"
 	"net/url"
-	"regexp"
 	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Preview is the [preview] section: where people see what programs in sandboxes serve.
@@ -49,7 +50,7 @@ func setOrigins(field *[]string, v any) error {
 	}
 	origins := make([]string, len(list))
 	for i, text := range list {
-		if err := setWebURL(&origins[i], text); err != nil || !originPattern.MatchString(strings.ToLower(origins[i])) {
+		if err := setWebURL(&origins[i], text); err != nil || !originPattern().MatchString(strings.ToLower(origins[i])) {
 			return fmt.Errorf("%s is not an origin; use for example https://app.example.org", quoteText(text))
 		}
 		origins[i] = strings.ToLower(origins[i])
@@ -59,7 +60,7 @@ func setOrigins(field *[]string, v any) error {
 }
 
 // originPattern is an origin as sources of a policy can name it: not one of an IPv6 address.
-var originPattern = regexp.MustCompile(`^https?://[a-z0-9.-]+(:[0-9]{1,5})?$`)
+var originPattern = pattern.New(`^https?://[a-z0-9.-]+(:[0-9]{1,5})?$`)
 
 // setDomain takes a host name, or the URL of one.
 func setDomain(field *string, v any) error {
@@ -78,7 +79,7 @@ func setDomain(field *string, v any) error {
 			name = u.Hostname()
 		}
 	}
-	if !ok || strings.HasPrefix(name, "*") || !dnsPattern.MatchString(name) || len(name) > maxDomain {
+	if !ok || strings.HasPrefix(name, "*") || !dnsPattern().MatchString(name) || len(name) > maxDomain {
 		return fmt.Errorf("%s is not a domain for previews; use for example preview.example.org, or none", shortValue(v))
 	}
 	*field = text

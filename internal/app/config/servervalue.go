@@ -9,11 +9,12 @@ import (
 	"net/netip"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 func setURL(field *string, v any) error {
@@ -52,7 +53,7 @@ func setDirectory(field *string, v any) error {
 func setEmail(field *string, v any) error {
 	text, ok := textOf(v)
 	name, host, found := strings.Cut(text, "@")
-	if !ok || !found || name == "" || len(text) > 254 || !dnsPattern.MatchString(host) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if !ok || !found || name == "" || len(text) > 254 || !dnsPattern().MatchString(host) || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return fmt.Errorf("%s is not an e-mail address; use for example admin@example.com", shortValue(v))
 	}
 	*field = text
@@ -102,11 +103,11 @@ func setAccessKey(field *Secret, v any) error {
 	return nil
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
 func setName(field *string, v any) error {
 	text, ok := textOf(v)
-	if !ok || !namePattern.MatchString(text) {
+	if !ok || !namePattern().MatchString(text) {
 		return fmt.Errorf("%s is not a name; use letters, digits, '.', '_' and '-', at most 64", shortValue(v))
 	}
 	*field = text
@@ -147,7 +148,7 @@ func setSocket(field *string, v any) error {
 	return nil
 }
 
-var dnsPattern = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
+var dnsPattern = pattern.New(`^(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`)
 
 func setNames(field *[]string, v any) error {
 	names, ok := listOf(v)
@@ -155,7 +156,7 @@ func setNames(field *[]string, v any) error {
 		return fmt.Errorf("%s is not a list of host names; use for example [\"sandpit.example.com\"]", shortValue(v))
 	}
 	for i, name := range names {
-		if len(name) > 253 || !dnsPattern.MatchString(name) {
+		if len(name) > 253 || !dnsPattern().MatchString(name) {
 			return fmt.Errorf("%s is not a host name; write it without a scheme and a port", quoteText(name))
 		}
 		names[i] = strings.ToLower(name)

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/mirror"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 )
 
@@ -60,8 +60,8 @@ type Request struct {
 }
 
 var (
-	suitePattern   = regexp.MustCompile(`^[a-z]{2,20}$`)
-	packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*(=[A-Za-z0-9.+:~-]+)?$`)
+	suitePattern   = pattern.New(`^[a-z]{2,20}$`)
+	packagePattern = pattern.New(`^[a-z0-9][a-z0-9+.-]*(=[A-Za-z0-9.+:~-]+)?$`)
 )
 
 const maxPackages = 2000
@@ -75,14 +75,14 @@ func ParseRequest(text string) (r Request, ok bool, err error) {
 		return r, false, nil
 	}
 	names := strings.Split(list, ",")
-	if !suitePattern.MatchString(names[0]) {
+	if !suitePattern().MatchString(names[0]) {
 		return r, true, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "%.60q is not a release of Debian", names[0]), "use for example apt:bookworm")
 	}
 	if len(names) > maxPackages {
 		return r, true, sandpit.Errorf(sandpit.Invalid, "more than %d packages", maxPackages)
 	}
 	for _, name := range names[1:] {
-		if !packagePattern.MatchString(name) {
+		if !packagePattern().MatchString(name) {
 			return r, true, sandpit.Errorf(sandpit.Invalid, "%.60q is not the name of a Debian package", name)
 		}
 	}

@@ -185,7 +185,7 @@ var ranks = map[string]int{"required": 0, "important": 1, "standard": 2, "option
 // addPackage adds a package from a paragraph of a list of packages.
 func (x *index) addPackage(from releasePart, p paragraph, text string) error {
 	name, file := p["package"], p["filename"]
-	if !packagePattern.MatchString(name+"="+p["version"]) || strings.Contains(name, "=") || !isBelow(file) {
+	if !packagePattern().MatchString(name+"="+p["version"]) || strings.Contains(name, "=") || !isBelow(file) {
 		return sandpit.Errorf(sandpit.Invalid, "invalid package %.60q, version %.60q, at %.200q", name, p["version"], file)
 	}
 	pin, err := newPin(p["size"], p["sha256"])

@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/docker/cli/cli/config/credentials"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // hubLogin is the name of docker.io in Docker's logins.
@@ -78,7 +78,7 @@ func findLogin(ctx context.Context, c *configfile.ConfigFile, registry string) (
 	return Credential{}, nil
 }
 
-var helperPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
+var helperPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9_.-]*$`)
 
 // helperTimeout bounds the time of a credential helper, which may ask the user.
 const helperTimeout = time.Minute
@@ -86,7 +86,7 @@ const helperTimeout = time.Minute
 // askHelper asks a credential helper for a login. Errors do not include the helper's output,
 // which may contain the login.
 func askHelper(ctx context.Context, name, server string) (Credential, error) {
-	if !helperPattern.MatchString(name) {
+	if !helperPattern().MatchString(name) {
 		return Credential{}, sandpit.Errorf(sandpit.Invalid, "Docker's configuration: invalid credential helper %s", quoteName(name))
 	}
 	ctx, cancel := context.WithTimeout(ctx, helperTimeout)

@@ -3,11 +3,11 @@ package image
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // descriptor identifies a part of an image by its digest. URLs in it are ignored: nothing is
@@ -62,10 +62,10 @@ const (
 	maxManifests = 4096
 )
 
-var digestPattern = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+var digestPattern = pattern.New(`^sha256:[0-9a-f]{64}$`)
 
 func checkDigest(digest string) error {
-	if digestPattern.MatchString(digest) {
+	if digestPattern().MatchString(digest) {
 		return nil
 	}
 	if strings.HasPrefix(digest, "sha512:") {

@@ -1,10 +1,10 @@
 package image
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // reference names an image of a registry.
@@ -23,9 +23,9 @@ const (
 )
 
 var (
-	registryPattern   = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?$`)
-	repositoryPattern = regexp.MustCompile(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
-	tagPattern        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
+	registryPattern   = pattern.New(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?$`)
+	repositoryPattern = pattern.New(`^[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tagPattern        = pattern.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 )
 
 const maxRepository = 255
@@ -62,13 +62,13 @@ func parseReference(text string) (reference, error) {
 	}
 	r.repository = rest
 	switch {
-	case !registryPattern.MatchString(r.registry):
+	case !registryPattern().MatchString(r.registry):
 		return r, errReference("%s is not the name of a registry", quoteName(r.registry))
 	case strings.ToLower(rest) != rest:
 		return r, errReference("image names have no upper-case letters")
-	case len(rest) > maxRepository || !repositoryPattern.MatchString(rest):
+	case len(rest) > maxRepository || !repositoryPattern().MatchString(rest):
 		return r, errReference("%s is not the name of an image", quoteName(text))
-	case !tagPattern.MatchString(r.tag):
+	case !tagPattern().MatchString(r.tag):
 		return r, errReference("%s is not a tag", quoteName(r.tag))
 	}
 	if hasDigest {
@@ -113,7 +113,7 @@ func isRegistry(first string) bool {
 // must be written with its registry.
 const templatePrefix = "template:"
 
-var templatePattern = regexp.MustCompile(`^[a-z0-9]+(?:[._-]+[a-z0-9]+)*$`)
+var templatePattern = pattern.New(`^[a-z0-9]+(?:[._-]+[a-z0-9]+)*$`)
 
 // parseTemplate parses the name of a template. ok is false without the prefix of templates.
 func parseTemplate(text string) (r reference, ok bool, err error) {
@@ -121,7 +121,7 @@ func parseTemplate(text string) (r reference, ok bool, err error) {
 	if !ok {
 		return r, false, nil
 	}
-	if len(name) > maxTemplate || !templatePattern.MatchString(name) {
+	if len(name) > maxTemplate || !templatePattern().MatchString(name) {
 		return r, true, errTemplateName(text)
 	}
 	return reference{template: name}, true, nil

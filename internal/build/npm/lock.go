@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 const (
@@ -80,10 +80,10 @@ func (w *stringList) UnmarshalJSON(data []byte) error {
 const name = `(@[a-z0-9_][a-z0-9._-]*/)?[A-Za-z0-9_][A-Za-z0-9._-]*`
 
 var (
-	namePattern    = regexp.MustCompile(`^` + name + `$`)
-	pathPattern    = regexp.MustCompile(`^([A-Za-z0-9_@][A-Za-z0-9._-]*/)*node_modules/` + name + `$`)
-	versionPattern = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*$`)
-	commandPattern = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+	namePattern    = pattern.New(`^` + name + `$`)
+	pathPattern    = pattern.New(`^([A-Za-z0-9_@][A-Za-z0-9._-]*/)*node_modules/` + name + `$`)
+	versionPattern = pattern.New(`^[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*$`)
+	commandPattern = pattern.New(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 )
 
 // ParseLock parses package-lock.json or npm-shrinkwrap.json of npm 7 or newer. It leaves out
@@ -131,16 +131,16 @@ func ParseLock(data []byte) (Lock, error) {
 // toPackage returns the package at a path in a lock file.
 func (e lockEntry) toPackage(at string) (Package, error) {
 	p := Package{Path: at, Name: e.Name, Version: e.Version, Bin: map[string]string{}}
-	if p.Name == "" && pathPattern.MatchString(at) {
+	if p.Name == "" && pathPattern().MatchString(at) {
 		p.Name = p.installName()
 	}
 	file := e.Resolved == "" || strings.HasPrefix(e.Resolved, "https://") || strings.HasPrefix(e.Resolved, "http://")
-	if e.Link || !file || !pathPattern.MatchString(at) || !namePattern.MatchString(p.Name) || !versionPattern.MatchString(p.Version) {
+	if e.Link || !file || !pathPattern().MatchString(at) || !namePattern().MatchString(p.Name) || !versionPattern().MatchString(p.Version) {
 		return p, sandpit.Errorf(sandpit.Invalid, "the package is not from a registry")
 	}
 	for command, program := range e.Bin {
 		program = path.Clean(program)
-		if !commandPattern.MatchString(command) || !isBelow(program) {
+		if !commandPattern().MatchString(command) || !isBelow(program) {
 			return p, sandpit.Errorf(sandpit.Invalid, "invalid command %.100q with the program %.200q", command, program)
 		}
 		p.Bin[command] = program

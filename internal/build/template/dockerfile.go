@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // ParseDockerfile parses a Dockerfile with one stage. Args are values for its ARGs.
@@ -108,13 +109,13 @@ func (d *dockerfile) setBase(rest string) error {
 	return nil
 }
 
-var secretMount = regexp.MustCompile(`^--mount=type=secret,(?:id=([A-Za-z_][A-Za-z0-9_]*),env=([A-Za-z_][A-Za-z0-9_]*)|env=([A-Za-z_][A-Za-z0-9_]*))$`)
+var secretMount = pattern.New(`^--mount=type=secret,(?:id=([A-Za-z_][A-Za-z0-9_]*),env=([A-Za-z_][A-Za-z0-9_]*)|env=([A-Za-z_][A-Za-z0-9_]*))$`)
 
 func (d *dockerfile) addRun(rest string) error {
 	s := Step{RunEnv: maps.Clone(d.args)}
 	for strings.HasPrefix(rest, "--") {
 		flag, after, _ := strings.Cut(rest, " ")
-		m := secretMount.FindStringSubmatch(flag)
+		m := secretMount().FindStringSubmatch(flag)
 		if m == nil || m[1] != m[2] {
 			return sandpit.Errorf(sandpit.Unsupported, "unsupported flag %s; only --mount=type=secret,env=NAME is supported", flag)
 		}

@@ -1,10 +1,10 @@
 package template
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // splitWords splits a line into words as a shell does, and expands variables.
@@ -66,12 +66,12 @@ func (d *dockerfile) nextWord(line string, one bool) (word, rest string, err err
 	return b.String(), "", nil
 }
 
-var variablePattern = regexp.MustCompile(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:[-+])([^}$]*))?\})`)
+var variablePattern = pattern.New(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:[-+])([^}$]*))?\})`)
 
 // expandVariable returns the value of the variable at the beginning of text, and its length in
 // text. It keeps an unknown variable, which the base may define, for applyStep.
 func (d *dockerfile) expandVariable(text string) (value string, length int, err error) {
-	m := variablePattern.FindStringSubmatch(text)
+	m := variablePattern().FindStringSubmatch(text)
 	if m == nil {
 		if strings.HasPrefix(text, "${") {
 			return "", 0, sandpit.Errorf(sandpit.Unsupported, "%q: want ${NAME}, ${NAME:-word} or ${NAME:+word}", text)
@@ -93,14 +93,14 @@ func (d *dockerfile) expandVariable(text string) (value string, length int, err 
 	return value, len(m[0]), nil
 }
 
-var basePattern = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var basePattern = pattern.New(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
 // defaultPath is the PATH in an image that does not set it.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // expandEnv replaces ${NAME} by the value in the image's environment.
 func expandEnv(text string, env map[string]string) string {
-	return basePattern.ReplaceAllStringFunc(text, func(m string) string {
+	return basePattern().ReplaceAllStringFunc(text, func(m string) string {
 		name := m[2 : len(m)-1]
 		if value, ok := env[name]; ok || name != "PATH" {
 			return value

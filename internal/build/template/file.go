@@ -5,7 +5,6 @@ import (
 	"io"
 	"io/fs"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/debian"
 	"github.com/sandpit-dev/sandpit/internal/build/npm"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // FileName is the name of a template file in a directory.
@@ -204,12 +204,12 @@ func readLock(dir fs.FS, name string) (string, error) {
 	return string(data), nil
 }
 
-var packagePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*(=[A-Za-z0-9.+:~-]+)?$`)
+var packagePattern = pattern.New(`^[a-z0-9][a-z0-9+.-]*(=[A-Za-z0-9.+:~-]+)?$`)
 
 // installPackages returns a step that installs Debian packages as root and removes apt's caches.
 func installPackages(names []string) (Step, error) {
 	for _, name := range names {
-		if !packagePattern.MatchString(name) {
+		if !packagePattern().MatchString(name) {
 			return Step{}, sandpit.Errorf(sandpit.Invalid, "%q is not the name of a Debian package", name)
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"time"
 
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
@@ -23,7 +23,7 @@ type Exporter struct {
 }
 
 // filePattern is what the files of an Exporter are called.
-var filePattern = regexp.MustCompile(`^events-[0-9]{15}\.jsonl\.gz$`)
+var filePattern = pattern.New(`^events-[0-9]{15}\.jsonl\.gz$`)
 
 // tempSuffix ends the name of a file that is being written.
 const tempSuffix = ".tmp"
@@ -103,7 +103,7 @@ func (x *Exporter) removeOldest() error {
 	newest := true
 	for _, e := range slices.Backward(entries) {
 		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) || !filePattern.MatchString(e.Name()) {
+		if errors.Is(err, fs.ErrNotExist) || !filePattern().MatchString(e.Name()) {
 			continue
 		}
 		if err != nil {

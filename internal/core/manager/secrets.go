@@ -9,11 +9,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
@@ -34,7 +34,7 @@ const (
 	maxSecretsSize = 1 << 20  // of a file
 )
 
-var secretPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
+var secretPattern = pattern.New(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
 
 // checkSecrets refuses secrets that cannot be environment variables. No error contains a value.
 func checkSecrets(secrets map[string]string) error {
@@ -43,7 +43,7 @@ func checkSecrets(secrets map[string]string) error {
 	}
 	total := 0
 	for name, value := range secrets {
-		if !secretPattern.MatchString(name) {
+		if !secretPattern().MatchString(name) {
 			return sandpit.Errorf(sandpit.Invalid, "secret %.100q: want the name of a variable, of letters, digits and _", name)
 		}
 		if value == "" || len(value) > maxSecretBytes || strings.Contains(value, "\x00") {

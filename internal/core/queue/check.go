@@ -6,18 +6,18 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
-	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 var (
-	topicPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
-	kindPattern  = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,63}$`)
+	topicPattern = pattern.New(`^[A-Za-z0-9._-]{1,128}$`)
+	kindPattern  = pattern.New(`^[a-z][a-z0-9_-]{0,63}$`)
 )
 
 // The functions below are for implementations of a queue, so that all of them check alike.
@@ -75,7 +75,7 @@ func CheckTopics(topics ...string) error {
 		return sandpit.Errorf(sandpit.Invalid, "%d topics, want 1 to %d", len(topics), MaxTopics)
 	}
 	for _, t := range topics {
-		if !topicPattern.MatchString(t) {
+		if !topicPattern().MatchString(t) {
 			return sandpit.Errorf(sandpit.Invalid, "topic %.140q: want 1 to 128 letters, digits, '.', '-' and '_'", t)
 		}
 	}
@@ -89,7 +89,7 @@ func CheckKinds(kinds ...Kind) error {
 		return sandpit.Errorf(sandpit.Invalid, "%d kinds, want at most %d", len(kinds), MaxKinds)
 	}
 	for _, k := range kinds {
-		if !kindPattern.MatchString(string(k)) {
+		if !kindPattern().MatchString(string(k)) {
 			return sandpit.Errorf(sandpit.Invalid, "kind %.70q: want 1 to 64 lower-case letters, digits, '-' and '_', a letter first", string(k))
 		}
 	}

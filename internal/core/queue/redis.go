@@ -8,7 +8,6 @@ import (
 	"errors"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // RedisOptions say where a queue is kept.
@@ -59,7 +59,7 @@ const (
 	maxRedisURL = 4096
 )
 
-var prefixPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+var prefixPattern = pattern.New(`^[A-Za-z0-9._-]{1,64}$`)
 
 // quiet is for the library, which has one logger for all clients, and it prints
 // to standard error. What it says there comes back as errors too.
@@ -68,7 +68,7 @@ var quiet sync.Once
 // NewRedis returns a queue that connects on first use; Check reports whether it can.
 // Errors: Invalid for options that cannot work, and those of reading CAFile.
 func NewRedis(o RedisOptions) (*Redis, error) {
-	if !prefixPattern.MatchString(o.Prefix) {
+	if !prefixPattern().MatchString(o.Prefix) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "redis prefix %.70q: want 1 to 64 letters, digits, '.', '-' and '_'", o.Prefix)
 	}
 	opt, err := parseRedis(o.URL)

@@ -3,11 +3,11 @@ package store
 import (
 	"cmp"
 	"context"
-	"regexp"
 	"time"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // MaxSSHKeys is how many SSH keys an owner may have.
@@ -136,7 +136,7 @@ func (s *Credentials) TouchSSHKey(ctx context.Context, id string, at time.Time) 
 	return nil
 }
 
-var fingerprintPattern = regexp.MustCompile(`^SHA256:[A-Za-z0-9+/]{43}$`)
+var fingerprintPattern = pattern.New(`^SHA256:[A-Za-z0-9+/]{43}$`)
 
 // describeProblem names what is wrong with a key, "" for nothing.
 func (k SSHKey) describeProblem() string {
@@ -148,7 +148,7 @@ func (k SSHKey) describeProblem() string {
 	if len(k.APIKey) > MaxKeyText || !utf8.ValidString(k.APIKey) {
 		return "API key"
 	}
-	if !fingerprintPattern.MatchString(k.Fingerprint) {
+	if !fingerprintPattern().MatchString(k.Fingerprint) {
 		return "fingerprint"
 	}
 	if !inRange(k.CreatedAt) || !inRange(k.LastUsedAt) {

@@ -5,10 +5,10 @@ package archive
 import (
 	"context"
 	"io"
-	"regexp"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Store holds objects by key. An object is complete or absent, whatever fails during Put. All methods may be called
@@ -32,11 +32,11 @@ type Object struct {
 	CreatedAt time.Time
 }
 
-var keyPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,199}$`)
+var keyPattern = pattern.New(`^[a-z0-9][a-z0-9.-]{0,199}$`)
 
 // checkKey refuses keys that some file system does not accept as a file name.
 func checkKey(key string) error {
-	if !keyPattern.MatchString(key) {
+	if !keyPattern().MatchString(key) {
 		return sandpit.Errorf(sandpit.Invalid, "archive key %.100q: want lower-case letters, digits, dots and dashes", key)
 	}
 	return nil

@@ -16,10 +16,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
@@ -31,8 +31,8 @@ const (
 )
 
 var (
-	outerPattern = regexp.MustCompile(`^sandbox_[A-Za-z0-9_.-]{1,40}_[0-9a-f]{16}$`)
-	unsafeChars  = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
+	outerPattern = pattern.New(`^sandbox_[A-Za-z0-9_.-]{1,40}_[0-9a-f]{16}$`)
+	unsafeChars  = pattern.New(`[^A-Za-z0-9_.-]`)
 )
 
 // Check returns the directory for temporary directories, with links resolved.
@@ -60,7 +60,7 @@ func Check(parent string) (string, error) {
 
 // Name returns a path to mount at target, below a directory that Check has returned. It creates nothing.
 func Name(parent, target string) string {
-	name := unsafeChars.ReplaceAllString(path.Base(target), "_")
+	name := unsafeChars().ReplaceAllString(path.Base(target), "_")
 	name = name[:min(len(name), maxName)]
 	raw := make([]byte, 8)
 	_, _ = rand.Read(raw) // never fails: crypto/rand ends the program instead
@@ -128,7 +128,7 @@ func Remove(ctx context.Context, shown string) error {
 // outerOf returns the outer directory of a mounted one.
 func outerOf(shown string) (string, error) {
 	outer := filepath.Dir(shown)
-	if !filepath.IsAbs(shown) || filepath.Clean(shown) != shown || filepath.Base(shown) != shownName || !outerPattern.MatchString(filepath.Base(outer)) {
+	if !filepath.IsAbs(shown) || filepath.Clean(shown) != shown || filepath.Base(shown) != shownName || !outerPattern().MatchString(filepath.Base(outer)) {
 		return "", sandpit.Errorf(sandpit.Invalid, "%.200q is not a temporary directory of a sandbox", shown)
 	}
 	return outer, nil

@@ -7,7 +7,6 @@ import (
 	"math"
 	"net/http"
 	"path"
-	"regexp"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -20,6 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -369,10 +369,10 @@ func (e *Edge) logRequest(r *http.Request, x *exchange, done Outcome) {
 }
 
 // requestIDPattern is the form of request IDs that clients may send.
-var requestIDPattern = regexp.MustCompile(`^[A-Za-z0-9._:-]{1,64}$`)
+var requestIDPattern = pattern.New(`^[A-Za-z0-9._:-]{1,64}$`)
 
 func requestID(r *http.Request) string {
-	if id := r.Header.Get(wire.HeaderRequestID); requestIDPattern.MatchString(id) {
+	if id := r.Header.Get(wire.HeaderRequestID); requestIDPattern().MatchString(id) {
 		return id
 	}
 	return randomHex(12)

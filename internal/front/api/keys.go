@@ -7,12 +7,12 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"log/slog"
-	"regexp"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/clock"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/revocation"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
@@ -30,8 +30,8 @@ const maxCachedKeys = 1024
 const useInterval = time.Minute
 
 var (
-	keyPattern   = regexp.MustCompile(`^` + keyPrefix + `[0-9a-f]{40}$`)
-	ownerPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$`)
+	keyPattern   = pattern.New(`^` + keyPrefix + `[0-9a-f]{40}$`)
+	ownerPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$`)
 )
 
 // Keys are the API keys of a server. All methods may be called concurrently.
@@ -68,7 +68,7 @@ func NewKeys(s *store.Store, c clock.Clock, log *slog.Logger) *Keys {
 }
 
 // IsKey reports whether a text has the form of a key. Such a key need not exist.
-func IsKey(text string) bool { return keyPattern.MatchString(text) }
+func IsKey(text string) bool { return keyPattern().MatchString(text) }
 
 // NewKey describes a new key.
 type NewKey struct {
@@ -112,7 +112,7 @@ func IsOwner(name string) bool { return checkOwner(name) == nil }
 
 // checkOwner refuses names of other actors in the audit trail: the manager, and addresses.
 func checkOwner(owner string) error {
-	if !ownerPattern.MatchString(owner) || owner == "manager" {
+	if !ownerPattern().MatchString(owner) || owner == "manager" {
 		return sandpit.Errorf(sandpit.Invalid, "owner %.100q: want a letter or digit, then up to 99 of these and . _ @ + -, and not \"manager\"", owner)
 	}
 	return nil
@@ -246,7 +246,7 @@ func (k *Keys) cachedKey(secret string) (store.Key, bool) {
 // Unauthenticated: there is no such key, or it has expired. Other errors are those of the
 // store.
 func (k *Keys) Check(ctx context.Context, secret string) (store.Key, error) {
-	if !keyPattern.MatchString(secret) {
+	if !keyPattern().MatchString(secret) {
 		return store.Key{}, errNoKey
 	}
 	key, ok := k.cachedKey(secret)

@@ -3,16 +3,18 @@ package api
 import (
 	"regexp"
 	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // internalPatterns match parts of error texts that show how the server is set up: addresses
 // that it connects to, its resolvers and its sockets.
 var internalPatterns = []struct {
-	pattern *regexp.Regexp
+	find    func() *regexp.Regexp
 	instead string
 }{
-	{regexp.MustCompile(`\b(dial|read|write|accept|listen) (tcp|udp|unix|unixgram|unixpacket|ip)[46]?( [^:\s]+->\S+:?| @?/\S*?:| \S+:\d+:| @[^:\s]+:)?:?`), "network:"},
-	{regexp.MustCompile(`(\blookup \S+) on \S+:\d+`), "$1"},
+	{pattern.New(`\b(dial|read|write|accept|listen) (tcp|udp|unix|unixgram|unixpacket|ip)[46]?( [^:\s]+->\S+:?| @?/\S*?:| \S+:\d+:| @[^:\s]+:)?:?`), "network:"},
+	{pattern.New(`(\blookup \S+) on \S+:\d+`), "$1"},
 }
 
 // Redactor removes what only administrators may see from texts for other clients. The zero
@@ -37,7 +39,7 @@ func (r Redactor) Text(text string) string {
 		text = replacePaths(text, dir)
 	}
 	for _, i := range internalPatterns {
-		text = i.pattern.ReplaceAllString(text, i.instead)
+		text = i.find().ReplaceAllString(text, i.instead)
 	}
 	return text
 }

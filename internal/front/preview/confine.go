@@ -2,10 +2,10 @@ package preview
 
 import (
 	"net/http"
-	"regexp"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // All previews by path share one origin, for which browsers let each page do to every other
@@ -13,7 +13,7 @@ import (
 // what a page may learn of addresses: only host names keep pages from each other.
 
 // plainHost is a host as sources of a policy can name it: not an IPv6 address.
-var plainHost = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
+var plainHost = pattern.New(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
 
 // confinePage has a browser keep a page to its own path: it may neither ask for nor show, send
 // to or start what is below another's, and has no hold of windows. The policy comes beside
@@ -23,7 +23,7 @@ func (g *Gateway) confinePage(h http.Header, r *http.Request, t target) {
 		return
 	}
 	own := "'self'"
-	if secure := g.isEncrypted(r, t); plainHost.MatchString(r.Host) {
+	if secure := g.isEncrypted(r, t); plainHost().MatchString(r.Host) {
 		own = "http://" + r.Host + t.prefix + "/ ws://" + r.Host + t.prefix + "/ https: wss:"
 		if secure { // else all hosts would be the own one, too
 			own = "https://" + r.Host + t.prefix + "/ wss://" + r.Host + t.prefix + "/"

@@ -2,11 +2,11 @@ package preview
 
 import (
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -26,7 +26,7 @@ const (
 )
 
 // plainCookieName is a name that a cookie can be expired by.
-var plainCookieName = regexp.MustCompile(`^[!#$%&'*+.^_` + "`" + `|~0-9A-Za-z-]+$`)
+var plainCookieName = pattern.New(`^[!#$%&'*+.^_` + "`" + `|~0-9A-Za-z-]+$`)
 
 // boundCookies takes the largest cookies out of a request until no more than maxCookies bytes
 // are left, and returns the names of these. Ours stay.
@@ -77,7 +77,7 @@ func (g *Gateway) expireCookies(names []string, t target) (lines []string) {
 	size := 0
 	for _, name := range names {
 		line := name + "=; Domain=" + g.o.Domain + "; Path=/; Max-Age=0"
-		if !plainCookieName.MatchString(name) || size+len(line) > maxExpiring {
+		if !plainCookieName().MatchString(name) || size+len(line) > maxExpiring {
 			continue
 		}
 		size += len(line)

@@ -8,13 +8,13 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/token"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
@@ -216,11 +216,11 @@ func (t target) asE2B(r *http.Request) bool {
 }
 
 // browserPattern is how E2B recognizes browsers, independent of their Accept header.
-var browserPattern = regexp.MustCompile(`(?i)mozilla|chrome|safari|firefox|edge|opera|msie`)
+var browserPattern = pattern.New(`(?i)mozilla|chrome|safari|firefox|edge|opera|msie`)
 
 // wantsPage reports whether errors are to be pages for people.
 func (t target) wantsPage(r *http.Request) bool {
-	return strings.Contains(r.Header.Get("Accept"), "text/html") || t.rules.E2B && browserPattern.MatchString(r.UserAgent())
+	return strings.Contains(r.Header.Get("Accept"), "text/html") || t.rules.E2B && browserPattern().MatchString(r.UserAgent())
 }
 
 // unauthorized is the error of E2B's guest without a valid token.

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/net/idna"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Browsers read links as the URL standard of WHATWG has it, which is not how net/url reads
@@ -39,9 +39,9 @@ type link struct {
 }
 
 var (
-	schemePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*:`)
-	namePattern   = regexp.MustCompile(`^[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?$`)
-	numberPattern = regexp.MustCompile(`^([0-9]+|0[xX][0-9a-fA-F]*)$`)
+	schemePattern = pattern.New(`^[A-Za-z][A-Za-z0-9+.-]*:`)
+	namePattern   = pattern.New(`^[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?$`)
+	numberPattern = pattern.New(`^([0-9]+|0[xX][0-9a-fA-F]*)$`)
 )
 
 // parseLink reads a link on a page of a scheme. It is false for one that browsers could read
@@ -50,7 +50,7 @@ func parseLink(text, scheme string) (link, bool) {
 	text = strings.Trim(text, plainSpace)
 	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
 	l := link{text: text, rest: text}
-	if found := schemePattern.FindString(text); found != "" {
+	if found := schemePattern().FindString(text); found != "" {
 		l.scheme = strings.ToLower(strings.TrimSuffix(found, ":"))
 		if l.scheme != "http" && l.scheme != "https" {
 			l.foreign = true
@@ -129,12 +129,12 @@ var names = idna.New(idna.MapForLookup(), idna.Transitional(false), idna.StrictD
 func plainName(host string) (string, bool) {
 	name, err := names.ToASCII(host)
 	name = strings.ToLower(name)
-	if err != nil || !namePattern.MatchString(name) {
+	if err != nil || !namePattern().MatchString(name) {
 		return "", false
 	}
 	name = strings.TrimSuffix(name, ".")
 	labels := strings.Split(name, ".")
-	if !numberPattern.MatchString(labels[len(labels)-1]) {
+	if !numberPattern().MatchString(labels[len(labels)-1]) {
 		return name, true
 	}
 	a, ok := parseIPv4(labels)
@@ -163,7 +163,7 @@ func parseIPv4(labels []string) (netip.Addr, bool) {
 }
 
 func parseNumber(text string) (uint64, bool) {
-	if !numberPattern.MatchString(text) {
+	if !numberPattern().MatchString(text) {
 		return 0, false
 	}
 	base := 10
@@ -328,12 +328,12 @@ func isInside(l link, port int) bool {
 }
 
 // refreshPattern is the header Refresh: when, and where to.
-var refreshPattern = regexp.MustCompile(`^[\t\n\f\r ]*([0-9.]*)[\t\n\f\r ]*(?:[;,\t\n\f\r ][\t\n\f\r ]*(?:(?i:url)[\t\n\f\r ]*=[\t\n\f\r ]*)?(.*))?$`)
+var refreshPattern = pattern.New(`^[\t\n\f\r ]*([0-9.]*)[\t\n\f\r ]*(?:[;,\t\n\f\r ][\t\n\f\r ]*(?:(?i:url)[\t\n\f\r ]*=[\t\n\f\r ]*)?(.*))?$`)
 
 // outerRefresh returns the header Refresh as a viewer gets it by path; false for one that
 // browsers could read in another way.
 func (g *Gateway) outerRefresh(text string, r *http.Request, t target) (string, bool) {
-	parts := refreshPattern.FindStringSubmatch(text)
+	parts := refreshPattern().FindStringSubmatch(text)
 	if parts == nil {
 		return "", false
 	}

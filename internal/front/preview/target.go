@@ -3,11 +3,11 @@ package preview
 import (
 	"net"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/token"
 )
 
@@ -48,10 +48,10 @@ const (
 )
 
 // labelPattern is the first label of a host name: port and sandbox.
-var labelPattern = regexp.MustCompile(`^([1-9][0-9]{0,4})-([a-z][a-z0-9]{19})$`)
+var labelPattern = pattern.New(`^([1-9][0-9]{0,4})-([a-z][a-z0-9]{19})$`)
 
 // signedPattern is the first label of the host name of a signed URL: port and token.
-var signedPattern = regexp.MustCompile(`^([1-9][0-9]{0,4})-([0-9a-v]{` + strconv.Itoa(token.LabelLength) + `})$`)
+var signedPattern = pattern.New(`^([1-9][0-9]{0,4})-([0-9a-v]{` + strconv.Itoa(token.LabelLength) + `})$`)
 
 // hostTarget reads PORT-ID.DOMAIN or PORT-TOKEN.DOMAIN, with or without a port of ours.
 func hostTarget(host, domain string) (target, bool) {
@@ -66,11 +66,11 @@ func hostTarget(host, domain string) (target, bool) {
 	if !ok {
 		return target{}, false
 	}
-	if parts := signedPattern.FindStringSubmatch(label); parts != nil {
+	if parts := signedPattern().FindStringSubmatch(label); parts != nil {
 		port, ok := portOf(parts[1])
 		return target{label: parts[2], port: port, mode: byHost}, ok
 	}
-	parts := labelPattern.FindStringSubmatch(label)
+	parts := labelPattern().FindStringSubmatch(label)
 	if parts == nil {
 		return target{}, false
 	}
@@ -79,11 +79,11 @@ func hostTarget(host, domain string) (target, bool) {
 }
 
 // pathPattern is how a path begins: /p/ID/PORT.
-var pathPattern = regexp.MustCompile(`^/p/([a-z][a-z0-9]{19})/([1-9][0-9]{0,4})(/|$)`)
+var pathPattern = pattern.New(`^/p/([a-z][a-z0-9]{19})/([1-9][0-9]{0,4})(/|$)`)
 
 // pathTarget reads /p/ID/PORT/ at the beginning of a path.
 func pathTarget(path string) (target, bool) {
-	parts := pathPattern.FindStringSubmatch(path)
+	parts := pathPattern().FindStringSubmatch(path)
 	if parts == nil {
 		return target{}, false
 	}

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/files/beneath"
 )
 
@@ -94,13 +94,13 @@ const (
 // SessionTemp returns the directory for temporary files of a session with this directory.
 func SessionTemp(dir string) string { return filepath.Join(dir, sessionTemp) }
 
-var sessionID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var sessionID = pattern.New(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 func manageSessions(ctx context.Context, r SessionsRequest) (SessionsAnswer, error) {
 	if os.Getuid() != 0 {
 		return SessionsAnswer{}, sandpit.Errorf(sandpit.Unsupported, "users for sessions can be created only by root of the sandbox")
 	}
-	if r.Action != SessionList && !sessionID.MatchString(r.ID) {
+	if r.Action != SessionList && !sessionID().MatchString(r.ID) {
 		return SessionsAnswer{}, sandpit.Errorf(sandpit.Invalid, "session %.100q: not a name", r.ID)
 	}
 	store, err := openSessions(SessionsDir)

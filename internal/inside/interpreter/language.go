@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Languages.
@@ -121,7 +121,7 @@ func encodeLine(j job) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-var shellName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var shellName = pattern.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // encodeTexts encodes a job in a form that bash can read.
 func encodeTexts(j job) ([]byte, error) {
@@ -130,13 +130,13 @@ func encodeTexts(j job) ([]byte, error) {
 	}
 	var env strings.Builder
 	for _, name := range sortedNames(j.Global) {
-		if shellName.MatchString(name) { // bash cannot export other names
+		if shellName().MatchString(name) { // bash cannot export other names
 			fmt.Fprintf(&env, "export %s=%s; ", name, quoteShell(j.Global[name]))
 		}
 	}
 	env.WriteString("__enter")
 	for _, name := range sortedNames(j.Env) {
-		if !shellName.MatchString(name) {
+		if !shellName().MatchString(name) {
 			return nil, sandpit.Errorf(sandpit.Invalid, "invalid environment variable name for bash: %.40q", name)
 		}
 		fmt.Fprintf(&env, " %s %s", name, quoteShell(j.Env[name]))

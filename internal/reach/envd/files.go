@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem"
 	"github.com/sandpit-dev/sandpit/internal/reach/gen/filesystem/filesystemconnect"
 )
@@ -39,8 +39,8 @@ const (
 
 // Metadata that is valid in a header, and does not change in lower case.
 var (
-	metadataKey   = regexp.MustCompile("^[a-z0-9!#$%&'*+.^_`|~-]+$")
-	metadataValue = regexp.MustCompile("^[ -~]*$")
+	metadataKey   = pattern.New("^[a-z0-9!#$%&'*+.^_`|~-]+$")
+	metadataValue = pattern.New("^[ -~]*$")
 )
 
 // Within implements sandpit.Confiner.
@@ -191,7 +191,7 @@ func (f *files) WriteFile(ctx context.Context, user, p string, content io.Reader
 		r.Header.Set(modeHeader, strconv.FormatUint(uint64(o.Mode.Perm()), 8))
 	}
 	for key, value := range o.Metadata {
-		if !metadataKey.MatchString(key) || !metadataValue.MatchString(value) {
+		if !metadataKey().MatchString(key) || !metadataValue().MatchString(value) {
 			return sandpit.Errorf(sandpit.Invalid, "write %s: metadata %q: want a key of a-z, 0-9 and !#$%%&'*+-.^_`|~, and a value of printable ASCII", p, key)
 		}
 		r.Header.Set(metadataHeader+key, value)

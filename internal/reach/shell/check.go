@@ -1,9 +1,10 @@
 package shell
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // quickCheck returns a command for bash that succeeds if text can be parsed, without another
@@ -51,28 +52,28 @@ func containsAny(text string, parts []string) bool {
 // 5.2 ends, or continues in the middle of the text. simpleCommands and simpleSum match texts
 // that are certainly valid.
 var (
-	substitution   = regexp.MustCompile(`[$<>=]\(`)
-	simpleSum      = regexp.MustCompile(`^=\( *\)|^\$\(\([\w $+*/%<>=!&|?:,^~-]*\)\)`)
-	simpleCommands = regexp.MustCompile(`^[$<>=]\(([\w ./:=,@%+~^*"$|;&-]*)\)`)
-	simpleCommand  = regexp.MustCompile(`^ *([\w./:=,@%+~^*-]+)( +(?:[\w./:=,@%+~^*-]|\$\w|"[\w ./:=,@%+~^*-]*(?:\$\w[\w ./:=,@%+~^*-]*)*")+)* *$`)
-	connectives    = regexp.MustCompile(`\|\||&&|[|;]`)
-	reserved       = regexp.MustCompile(`^(?:if|then|elif|else|fi|time|for|in|until|while|do|done|case|esac|coproc|select|function)$`)
+	substitution   = pattern.New(`[$<>=]\(`)
+	simpleSum      = pattern.New(`^=\( *\)|^\$\(\([\w $+*/%<>=!&|?:,^~-]*\)\)`)
+	simpleCommands = pattern.New(`^[$<>=]\(([\w ./:=,@%+~^*"$|;&-]*)\)`)
+	simpleCommand  = pattern.New(`^ *([\w./:=,@%+~^*-]+)( +(?:[\w./:=,@%+~^*-]|\$\w|"[\w ./:=,@%+~^*-]*(?:\$\w[\w ./:=,@%+~^*-]*)*")+)* *$`)
+	connectives    = pattern.New(`\|\||&&|[|;]`)
+	reserved       = pattern.New(`^(?:if|then|elif|else|fi|time|for|in|until|while|do|done|case|esac|coproc|select|function)$`)
 )
 
 // safeSubstitutions reports whether each substitution in text, and each text that resembles
 // one, has valid commands.
 func safeSubstitutions(text string) bool {
-	for _, at := range substitution.FindAllStringIndex(text, -1) {
+	for _, at := range substitution().FindAllStringIndex(text, -1) {
 		rest := text[at[0]:]
-		if simpleSum.MatchString(rest) {
+		if simpleSum().MatchString(rest) {
 			continue
 		}
-		commands := simpleCommands.FindStringSubmatch(rest)
+		commands := simpleCommands().FindStringSubmatch(rest)
 		if commands == nil {
 			return false
 		}
-		for _, c := range connectives.Split(commands[1], -1) {
-			if word := simpleCommand.FindStringSubmatch(c); word == nil || reserved.MatchString(word[1]) {
+		for _, c := range connectives().Split(commands[1], -1) {
+			if word := simpleCommand().FindStringSubmatch(c); word == nil || reserved().MatchString(word[1]) {
 				return false
 			}
 		}

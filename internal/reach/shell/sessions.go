@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // SetOptions has the bounds for the sessions of a sandbox. The zero value of a field means
@@ -70,7 +70,7 @@ func NewSessions(g sandpit.Guest, o SetOptions) *Sessions {
 	return set
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var namePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
 // Create opens a session with a name of up to 64 letters, digits, "_", "." and "-". An empty
 // name is replaced by a generated one.
@@ -82,7 +82,7 @@ func (set *Sessions) Create(ctx context.Context, name string, o Options) (*Sessi
 	if name == "" {
 		name = newID()
 	}
-	if !namePattern.MatchString(name) {
+	if !namePattern().MatchString(name) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "session %q: want a name of up to 64 letters, digits, _ . and -", name)
 	}
 	if err := set.reserveName(name); err != nil {

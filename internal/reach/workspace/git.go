@@ -8,11 +8,11 @@ import (
 	"maps"
 	"net/url"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Repository is a repository for Clone.
@@ -34,7 +34,7 @@ type Repository struct {
 	Env map[string]string
 }
 
-var commitPattern = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+var commitPattern = pattern.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // Clone fetches a repository with the sandbox's own git and network, and returns its
 // directory.
@@ -58,7 +58,7 @@ func (w *Workspace) Clone(ctx context.Context, r Repository) (dir string, err er
 	maps.Copy(env, credentials)
 	dir = w.resolvePath(r.Dir)
 	args := []string{"clone", "--quiet"}
-	commit := commitPattern.MatchString(r.Ref)
+	commit := commitPattern().MatchString(r.Ref)
 	if r.Ref != "" && !commit {
 		args = append(args, "--branch", r.Ref)
 	}

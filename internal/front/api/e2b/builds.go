@@ -94,7 +94,7 @@ func (h *buildHandlers) linkUpload(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	hash := c.r.PathValue("hash")
-	if !filesHashPattern.MatchString(hash) {
+	if !filesHashPattern().MatchString(hash) {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "hash %.100q: want 32 to 128 hexadecimal digits", hash)
 	}
 	scheme := "http"

@@ -1,11 +1,11 @@
 package e2b
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // Ingress says how the ports of a sandbox can be reached.
@@ -33,11 +33,11 @@ func Ports(s sandpit.Sandbox) Ingress {
 const maxHTTPS = 32
 
 // hostPattern is the form of a Host header, with or without a port.
-var hostPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?$`)
+var hostPattern = pattern.New(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?$`)
 
 // checkIngress checks the settings of ports. Invalid.
 func checkIngress(n network) error {
-	if n.MaskHost != "" && !hostPattern.MatchString(strings.ReplaceAll(n.MaskHost, "${PORT}", "1")) {
+	if n.MaskHost != "" && !hostPattern().MatchString(strings.ReplaceAll(n.MaskHost, "${PORT}", "1")) {
 		return sandpit.Errorf(sandpit.Invalid, "network.maskRequestHost %.100q: want a host name, with or without :${PORT}", n.MaskHost)
 	}
 	if len(n.HTTPSPorts) > maxHTTPS {

@@ -237,7 +237,7 @@ const createDirScript = `test -d "$0" || { mkdir -p -- "$0" && chown -- "$1" "$0
 // copyFiles converts a step that copies uploaded files.
 func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
 	from, to, owner, mode := s.argument(0), s.argument(1), s.argument(2), s.argument(3)
-	if !filesHashPattern.MatchString(s.Hash) {
+	if !filesHashPattern().MatchString(s.Hash) {
 		return sandpit.Errorf(sandpit.Invalid, "COPY: filesHash is missing")
 	}
 	c := &sandpit.RecipeCopy{To: to}

@@ -2,12 +2,12 @@ package e2b
 
 import (
 	"net/http"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
@@ -38,7 +38,7 @@ func toSnapshot(n sandpit.Snapshot) snapshot {
 
 // snapshotPattern is the form of a client's name of a snapshot. Dots are not allowed: in
 // sandpit's names they separate name and tag.
-var snapshotPattern = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?(?::[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?$`)
+var snapshotPattern = pattern.New(`^[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?(?::[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?$`)
 
 // snapshotName returns sandpit's name of a snapshot that a client calls NAME or NAME:TAG, with
 // or without the owner.
@@ -71,7 +71,7 @@ func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	name := strings.TrimPrefix(in.Name, c.client.Owner+"/")
-	if name != "" && !snapshotPattern.MatchString(name) {
+	if name != "" && !snapshotPattern().MatchString(name) {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "name %.100q: want letters and digits, in between also - and _, and an optional tag after a colon", in.Name)
 	}
 	made, err := h.manager.Snapshots().Create(c.r.Context(), b.ID, snapshotName(c.client, name))

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
@@ -47,7 +47,7 @@ const (
 	uploadWait     = 10 * time.Minute
 )
 
-var filesHashPattern = regexp.MustCompile(`^[0-9a-f]{32,128}$`)
+var filesHashPattern = pattern.New(`^[0-9a-f]{32,128}$`)
 
 // uploadStore holds files that clients have uploaded for builds, in a directory of its own:
 // one archive for each owner and hash. All methods may be called concurrently.
@@ -124,7 +124,7 @@ func (u *uploadStore) loadArchives() {
 		for _, f := range files {
 			hash, isArchive := strings.CutSuffix(f.Name(), archiveSuffix)
 			info, err := f.Info()
-			if !isArchive || err != nil || !filesHashPattern.MatchString(hash) || !info.Mode().IsRegular() {
+			if !isArchive || err != nil || !filesHashPattern().MatchString(hash) || !info.Mode().IsRegular() {
 				_ = os.Remove(filepath.Join(dir, f.Name())) // as above
 				continue
 			}

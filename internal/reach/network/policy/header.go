@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // The bounds of headers and of the secrets in them.
@@ -33,10 +33,10 @@ type Header struct {
 }
 
 // reference matches a reference to a secret in a value.
-var reference = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var reference = pattern.New(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 
 // secretName matches a valid name between the brackets.
-var secretName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var secretName = pattern.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // reserved are headers that belong to a connection, or that name the target of a request.
 var reserved = []string{
@@ -90,7 +90,7 @@ func parseHeader(given sandpit.NetworkHeader) (Header, error) {
 		return Header{}, invalidHeader(given, "this header belongs to the connection and cannot be set")
 	case len(h.Value) > maxHeaderValue || !httpguts.ValidHeaderFieldValue(h.Value):
 		return Header{}, invalidHeader(given, "invalid header value")
-	case !reference.MatchString(h.Value):
+	case !reference().MatchString(h.Value):
 		return Header{}, invalidHeader(given, "the value has no reference to a secret")
 	}
 	return h, nil
@@ -99,7 +99,7 @@ func parseHeader(given sandpit.NetworkHeader) (Header, error) {
 // Fill replaces the references in the value by secrets. It returns the name of a missing
 // secret, or "".
 func (h Header) Fill(secrets map[string]string) (value, missing string) {
-	value = reference.ReplaceAllStringFunc(h.Value, func(ref string) string {
+	value = reference().ReplaceAllStringFunc(h.Value, func(ref string) string {
 		name := ref[2 : len(ref)-1]
 		secret, ok := secrets[name]
 		if !ok {
@@ -129,7 +129,7 @@ func (r *Rules) hasHeaders(names []string, port uint16) bool {
 // CheckSecret refuses an invalid name or value of a secret. The error does not have the
 // value.
 func CheckSecret(name, value string) error {
-	if len(name) > maxSecretName || !secretName.MatchString(name) {
+	if len(name) > maxSecretName || !secretName().MatchString(name) {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "invalid secret name %.100q", name),
 			"a name has letters, digits and _, and does not begin with a digit")
 	}

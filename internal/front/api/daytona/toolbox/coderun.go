@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/inside/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
@@ -92,7 +92,7 @@ func (s *Server) runCode(ctx context.Context, c *call) error {
 	if !known {
 		return sandpit.Errorf(sandpit.Invalid, "unsupported language %.40q: want python, javascript or typescript", in.Language)
 	}
-	if in.Language == interpreter.Python && drawsPattern.MatchString(in.Code) {
+	if in.Language == interpreter.Python && drawsPattern().MatchString(in.Code) {
 		done, err := s.runDrawing(ctx, c, in, timeout)
 		if code := sandpit.CodeOf(err); code != sandpit.Unsupported && code != sandpit.NotFound {
 			return c.writeResult(done, err)
@@ -112,7 +112,7 @@ func (c *call) writeResult(done runResponse, err error) error {
 }
 
 // drawsPattern matches programs that may draw charts.
-var drawsPattern = regexp.MustCompile(`\b(matplotlib|pylab|seaborn|plotnine)\b`)
+var drawsPattern = pattern.New(`\b(matplotlib|pylab|seaborn|plotnine)\b`)
 
 // drawingPrelude sets the arguments of a program. IPython warns of programs that exit.
 const drawingPrelude = `import json as _j, sys as _s, warnings as _w

@@ -4,19 +4,19 @@ import (
 	"context"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
 )
 
 // maxVariables bounds the variables that clients set for a sandbox, in bytes.
 const maxVariables = 64 << 10
 
-var variablePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,199}$`)
+var variablePattern = pattern.New(`^[A-Za-z_][A-Za-z0-9_]{0,199}$`)
 
 // variableSets have the environment variables that clients set for all programs of a sandbox that
 // start later. They are in memory only, and end with the processes of the sandbox. All methods may
@@ -97,7 +97,7 @@ func (s *Server) updateEnv(ctx context.Context, c *call) error {
 		return err
 	}
 	for name, value := range req.Set {
-		if !variablePattern.MatchString(name) || strings.ContainsRune(value, 0) {
+		if !variablePattern().MatchString(name) || strings.ContainsRune(value, 0) {
 			return sandpit.Errorf(sandpit.Invalid, "set %.100q: want the name of a variable, and a value without NUL bytes", name)
 		}
 	}
