@@ -47,6 +47,9 @@ type Placement struct {
 	// it.
 	Spec      Spec
 	CreatedAt time.Time
+	// State is the state that the provider has of the sandbox, if that can change without a
+	// request to it. Default: unknown.
+	State State
 	// CheckpointedAt is the time of the checkpoint that Reviver.Revive starts from. Zero:
 	// it has no checkpoint.
 	CheckpointedAt time.Time

@@ -85,6 +85,9 @@ type Spec struct {
 	// Template is the template the sandbox is created from. The manager sets it; a
 	// client's value is ignored. Default: none.
 	Template TemplateOrigin `json:"template,omitzero"`
+	// Expiry is what the provider does to the sandbox on its own. The manager sets it from the
+	// deadline and the policy; providers on this machine ignore it.
+	Expiry Expiry `json:"-"`
 	// Secrets are the names of variables that only the sandbox's programs can see. The
 	// manager sets them and passes the values to the Guest. A snapshot of such a sandbox
 	// contains files only, because its programs have the values in memory. Default: none.
@@ -205,6 +208,9 @@ type Exit struct {
 	Known bool `json:"known"`
 	// Code is the exit code of its first process; meaningful if Known.
 	Code int `json:"code,omitempty"`
+	// State is StateStopped, StatePaused or StateArchived if the provider has stopped the
+	// sandbox by itself and it can start again: then it has not ended. Default: it has ended.
+	State State `json:"state,omitempty"`
 	// Reason is one sentence for people. Never empty.
 	Reason string `json:"reason"`
 }
