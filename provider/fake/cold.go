@@ -123,6 +123,7 @@ func (b *sandbox) reviveSandbox(ctx context.Context) (*sandbox, error) {
 	next := &sandbox{
 		world: b.world, id: b.id, spec: b.spec.Clone(), createdAt: b.createdAt, token: b.token, dir: b.dir,
 		locked: make(chan struct{}, 1), ended: make(chan struct{}), state: Starting,
+		expiry: b.expiry, own: make(chan struct{}),
 	}
 	next.locked <- struct{}{}
 	defer next.unlock()

@@ -35,6 +35,8 @@ const (
 	OpResize     Op = "resize"
 	OpStats      Op = "stats"
 	OpSetNetwork Op = "set network"
+	OpRenew      Op = "renew"
+	OpReadState  Op = "read state"
 
 	OpCreateVolume Op = "create volume"
 	OpRemoveVolume Op = "remove volume"

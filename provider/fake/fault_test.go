@@ -79,6 +79,13 @@ func TestEveryOperationFails(t *testing.T) {
 		fake.OpSetNetwork: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {
 			return i.SetNetworkPolicy(ctx, sandpit.NetworkPolicy{})
 		},
+		fake.OpRenew: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {
+			return i.Renew(ctx, sandpit.Expiry{})
+		},
+		fake.OpReadState: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {
+			_, err := i.ReadState(ctx)
+			return err
+		},
 		fake.OpDestroy: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error { return i.Destroy(ctx) },
 	} {
 		t.Run(string(op), func(t *testing.T) {

@@ -44,6 +44,8 @@ var (
 	_ sandpit.Resizer        = (*Instance)(nil)
 	_ sandpit.Statser        = (*Instance)(nil)
 	_ sandpit.NetworkPolicer = (*Instance)(nil)
+	_ sandpit.Renewer        = (*Instance)(nil)
+	_ sandpit.StateReader    = (*Instance)(nil)
 )
 
 func newInstance(b *sandbox) *Instance {
@@ -187,6 +189,9 @@ func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) {
 		select {
 		case <-i.box.ended:
 			exit = i.box.exit
+			return nil
+		case <-i.box.ownChange():
+			exit = i.box.ownExit()
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()

@@ -92,7 +92,7 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 			spec.Env = nil // it may contain secrets
 			list = append(list, sandpit.Placement{
 				ID: b.id, Handle: handleOf(b.id), Spec: spec, CreatedAt: b.createdAt, CheckpointedAt: b.savedAt(),
-				SavedBytes: b.savedBytes(), CheckpointBytes: diskUsage(b.checkpointDir()),
+				SavedBytes: b.savedBytes(), CheckpointBytes: diskUsage(b.checkpointDir()), State: b.currentState().toState(),
 			})
 		}
 		return ctx.Err()

@@ -55,6 +55,8 @@ type sandbox struct {
 	exit      sandpit.Exit
 	resources sandpit.Resources
 	network   sandpit.NetworkPolicy
+	expiry    sandpit.Expiry
+	own       chan struct{} // closed while the World has stopped the sandbox by itself
 }
 
 // createSandbox creates a sandbox. If it fails, it removes everything again.
@@ -70,6 +72,7 @@ func (w *World) createSandbox(ctx context.Context, id sandpit.ID, spec sandpit.S
 		world: w, id: id, spec: spec.Clone(), createdAt: time.Now(), token: rand.Text(),
 		dir:    filepath.Join(w.boxesDir(), string(id)),
 		locked: make(chan struct{}, 1), ended: make(chan struct{}), state: Starting,
+		expiry: spec.Expiry, own: make(chan struct{}),
 	}
 	b.locked <- struct{}{}
 	defer b.unlock()
@@ -125,6 +128,7 @@ func (b *sandbox) bootGuest(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.machine, b.state = m, Running
+	b.endOwnChange()
 	return nil
 }
 
@@ -308,7 +312,10 @@ func (b *sandbox) resumeSandbox(ctx context.Context) error {
 	}
 	defer b.unlock()
 	signalAll(b.dir, syscall.SIGCONT)
-	b.setState(Running)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.state = Running
+	b.endOwnChange()
 	return nil
 }
 

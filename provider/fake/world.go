@@ -93,6 +93,8 @@ type View struct {
 	// Resources and Network are the last requested ones.
 	Resources sandpit.Resources
 	Network   sandpit.NetworkPolicy
+	// Expiry is the one of its spec, or the last one of Renew.
+	Expiry sandpit.Expiry
 }
 
 // Look returns the View of a sandbox, or false if it does not exist.
@@ -103,7 +105,7 @@ func (w *World) Look(id sandpit.ID) (View, bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return View{State: b.state, Dir: b.dir, Image: b.spec.Image, Resources: b.resources, Network: b.network}, true
+	return View{State: b.state, Dir: b.dir, Image: b.spec.Image, Resources: b.resources, Network: b.network, Expiry: b.expiry}, true
 }
 
 // Leftovers returns the names of remaining files and processes of sandboxes, including destroyed

@@ -23,6 +23,8 @@ func abilityChecks() []check {
 		{"resize", resize},
 		{"stats", stats},
 		{"network policy", networkPolicy},
+		{"state that can change", readState},
+		{"renew", renew},
 		{"abilities of what is gone", abilitiesGone},
 	}
 }
@@ -301,6 +303,45 @@ func networkPolicy(c *trial) {
 	equal(c, "output", c.shellIn(online, "echo works"), "works\n")
 }
 
+// readState compares the state that the provider reports with what was done.
+func readState(c *trial) {
+	box := c.newBox()
+	reader := ability[sandpit.StateReader](c, box, "StateReader")
+	want := func(want sandpit.State) {
+		c.Helper()
+		got, err := reader.ReadState(c.ctx())
+		c.must(err, "read the state")
+		equal(c, "state", got, want)
+		made, _ := c.placement(c.provider, box.ID())
+		if made.State != "" {
+			equal(c, "state in the list", made.State, want)
+		}
+	}
+	want(sandpit.StateRunning)
+	if p, ok := box.(sandpit.Pauser); ok {
+		c.must(p.Pause(c.ctx()), "pause")
+		want(sandpit.StatePaused)
+		c.must(p.Resume(c.ctx()), "resume")
+		want(sandpit.StateRunning)
+	}
+	if s, ok := box.(sandpit.Stopper); ok {
+		c.must(s.Stop(c.ctx()), "stop")
+		want(sandpit.StateStopped)
+	}
+	c.must(box.Destroy(c.ctx()), "destroy")
+	_, err := reader.ReadState(c.ctx())
+	c.wantCode(err, "read the state of what is gone", sandpit.NotFound)
+}
+
+// renew postpones the end of a sandbox.
+func renew(c *trial) {
+	box := c.newBox()
+	renewer := ability[sandpit.Renewer](c, box, "Renewer")
+	c.must(renewer.Renew(c.ctx(), sandpit.Expiry{Deadline: time.Now().Add(10 * time.Minute)}), "renew")
+	c.must(renewer.Renew(c.ctx(), sandpit.Expiry{}), "renew without a deadline")
+	equal(c, "output", c.shellIn(box, "echo works"), "works\n")
+}
+
 // abilitiesGone uses every ability of a sandbox that has ended.
 func abilitiesGone(c *trial) {
 	box := c.newBox()
@@ -323,6 +364,9 @@ func abilitiesGone(c *trial) {
 	}
 	if b, ok := box.(sandpit.NetworkPolicer); ok {
 		calls["set the network policy"] = b.SetNetworkPolicy(ctx, sandpit.NetworkPolicy{})
+	}
+	if b, ok := box.(sandpit.Renewer); ok {
+		calls["renew"] = b.Renew(ctx, sandpit.Expiry{})
 	}
 	if len(calls) == 0 {
 		c.Skip("this provider has no optional abilities of this kind")

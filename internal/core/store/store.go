@@ -72,6 +72,9 @@ func (s *Store) Snapshots() *Snapshots { return &Snapshots{s} }
 // Volumes returns the records of volumes.
 func (s *Store) Volumes() *Volumes { return &Volumes{s} }
 
+// ProviderUses returns the records of how long sandboxes of providers have run.
+func (s *Store) ProviderUses() *ProviderUses { return &ProviderUses{s} }
+
 // Templates returns the records of templates and builds.
 func (s *Store) Templates() *Templates { return &Templates{s} }
 

@@ -1,0 +1,6 @@
+CREATE TABLE provider_uses (
+	provider TEXT PRIMARY KEY,
+	month TEXT NOT NULL,
+	time INTEGER NOT NULL,
+	at INTEGER NOT NULL
+) STRICT;
