@@ -35,6 +35,7 @@ type Metrics struct {
 	handled      *prometheus.CounterVec
 	calls        *prometheus.CounterVec
 	callTime     *prometheus.HistogramVec
+	passedOn     *prometheus.CounterVec
 
 	words words
 }
@@ -61,6 +62,7 @@ func NewMetrics(version string) *Metrics {
 	m.handled = m.newCounter("queue_handled_total", "Messages of the queue that were handled. What failed is tried again, or given up.", "kind", "code")
 	m.calls = m.newCounter("provider_calls_total", "Calls of providers.", "provider", "call", "code")
 	m.callTime = m.newHistogram("provider_call_duration_seconds", "How long calls of providers took.", quick, "provider", "call")
+	m.passedOn = m.newCounter("provider_passed_on_total", "Requests for sandboxes that a provider did not fulfill, of those that another one could.", "provider", "code")
 	m.commandTime = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: namespace, Name: "command_duration_seconds", Help: "How long commands took.", Buckets: slow,
 	})
@@ -141,6 +143,11 @@ func (m *Metrics) Asked(provider string, image sandpit.Image, found bool) {
 		result = "hit"
 	}
 	m.poolRequests.WithLabelValues(provider, imageName(image), result).Inc()
+}
+
+// PassedOn implements manager.Observer.
+func (m *Metrics) PassedOn(provider string, err error) {
+	m.passedOn.WithLabelValues(provider, codeOf(err)).Inc()
 }
 
 // Handled implements manager.Observer.

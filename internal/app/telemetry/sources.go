@@ -39,6 +39,9 @@ type watcher struct {
 	units, used, waiting, refused *prometheus.Desc // of shared resources
 	eventsWaiting, eventsLost     *prometheus.Desc
 
+	// of single providers
+	providerSandboxes, providerMost, providerHours, providerMostHours, providerOpen, providerUndeletable *prometheus.Desc
+
 	single sandboxFigures // of single sandboxes
 	all    sandboxFigures // of all that run
 }
@@ -57,17 +60,24 @@ func newWatcher(s Sources) *watcher {
 		return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
 	}
 	return &watcher{
-		Sources:       s,
-		sandboxes:     desc("sandboxes", "Sandboxes by state, without those that wait in pools.", "state"),
-		most:          desc("sandboxes_max", "How many sandboxes there may be."),
-		uses:          desc("active_operations", "Uses of sandboxes and operations that are under way."),
-		pools:         desc("pool_sandboxes", "Sandboxes of pools that wait, or are being made.", "provider", "image", "state"),
-		poolSize:      desc("pool_size", "How many shall wait at least.", "provider", "image"),
-		messages:      desc("queue_messages", "Messages of the queue by their state.", "state"),
-		lag:           desc("queue_lag_seconds", "How long the oldest message is overdue; 0 if none is."),
-		up:            desc("source_up", "1 if what the figures come from answered, else 0.", "source"),
-		eventsWaiting: desc("events_waiting", "Events waiting to be written."),
-		eventsLost:    desc("events_lost_total", "Events lost because too many waited."),
+		Sources:             s,
+		sandboxes:           desc("sandboxes", "Sandboxes by state, without those that wait in pools.", "state"),
+		most:                desc("sandboxes_max", "How many sandboxes there may be."),
+		uses:                desc("active_operations", "Uses of sandboxes and operations that are under way."),
+		pools:               desc("pool_sandboxes", "Sandboxes of pools that wait, or are being made.", "provider", "image", "state"),
+		poolSize:            desc("pool_size", "How many shall wait at least.", "provider", "image"),
+		messages:            desc("queue_messages", "Messages of the queue by their state.", "state"),
+		lag:                 desc("queue_lag_seconds", "How long the oldest message is overdue; 0 if none is."),
+		up:                  desc("source_up", "1 if what the figures come from answered, else 0.", "source"),
+		eventsWaiting:       desc("events_waiting", "Events waiting to be written."),
+		providerSandboxes:   desc("provider_sandboxes", "Sandboxes of a provider, without stopped, suspended and archived ones.", "provider"),
+		providerMost:        desc("provider_sandboxes_max", "How many a provider may have; 0 is no limit of its own.", "provider"),
+		providerHours:       desc("provider_sandbox_seconds", "How long the sandboxes of a provider have run in this calendar month.", "provider"),
+		providerMostHours:   desc("provider_sandbox_seconds_max", "How long they may run; 0 is no limit.", "provider"),
+		providerOpen:        desc("provider_circuit_open", "1 while requests are passed on to other providers because of earlier failures, else 0.", "provider"),
+		providerUndeletable: desc("provider_undeletable_sandboxes", "Sandboxes that a provider has not deleted for more than ten minutes.", "provider"),
+
+		eventsLost: desc("events_lost_total", "Events lost because too many waited."),
 
 		single: sandboxFigures{
 			memory:      desc("sandbox_memory_bytes", "Memory that a sandbox uses.", "sandbox", "owner"),
@@ -96,6 +106,9 @@ func (w *watcher) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{w.sandboxes, w.most, w.uses, w.pools, w.poolSize, w.messages, w.lag, w.up, w.units, w.used, w.waiting, w.refused, w.eventsWaiting, w.eventsLost} {
 		ch <- d
 	}
+	for _, d := range w.listProviderDescs() {
+		ch <- d
+	}
 	for _, d := range append(w.single.listDescs(), w.all.listDescs()...) {
 		ch <- d
 	}
@@ -117,6 +130,7 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 	gauge(w.most, float64(stats.MaxSandboxes))
 	gauge(w.uses, float64(stats.ActiveOperations))
 	w.collectPools(gauge)
+	w.collectProviders(gauge)
 	w.collectShares(gauge, ch)
 	w.collectSandboxes(gauge, ch)
 	waiting, lost := w.Manager.Events().Status()
@@ -138,6 +152,27 @@ func (w *watcher) Collect(ch chan<- prometheus.Metric) {
 		lag = max(0, time.Since(q.OldestDue).Seconds())
 	}
 	gauge(w.lag, lag)
+}
+
+func (w *watcher) listProviderDescs() []*prometheus.Desc {
+	return []*prometheus.Desc{
+		w.providerSandboxes, w.providerMost, w.providerHours, w.providerMostHours, w.providerOpen, w.providerUndeletable,
+	}
+}
+
+func (w *watcher) collectProviders(gauge func(*prometheus.Desc, float64, ...string)) {
+	for _, p := range w.Manager.ProviderStatuses() {
+		open := 0.0
+		if p.Circuit != manager.CircuitClosed {
+			open = 1
+		}
+		for d, value := range map[*prometheus.Desc]float64{
+			w.providerSandboxes: float64(p.Sandboxes), w.providerMost: float64(p.MaxSandboxes), w.providerHours: p.Used.Seconds(),
+			w.providerMostHours: float64(p.MaxHours) * time.Hour.Seconds(), w.providerOpen: open, w.providerUndeletable: float64(p.Undeletable),
+		} {
+			gauge(d, value, p.Name)
+		}
+	}
 }
 
 func (w *watcher) collectShares(gauge func(*prometheus.Desc, float64, ...string), ch chan<- prometheus.Metric) {

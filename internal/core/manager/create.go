@@ -52,8 +52,12 @@ func (m *Manager) Create(ctx context.Context, r CreateRequest) (sandpit.Sandbox,
 	defer m.core.ops.end()
 	s, err := m.createOrClaim(ctx, r)
 	err = addSubject(err, sandpit.Subject{Provider: cmp.Or(r.Provider, m.o.Provider), Sandbox: s.ID, Operation: "create"})
+	args := r.eventArgs()
+	if err == nil && s.Reason != "" {
+		args["provider"], args["reason"] = s.Provider, s.Reason
+	}
 	m.events.Record(Report{
-		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: r.eventArgs(), Err: err, Took: time.Since(begin),
+		Request: RequestIDOf(ctx), Actor: actorOf(ctx, r.Owner), Action: "create", Sandbox: s.ID, Args: args, Err: err, Took: time.Since(begin),
 	})
 	m.core.triggerSweep()
 	if id := s.Spec.Template.Template; id != "" && err == nil {
@@ -76,7 +80,13 @@ func (m *Manager) createOrClaim(ctx context.Context, r CreateRequest) (sandpit.S
 	if r, err = m.Expand(ctx, r); err != nil {
 		return sandpit.Sandbox{}, err
 	}
-	if r, err = m.creator.prepareRequest(ctx, r, now); err != nil {
+	return m.failover.createSandbox(ctx, r, now)
+}
+
+// createWith creates a sandbox with the provider that the request names, or claims a spare of it.
+func (m *Manager) createWith(ctx context.Context, r CreateRequest, now time.Time) (sandpit.Sandbox, error) {
+	r, err := m.creator.prepareRequest(ctx, r, now)
+	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
 	r, now, release, err := m.creator.prepareImage(ctx, r, now)
@@ -139,7 +149,7 @@ func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time
 		// until there is room, or no spare is left
 	}
 	if err == nil {
-		err = cr.quota.reserve(row.Sandbox)
+		err = cr.quota.reserve(rec.currentRow().Sandbox)
 	}
 	if err == nil {
 		err = cr.records.insertRow(ctx, rec)
@@ -189,7 +199,11 @@ func (cr *creator) createReserved(ctx context.Context, rec *sandboxRecord, r Cre
 		rec.unlock()
 		return rec.toSandbox(), nil
 	}
-	cr.undoAndUnlock(rec, i, err)
+	wait := cr.o.Drain
+	if r.movesOn && isProviderError(err) {
+		wait = 0 // the next provider does not wait for this one
+	}
+	cr.undoAndUnlock(rec, i, err, wait)
 	return sandpit.Sandbox{ID: rec.id}, err
 }
 
@@ -219,7 +233,7 @@ func (cr *creator) startWithSlot(ctx context.Context, rec *sandboxRecord, r Crea
 		return i, context.Cause(ctx)
 	}
 	return i, cr.records.changeState(ctx, rec, sandpit.StateRunning, func(row *store.Row) {
-		row.LastUsedAt = cr.clock.Now()
+		row.LastUsedAt, row.Reason = cr.clock.Now(), r.reason
 		if r.visibleImage != nil { // the snapshot that it was created from is temporary
 			row.Spec.Image = *r.visibleImage
 		}
@@ -237,11 +251,11 @@ func (cr *creator) createInstance(ctx context.Context, rec *sandboxRecord, r Cre
 		return nil, causeOf(ctx, err)
 	}
 	if err := cr.secrets.giveSecrets(ctx, i, r.Spec.Secrets); err != nil {
-		return i, causeOf(ctx, err)
+		return i, blameProvider(causeOf(ctx, err))
 	}
 	policy, err := cr.core.completePolicy(i, r.Policy)
 	if err := cmp.Or(checkAbility(i, r.Lease.Action), err); err != nil {
-		return i, err
+		return i, blameProvider(err)
 	}
 	ports, err := cr.ports.publishPorts(ctx, rec, i, r.Spec.Ports)
 	if err != nil {
@@ -285,6 +299,7 @@ func (cr *creator) addLabels(s sandpit.Spec, owner string) sandpit.Spec {
 // newProviderSpec returns the spec that the provider gets.
 func (cr *creator) newProviderSpec(r store.Row) sandpit.Spec {
 	spec := cr.addLabels(r.Spec, r.Lease.Owner)
+	spec.Expiry = cr.o.newExpiry(r.Provider, r.Lease, r.Policy)
 	if _, saved := spec.Image.Snapshot(); !saved && r.Prepared != "" {
 		spec.Image = r.Prepared
 	}
@@ -315,49 +330,50 @@ func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord, row 
 	create := func(ctx context.Context) (sandpit.Instance, error) { return rec.provider.Create(ctx, rec.id, spec) }
 	i, err := callProvider(ctx, cr.core.loops, providerCall{what: "create"}, create, func(i sandpit.Instance, err error) {
 		if err == nil {
-			cr.destroyLate(i)
+			cr.destroyLate(row.Provider, i)
 		}
 	})
 	if err == nil && i.ID() != rec.id {
-		cr.destroyLate(i)
+		cr.destroyLate(row.Provider, i)
 		return nil, sandpit.Errorf(sandpit.Internal, "create sandbox: the provider returned %.64q instead", string(i.ID()))
 	}
 	if err == nil {
 		cr.audit.observeGuest(rec, i)
 	}
-	return i, err
+	return i, blameProvider(causeOf(ctx, err))
 }
 
 // destroyLate destroys an instance that was created after its caller had stopped waiting. If that
 // fails, the reconciler finds the instance.
-func (cr *creator) destroyLate(i sandpit.Instance) {
-	ctx, cancel := context.WithTimeout(cr.core.loops.ctx, cr.o.CallTimeout)
+func (cr *creator) destroyLate(provider string, i sandpit.Instance) {
+	ctx, cancel := context.WithTimeout(cr.core.loops.ctx, cr.o.callTimeout(provider))
 	defer cancel()
 	err := i.Destroy(ctx)
 	cr.events.Record(Report{Actor: actorManager, Action: "destroy late", Sandbox: i.ID(), Err: err})
 }
 
-// undoAndUnlock undoes a creation and unlocks the sandbox. It waits at most Options.Drain; after
-// that the work continues in the background.
-func (cr *creator) undoAndUnlock(rec *sandboxRecord, i sandpit.Instance, cause error) {
+// undoAndUnlock undoes a creation and unlocks the sandbox. It waits for a time; after that the work
+// continues in the background. The request's key and name are free in any case.
+func (cr *creator) undoAndUnlock(rec *sandboxRecord, i sandpit.Instance, cause error, wait time.Duration) {
 	done := make(chan struct{})
 	cr.core.ops.addOne()
+	// When the manager closes, the next one removes the rest.
+	ctx, cancel := context.WithTimeout(cr.core.ops.ctx, cleanupLimit)
+	rec.setInstance(i)
+	begun := cr.beginUndo(ctx, rec, cause)
 	go func() {
 		defer cr.core.ops.end()
 		defer close(done)
 		defer rec.unlock()
 		defer close(rec.created)
-		// When the manager closes, the next one removes the rest.
-		ctx, cancel := context.WithTimeout(cr.core.ops.ctx, cleanupLimit)
 		defer cancel()
-		rec.setInstance(i)
-		if err := cr.undoCreation(ctx, rec, cause); err != nil {
+		if err := cr.finishUndo(ctx, rec, begun); err != nil {
 			cr.messages.scheduleMessage(ctx, rec, kindDelete, cr.clock.Now())
 			cr.log.WarnContext(ctx, "manager: undo of a creation failed; retried later",
 				slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}()
-	timer := time.NewTimer(cr.o.Drain)
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -367,6 +383,11 @@ func (cr *creator) undoAndUnlock(rec *sandboxRecord, i sandpit.Instance, cause e
 
 // undoCreation removes what a failed creation left, and the row.
 func (cr *creator) undoCreation(ctx context.Context, rec *sandboxRecord, cause error) error {
+	return cr.finishUndo(ctx, rec, cr.beginUndo(ctx, rec, cause))
+}
+
+// beginUndo writes that what a failed creation left is being removed.
+func (cr *creator) beginUndo(ctx context.Context, rec *sandboxRecord, cause error) error {
 	k := keyOf(rec.currentRow())
 	err := cr.records.changeState(ctx, rec, sandpit.StateDeleting, func(r *store.Row) {
 		r.Reason, r.Key = cutText("creation failed: "+cause.Error(), store.MaxReason), ""
@@ -374,7 +395,12 @@ func (cr *creator) undoCreation(ctx context.Context, rec *sandboxRecord, cause e
 	if err == nil {
 		cr.sandboxes.freeKey(rec, k)
 	}
-	err = cmp.Or(cr.remover.clearResources(ctx, rec), err)
+	return err
+}
+
+// finishUndo removes what a failed creation left, and the row, unless begun is an error.
+func (cr *creator) finishUndo(ctx context.Context, rec *sandboxRecord, begun error) error {
+	err := cmp.Or(cr.remover.clearResources(ctx, rec), begun)
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func (ex *expander) expandRequest(ctx context.Context, r CreateRequest) (CreateR
 	if err != nil {
 		return r, err
 	}
-	if r.Provider != "" && r.Provider != n.Provider {
+	if !namesProvider(r.Provider, n.Provider) {
 		return r, sandpit.Errorf(sandpit.Invalid, "snapshot %s is kept by provider %s, but the sandbox uses provider %s",
 			string(name), n.Provider, r.Provider)
 	}
@@ -151,7 +151,7 @@ func (r CreateRequest) templateOwner() string {
 
 // applyTemplate fills in what a template determines.
 func (ex *expander) applyTemplate(ctx context.Context, r CreateRequest, t sandpit.Template, b store.TemplateBuild) (CreateRequest, error) {
-	if r.Provider != "" && r.Provider != ex.o.BuilderProvider {
+	if !namesProvider(r.Provider, ex.o.BuilderProvider) {
 		return r, sandpit.Errorf(sandpit.Invalid, "sandboxes of templates use provider %s, but the request names %s",
 			ex.o.BuilderProvider, r.Provider)
 	}

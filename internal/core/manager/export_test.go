@@ -1,6 +1,11 @@
 package manager
 
-import "context"
+import (
+	"context"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
 
 // Abandon ends the goroutines of a manager whose store is closed, without writing
 // anything more.
@@ -46,4 +51,19 @@ func (m *Manager) ChecksVolumes(owner string) bool {
 	m.volumeMeter.mu.Lock()
 	defer m.volumeMeter.mu.Unlock()
 	return m.volumeMeter.passes[owner].running
+}
+
+// EnforceHours ends the sandboxes of providers that have used their hours.
+func (m *Manager) EnforceHours(ctx context.Context) { m.hours.enforceLimits(ctx) }
+
+// ForgetConfirmation makes the next use of a sandbox ask its provider whether it runs.
+func (m *Manager) ForgetConfirmation(id sandpit.ID) error {
+	rec, err := m.sandboxes.find(id)
+	if err != nil {
+		return err
+	}
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.confirmedAt = time.Time{}
+	return nil
 }

@@ -97,6 +97,7 @@ func (m *Manager) useSandbox(ctx context.Context, id sandpit.ID, wake bool) (*Ha
 	if err != nil {
 		return nil, err
 	}
+	m.states.confirmForUse(ctx, rec)
 	for {
 		h, err := m.takeHandle(ctx, rec, wake)
 		if err == nil && h == nil {
@@ -142,6 +143,11 @@ func (m *Manager) takeHandle(ctx context.Context, rec *sandboxRecord, wake bool)
 			return nil, nil
 		}
 		return nil, stateError(rec.row)
+	case sandpit.StateArchived, sandpit.StateArchiving, sandpit.StateRestoring:
+		if rec.row.Idled { // its provider has archived it
+			return nil, nil
+		}
+		return nil, stateError(rec.row)
 	default:
 		return nil, stateError(rec.row)
 	}
@@ -161,6 +167,10 @@ func (m *Manager) resumeForUse(ctx context.Context, rec *sandboxRecord, wake boo
 			return err
 		case sandpit.StatePaused, sandpit.StateStopped:
 			if wake || resumesOnUse(row) {
+				return m.lifecycle.resumeOnUse(ctx, rec, before)
+			}
+		case sandpit.StateArchived:
+			if row.Idled {
 				return m.lifecycle.resumeOnUse(ctx, rec, before)
 			}
 		default:
@@ -209,6 +219,11 @@ func isResumable(s sandpit.State) bool {
 	return s == sandpit.StatePaused || s == sandpit.StateStopped
 }
 
+// resumesNow reports whether the next use of a sandbox makes it run.
+func resumesNow(r store.Row) bool {
+	return isResumable(r.State) && resumesOnUse(r) || r.State == sandpit.StateArchived && r.Idled
+}
+
 // resumeOnUse resumes or starts a sandbox that is used. If an attempt by another caller failed
 // while this caller waited, it returns that error and does not try again. before is the number of
 // attempts that had ended when the wait began.
@@ -220,11 +235,21 @@ func (lc *lifecycle) resumeOnUse(ctx context.Context, rec *sandboxRecord, before
 		return last
 	}
 	row := rec.currentRow()
+	steps := []transition{starting}
+	switch row.State {
+	case sandpit.StatePaused:
+		steps[0] = resuming
+	case sandpit.StateArchived:
+		back := restoring
+		back.idle = true // until it runs
+		steps = []transition{back, starting}
+	default:
+	}
 	var err error
-	if row.State == sandpit.StatePaused {
-		err = lc.core.withEvent(resuming.verb, nil, lc.newTransition(resuming, ""))(ctx, rec)
-	} else {
-		err = lc.core.withEvent(starting.verb, nil, lc.newTransition(starting, ""))(ctx, rec)
+	for _, v := range steps {
+		if err == nil {
+			err = lc.core.withEvent(v.verb, nil, lc.newTransition(v, ""))(ctx, rec)
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("resume sandbox %s, which was %s: %w", rec.id, row.State, err)

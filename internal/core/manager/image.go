@@ -55,7 +55,7 @@ func (cr *creator) prepareImage(ctx context.Context, r CreateRequest, now time.T
 	defer cancel()
 	image, err := cr.o.Images.PrepareImage(ctx, ImageRequest{Provider: r.Provider, Image: r.Spec.Image, Owner: r.Owner, Admin: r.isTrusted()})
 	if err != nil {
-		return r, now, nil, causeOf(ctx, err)
+		return r, now, nil, blameProvider(causeOf(ctx, err))
 	}
 	r.prepared = image.Image
 	if later, err = cr.wall.now(ctx); err != nil {

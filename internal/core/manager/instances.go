@@ -50,7 +50,7 @@ func (is *instances) attachHandle(ctx context.Context, rec *sandboxRecord, handl
 	if rec.provider == nil {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s: its provider %q is not configured", rec.id, rec.currentRow().Provider)
 	}
-	i, err := callProvider(ctx, is.core.loops, is.core.newCall("attach"), func(ctx context.Context) (sandpit.Instance, error) {
+	i, err := callProvider(ctx, is.core.loops, is.core.newCallTo(rec.currentRow().Provider, "attach"), func(ctx context.Context) (sandpit.Instance, error) {
 		return rec.provider.Attach(ctx, handle)
 	}, nil)
 	if err != nil {
@@ -61,10 +61,6 @@ func (is *instances) attachHandle(ctx context.Context, rec *sandboxRecord, handl
 	}
 	is.audit.observeGuest(rec, i)
 	return i, nil
-}
-
-func (c *core) newCall(what string) providerCall {
-	return providerCall{what: what, limit: c.o.CallTimeout}
 }
 
 // opener is a provider that is opened when it is needed. Before that, sandpit.As does not find its
@@ -84,7 +80,7 @@ func findAbility[T any](ctx context.Context, c *core, provider, what string) (ab
 	}
 	ability, ok := sandpit.As[T](p)
 	if o, lazy := sandpit.As[opener](p); !ok && lazy {
-		if p, err = callProvider(ctx, c.loops, c.newCall("open provider "+provider), o.OpenProvider, nil); err != nil {
+		if p, err = callProvider(ctx, c.loops, c.newCallTo(provider, "open provider "+provider), o.OpenProvider, nil); err != nil {
 			return ability, err
 		}
 		ability, ok = sandpit.As[T](p)
@@ -118,8 +114,13 @@ func (is *instances) watchInstance(ctx context.Context, rec *sandboxRecord, i sa
 		}
 		if err == nil {
 			err = is.core.runLocked(ctx, rec, func(ctx context.Context, rec *sandboxRecord) error { return is.onEnd(ctx, rec, i, exit) })
-			if err == nil {
+			if err == nil && exit.State == "" {
 				return
+			}
+			if err == nil {
+				pause = firstPause
+				awaitRunning(ctx, rec, i)
+				continue
 			}
 		}
 		if ctx.Err() != nil || errors.Is(err, errClosed) {
@@ -130,6 +131,14 @@ func (is *instances) watchInstance(ctx context.Context, rec *sandboxRecord, i sa
 			return
 		}
 		pause = min(2*pause, lastPause)
+	}
+}
+
+// awaitRunning waits until a sandbox that its provider has stopped runs again, or has another
+// instance.
+func awaitRunning(ctx context.Context, rec *sandboxRecord, i sandpit.Instance) {
+	for sleep(ctx, firstPause) == nil && rec.currentInstance() == i && rec.state() != sandpit.StateRunning {
+		// it stays stopped
 	}
 }
 
@@ -157,7 +166,7 @@ func (is *instances) destroyInstance(ctx context.Context, rec *sandboxRecord) er
 	if err != nil {
 		return err
 	}
-	_, err = callProvider(ctx, is.core.loops, is.core.newCall("destroy sandbox "+string(rec.id)), withoutResult(i.Destroy), nil)
+	_, err = callProvider(ctx, is.core.loops, is.core.newCallTo(rec.currentRow().Provider, "destroy sandbox "+string(rec.id)), withoutResult(i.Destroy), nil)
 	if errors.Is(err, sandpit.NotFound) {
 		return nil
 	}
@@ -173,7 +182,7 @@ func (is *instances) locateInstance(ctx context.Context, rec *sandboxRecord) (sa
 	if row := rec.currentRow(); len(row.Handle) > 0 {
 		return is.attachHandle(ctx, rec, row.Handle)
 	}
-	list, err := is.listPlacements(ctx, rec.provider)
+	list, err := is.listPlacements(ctx, rec.currentRow().Provider, rec.provider)
 	if err != nil {
 		return nil, err
 	}
@@ -185,9 +194,9 @@ func (is *instances) locateInstance(ctx context.Context, rec *sandboxRecord) (sa
 	return nil, newNotFoundError(rec.id)
 }
 
-func (is *instances) listPlacements(ctx context.Context, p sandpit.Provider) ([]sandpit.Placement, error) {
+func (is *instances) listPlacements(ctx context.Context, name string, p sandpit.Provider) ([]sandpit.Placement, error) {
 	if p == nil {
 		return nil, sandpit.Errorf(sandpit.Unavailable, "list sandboxes: the provider is not configured")
 	}
-	return callProvider(ctx, is.core.loops, is.core.newCall("list sandboxes"), p.List, nil)
+	return callProvider(ctx, is.core.loops, is.core.newCallTo(name, "list sandboxes"), p.List, nil)
 }

@@ -61,6 +61,11 @@ type Manager struct {
 	wall          *wallClock
 	snapshots     *Snapshots
 	creator       *creator
+	failover      *failover
+	hours         *hourKeeper
+	renewals      *renewals
+	states        *providerStates
+	undeletable   *undeletable
 	builds        *Builds
 	pools         *Pools
 	templateGroup *Templates
@@ -115,6 +120,8 @@ func Open(ctx context.Context, o Options) (*Manager, error) {
 	m.core.loops.start(m.sweeper.runLoop)
 	m.core.loops.start(m.reconciler.runLoop)
 	m.core.loops.start(m.usage.runLoop)
+	m.core.loops.start(m.hours.runLoop)
+	m.core.loops.start(m.renewals.runLoop)
 	m.core.loops.start(m.volumeMeter.runLoop)
 	for _, p := range m.pools.byKey {
 		m.core.loops.start(m.pools.newLoop(p))
@@ -131,12 +138,18 @@ func (m *Manager) loadRecords(ctx context.Context) error {
 	if err != nil {
 		m.o.Log.ErrorContext(ctx, "manager: unreadable sandboxes ignored", slog.Any("error", err))
 	}
+	uses, err := m.o.Store.ProviderUses().List(ctx)
+	if err != nil {
+		return err
+	}
+	m.quota.hours.load(uses)
+	defer m.quota.hours.loaded()
 	for _, row := range rows {
 		rec := newSandboxRecord(row, m.o.Providers[row.Provider])
 		close(rec.created)
 		m.sandboxes.add(rec)
 		if usesQuota(row.State, row.Suspended) {
-			m.quota.addExisting(row.Sandbox)
+			m.quota.addExisting(rec.currentRow().Sandbox)
 		}
 		m.disk.countRecord(row)
 	}
@@ -192,6 +205,7 @@ func (m *Manager) stopTasks(ctx context.Context) error {
 	written, cancel := context.WithTimeout(context.WithoutCancel(ctx), haltLimit)
 	defer cancel()
 	m.templates.flushCounts(written)
+	m.hours.saveHours(written)
 	m.events.queue.enqueueOmitted(true)
 	return errors.Join(err, m.records.flushUses(written), m.events.queue.close(written))
 }

@@ -59,7 +59,7 @@ func (nw *Network) Set(ctx context.Context, id sandpit.ID, p sandpit.NetworkPoli
 			return err
 		}
 		set := withoutResult(func(ctx context.Context) error { return policer.SetNetworkPolicy(ctx, p) })
-		if _, err := callProvider(ctx, nw.core.loops, nw.core.newCall("set the network of sandbox "+string(id)), set, nil); err != nil {
+		if _, err := callProvider(ctx, nw.core.loops, nw.core.newCallTo(row.Provider, "set the network of sandbox "+string(id)), set, nil); err != nil {
 			return err
 		}
 		return nw.records.updateRow(ctx, rec, func(r *store.Row) { r.Spec.Network = p })
@@ -75,7 +75,7 @@ func NetworkSecrets(secrets map[string]string) Setup {
 	return func(ctx context.Context, i sandpit.Instance, _ sandpit.Spec) error {
 		keeper, ok := as[sandpit.NetworkSecreter](i)
 		if !ok {
-			return sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes have no network that sets headers")
+			return blameProvider(sandpit.Errorf(sandpit.Unsupported, "this provider's sandboxes have no network that sets headers"))
 		}
 		return keeper.SetNetworkSecrets(ctx, secrets)
 	}
@@ -158,5 +158,5 @@ func inspectNetwork[A, T any](ctx context.Context, nw *Network, id sandpit.ID, a
 		return zero, sandpit.Errorf(sandpit.Unsupported, "network of sandbox %s: its provider %q has no information about it", id, row.Provider)
 	}
 	asked := func(ctx context.Context) (T, error) { return ask(ability, ctx) }
-	return callProvider(ctx, nw.core.loops, nw.core.newCall("inspect the network of sandbox "+string(id)), asked, nil)
+	return callProvider(ctx, nw.core.loops, nw.core.newCallTo(row.Provider, "inspect the network of sandbox "+string(id)), asked, nil)
 }

@@ -14,6 +14,9 @@ type Observer interface {
 	Done(r Report)
 	// Asked is called when a sandbox of a pool's kind was requested, and whether there was a spare.
 	Asked(provider string, image sandpit.Image, found bool)
+	// PassedOn is called when a provider did not create a sandbox, and why, so that the request was
+	// passed on to another provider or failed.
+	PassedOn(provider string, err error)
 	// Handled is called when a message of the queue was handled. One that failed is retried or given
 	// up.
 	Handled(kind queue.Kind, err error)
@@ -28,6 +31,8 @@ type noObserver struct{}
 func (noObserver) Done(Report) {}
 
 func (noObserver) Asked(string, sandpit.Image, bool) {}
+
+func (noObserver) PassedOn(string, error) {}
 
 func (noObserver) Handled(queue.Kind, error) {}
 

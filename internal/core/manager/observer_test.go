@@ -38,6 +38,10 @@ func (w *witness) Asked(provider string, _ sandpit.Image, found bool) {
 	w.say("asked %s %v", provider, found)
 }
 
+func (w *witness) PassedOn(provider string, err error) {
+	w.say("passed on %s %v", provider, err == nil)
+}
+
 func (w *witness) Handled(kind queue.Kind, err error) { w.say("handled %s %v", kind, err == nil) }
 
 func (w *witness) Ended(_ time.Duration, status sandpit.ExitStatus, err error) {

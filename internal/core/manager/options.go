@@ -29,6 +29,11 @@ type Options struct {
 	// Provider is the name of the default provider. Default: the only one; with several, each
 	// request must name one.
 	Provider string
+	// Fallbacks are the names of the providers that are asked, in this order, if the default one
+	// cannot create a sandbox. Default: none.
+	Fallbacks []string
+	// ProviderLimits are the limits of single providers, by name. Default: none.
+	ProviderLimits map[string]ProviderLimits
 	// Clock is the time of day. Default: clock.System.
 	Clock clock.Clock
 	// Log gets problems that no caller gets as an error. Default: none is logged.
@@ -142,6 +147,9 @@ type Options struct {
 	Sweep time.Duration
 	// Reconcile is the time between two comparisons with the providers. Default: 60 s.
 	Reconcile time.Duration
+	// RenewEvery is the time between two renewals of the expiry of a running sandbox whose provider
+	// would end it. Default: 5 min.
+	RenewEvery time.Duration
 	// Retry is the delay before a failed deadline or deletion is tried again; it doubles with each
 	// further failure. Default: 60 s.
 	Retry time.Duration
@@ -204,8 +212,10 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Provider == "" && len(o.Providers) == 1 {
 		o.Provider = slices.Collect(maps.Keys(o.Providers))[0]
 	}
-	if _, ok := o.Providers[o.Provider]; o.Provider != "" && !ok {
-		return o, sandpit.Errorf(sandpit.Invalid, "open the manager: there is no provider %q", o.Provider)
+	for _, name := range append([]string{o.Provider}, o.Fallbacks...) {
+		if _, ok := o.Providers[name]; name != "" && !ok {
+			return o, sandpit.Errorf(sandpit.Invalid, "open the manager: there is no provider %q", name)
+		}
 	}
 	if o.Queue == nil {
 		o.Queue = o.Store.Queue()
@@ -218,6 +228,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.MoveTimeout, o.Drain = cmp.Or(o.MoveTimeout, time.Hour), cmp.Or(o.Drain, 5*time.Second)
 	o.Reconcile, o.Retry = cmp.Or(o.Reconcile, time.Minute), cmp.Or(o.Retry, time.Minute)
+	o.RenewEvery = cmp.Or(o.RenewEvery, 5*time.Minute)
 	o.Suspicion = Suspicion{cmp.Or(o.Suspicion.Refusals, 5), cmp.Or(o.Suspicion.Window, time.Minute)}
 	o.setCallbacks()
 	if o.Usage.Every < 0 || o.Usage.Kill < 0 {
@@ -243,7 +254,9 @@ func (o Options) withDefaults() (Options, error) {
 		checkPositive("sweep", o.Sweep),
 		checkPositive("reconcile", o.Reconcile),
 		checkPositive("retry", o.Retry),
+		checkPositive("renew every", o.RenewEvery),
 		o.checkLimits(),
+		o.checkProviderLimits(),
 	)
 }
 

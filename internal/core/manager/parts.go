@@ -16,14 +16,14 @@ func newManager(ctx context.Context, o Options) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{
-		o: o, identity: o.Store.Identity(), sandboxes: newIndex(), quota: newSandboxQuota(o.MaxSandboxes, o.Quotas),
+		o: o, identity: o.Store.Identity(), sandboxes: newIndex(), quota: newSandboxQuota(o),
 		slots: newSlots(o), registry: &buildRegistry{}, snapshotUses: &snapshotUses{},
 	}
 	m.connectCore(WithActor(ctx, actorManager))
 	m.connectLifecycle()
 	m.connectGroups(pools)
 	m.quota.mustShare = m.core.mustShare
-	m.instances.onEnd = m.recreator.handleEnd
+	m.instances.onEnd = m.states.handleEnd
 	m.creator.evictSpare = m.pools.evictSpare
 	return m, nil
 }
@@ -89,6 +89,9 @@ func (m *Manager) connectLifecycle() {
 		sandboxes: m.sandboxes, secrets: m.secrets, slots: m.slots, snapshotUses: m.snapshotUses, store: o.Store,
 		volumes: m.volumes, wall: m.wall,
 	}
+	m.renewals = &renewals{core: m.core, log: o.Log, o: o, sandboxes: m.sandboxes}
+	m.lifecycle.onRunning = m.renewals.renewSandbox
+	m.failover = &failover{circuits: newCircuits(), create: m.createWith, log: o.Log, o: o, wall: m.wall}
 	m.recreator = &recreator{
 		audit: m.audit, clock: o.Clock, core: m.core, creator: m.creator, instances: m.instances, log: o.Log,
 		messages: m.messages, o: o, records: m.records, remover: m.remover, secrets: m.secrets, slots: m.slots,
@@ -131,10 +134,19 @@ func (m *Manager) connectGroups(pools map[string]*pool) {
 		actions: m.actions, core: m.core, messages: m.messages, o: o, recreator: m.recreator, remover: m.remover,
 		sandboxes: m.sandboxes, slots: m.slots, wall: m.wall,
 	}
+	m.states = &providerStates{
+		core: m.core, instances: m.instances, lifecycle: m.lifecycle, log: o.Log, o: o, records: m.records, recreator: m.recreator,
+		remover: m.remover,
+	}
+	m.hours = &hourKeeper{
+		actions: m.actions, core: m.core, hours: m.quota.hours, log: o.Log, o: o, sandboxes: m.sandboxes, store: o.Store,
+	}
+	m.undeletable = newUndeletable(m.core, m.events, o.Log)
 	m.reconciler = &reconciler{
 		builds: m.builds, core: m.core, disk: m.disk, events: m.events, identity: m.identity, instances: m.instances,
 		lifecycle: m.lifecycle, log: o.Log, o: o, pools: m.pools, ports: m.ports, recreator: m.recreator,
-		remover: m.remover, sandboxes: m.sandboxes, snapshots: m.snapshots, store: o.Store, volumes: m.volumes,
+		remover: m.remover, sandboxes: m.sandboxes, snapshots: m.snapshots, states: m.states, store: o.Store,
+		undeletable: m.undeletable, volumes: m.volumes,
 	}
 	m.sweeper = &sweeper{
 		actions: m.actions, clock: o.Clock, core: m.core, lifecycle: m.lifecycle, log: o.Log, messages: m.messages,

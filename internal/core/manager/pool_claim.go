@@ -73,7 +73,7 @@ func (ps *Pools) convertSpare(ctx context.Context, rec *sandboxRecord, r CreateR
 	given := rec.currentRow()
 	given.Sandbox = claimed
 	spec := ps.creator.newProviderSpec(given)
-	_, err = callProvider(ctx, ps.core.loops, ps.core.newCall("claim"), withoutResult(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
+	_, err = callProvider(ctx, ps.core.loops, ps.core.newCallTo(given.Provider, "claim"), withoutResult(func(ctx context.Context) error { return claimer.Claim(ctx, spec) }), nil)
 	if err == nil {
 		err = ps.secrets.giveSecrets(ctx, i, spec.Secrets)
 	}
@@ -93,6 +93,7 @@ func (ps *Pools) convertSpare(ctx context.Context, rec *sandboxRecord, r CreateR
 	if err != nil {
 		return err
 	}
+	rec.requestRenewal()
 	return ps.messages.scheduleDeadline(ctx, rec)
 }
 

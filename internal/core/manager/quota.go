@@ -14,10 +14,15 @@ type sandboxQuota struct {
 	// mustShare reports whether an owner has to leave room for other owners.
 	mustShare func(owner string) bool
 
+	// limits are those of single providers, and hours measures how long their sandboxes run.
+	limits map[string]ProviderLimits
+	hours  *providerHours
+
 	mu     sync.Mutex
 	claims map[sandpit.ID]quotaClaim
 	owners map[string]int
 	labels map[string]int // by "key=value"; only those with a quota
+	counts map[string]int // by provider
 
 	refused int64
 }
@@ -31,14 +36,15 @@ func (l *sandboxQuota) status() fairshare.Status {
 
 // quotaClaim is what one sandbox counts for.
 type quotaClaim struct {
-	owner  string
-	labels []string
+	owner, provider string
+	labels          []string
 }
 
-func newSandboxQuota(limit int, q Quotas) *sandboxQuota {
+func newSandboxQuota(o Options) *sandboxQuota {
 	return &sandboxQuota{
-		max: limit, quotas: q,
+		max: o.MaxSandboxes, quotas: o.Quotas, limits: o.ProviderLimits, hours: newProviderHours(o),
 		claims: make(map[sandpit.ID]quotaClaim), owners: make(map[string]int), labels: make(map[string]int),
+		counts: make(map[string]int),
 	}
 }
 
@@ -127,10 +133,11 @@ func (l *sandboxQuota) changeClaim(s sandpit.Sandbox) error {
 		}
 		l.dropClaim(s.ID)
 		c := l.newClaim(s)
+		c.provider = old.provider
 		if c.owner == old.owner {
 			limit = max(limit, l.owners[c.owner]+1) // it is counted for its owner already
 		}
-		if err := l.checkLimits(c, limit); err != nil {
+		if err := l.checkLimits(c, limit); err != nil && !isProviderError(err) { // it runs there already
 			l.addClaim(s.ID, old)
 			return err
 		}
@@ -157,7 +164,7 @@ func (l *sandboxQuota) release(id sandpit.ID) {
 }
 
 func (l *sandboxQuota) newClaim(s sandpit.Sandbox) quotaClaim {
-	c := quotaClaim{owner: s.Lease.Owner}
+	c := quotaClaim{owner: s.Lease.Owner, provider: s.Provider}
 	for key, value := range s.Spec.Labels {
 		if _, limited := l.quotas.Labels[key+"="+value]; limited {
 			c.labels = append(c.labels, key+"="+value)
@@ -181,12 +188,25 @@ func (l *sandboxQuota) checkLimits(c quotaClaim, limit int) error {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "quota exceeded: %d of %d sandboxes have the label %.100q", n, most, label), hint)
 		}
 	}
-	return nil
+	if n, most := l.counts[c.provider], l.limits[c.provider].MaxSandboxes; most > 0 && n >= most {
+		return blameProvider(sandpit.WithHint(
+			sandpit.Errorf(sandpit.Exhausted, "Maximum number of sandboxes (%d) of provider %s reached", most, c.provider), hint))
+	}
+	return blameProvider(l.hours.check(c.provider))
+}
+
+// countOf returns how many sandboxes of a provider use quota.
+func (l *sandboxQuota) countOf(provider string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.counts[provider]
 }
 
 func (l *sandboxQuota) addClaim(id sandpit.ID, c quotaClaim) {
 	l.claims[id] = c
 	l.owners[c.owner]++
+	l.counts[c.provider]++
+	l.hours.begin(id, c.provider)
 	for _, label := range c.labels {
 		l.labels[label]++
 	}
@@ -198,6 +218,8 @@ func (l *sandboxQuota) dropClaim(id sandpit.ID) {
 		return
 	}
 	delete(l.claims, id)
+	l.counts[c.provider]--
+	l.hours.end(id)
 	if l.owners[c.owner]--; l.owners[c.owner] == 0 {
 		delete(l.owners, c.owner)
 	}

@@ -29,7 +29,9 @@ type reconciler struct {
 	remover     *remover
 	sandboxes   *recordIndex
 	snapshots   *Snapshots
+	states      *providerStates
 	store       *store.Store
+	undeletable *undeletable
 	unreachable sync.Map // provider name -> true while it cannot be listed
 	volumes     *Volumes
 }
@@ -58,7 +60,7 @@ func (rc *reconciler) removeLeftovers(ctx context.Context) {
 // missing sandboxes are not lost then. On the first run deletions are retried at once; later the
 // queue retries them.
 func (rc *reconciler) reconcileProviders(ctx context.Context, first bool) {
-	ctx, cancel := context.WithTimeout(ctx, 2*rc.o.CallTimeout)
+	ctx, cancel := context.WithTimeout(ctx, 2*rc.o.longestCallTimeout())
 	defer cancel()
 	var group sync.WaitGroup
 	for name := range rc.o.Providers {
@@ -68,6 +70,7 @@ func (rc *reconciler) reconcileProviders(ctx context.Context, first bool) {
 		})
 	}
 	group.Wait()
+	rc.undeletable.report(ctx, rc.sandboxes.all())
 	rc.ports.republishPorts(ctx)
 }
 
@@ -102,7 +105,7 @@ func (rc *reconciler) compareProvider(ctx context.Context, name string, first bo
 			before = append(before, known{rec, row.Version})
 		}
 	}
-	list, err := rc.instances.listPlacements(ctx, p)
+	list, err := rc.instances.listPlacements(ctx, name, p)
 	if err != nil {
 		return err
 	}
@@ -123,6 +126,11 @@ func (rc *reconciler) compareProvider(ctx context.Context, name string, first bo
 				rc.disk.correctCount(rec, placement)
 			}
 			err := rc.matchRecord(ctx, rec, isListed, first)
+			if (err == nil || errors.Is(err, errNothingToDo)) && isListed && rec.currentRow().Version == k.version {
+				if changed := rc.states.compareState(ctx, rec, placement.State); !errors.Is(changed, errNothingToDo) {
+					return changed
+				}
+			}
 			if errors.Is(err, errNothingToDo) && isListed && placement.CheckpointedAt.IsZero() {
 				return rc.lifecycle.clearCheckpoint(ctx, rec)
 			}
@@ -130,9 +138,13 @@ func (rc *reconciler) compareProvider(ctx context.Context, name string, first bo
 		})
 		rc.core.logMismatch(ctx, k.b.id, err)
 	})
-	forEach(rc.o.Parallel, rc.findStrays(list), func(placement sandpit.Placement) {
+	strays := rc.findStrays(list)
+	rc.undeletable.keepStrays(name, strays)
+	forEach(rc.o.Parallel, strays, func(placement sandpit.Placement) {
 		if ctx.Err() == nil {
-			rc.core.logMismatch(ctx, placement.ID, rc.removeStray(ctx, p, placement))
+			err := rc.removeStray(ctx, name, p, placement)
+			rc.undeletable.noteStray(name, placement.ID, err)
+			rc.core.logMismatch(ctx, placement.ID, err)
 		}
 	})
 	return nil
@@ -254,7 +266,7 @@ func (rc *reconciler) findStrays(list []sandpit.Placement) []sandpit.Placement {
 
 // removeStray destroys a sandbox of this manager that has no row. A provider that confuses handles
 // must not make it destroy another one.
-func (rc *reconciler) removeStray(ctx context.Context, p sandpit.Provider, placement sandpit.Placement) error {
+func (rc *reconciler) removeStray(ctx context.Context, name string, p sandpit.Provider, placement sandpit.Placement) error {
 	row, err := rc.store.Sandboxes().Sandbox(ctx, placement.ID)
 	if !errors.Is(err, sandpit.NotFound) && (err != nil || row.State != sandpit.StateDeleted) {
 		return err // the row cannot be read, or was written meanwhile
@@ -264,10 +276,10 @@ func (rc *reconciler) removeStray(ctx context.Context, p sandpit.Provider, place
 			return sandpit.Errorf(sandpit.Internal, "the provider lists sandbox %s under another id", rec.id)
 		}
 	}
-	stranger := newSandboxRecord(store.Row{Sandbox: sandpit.Sandbox{ID: placement.ID}}, p)
+	stranger := newSandboxRecord(store.Row{Sandbox: sandpit.Sandbox{ID: placement.ID}, Provider: name}, p)
 	i, err := rc.instances.attachHandle(ctx, stranger, placement.Handle)
 	if err == nil {
-		_, err = callProvider(ctx, rc.core.loops, rc.core.newCall("destroy"), withoutResult(i.Destroy), nil)
+		_, err = callProvider(ctx, rc.core.loops, rc.core.newCallTo(name, "destroy"), withoutResult(i.Destroy), nil)
 	}
 	if errors.Is(err, sandpit.NotFound) {
 		return nil

@@ -32,9 +32,12 @@ type sandboxRecord struct {
 	hasDueRun   bool                    // a due action is about to run
 	resumeTries int                     // attempts to resume it on use that have ended
 	resumeErr   error                   // the error of the last attempt
+	confirmedAt time.Time               // when the provider last said that it runs
+	renewedAt   time.Time               // when its expiry was last renewed; zero: it must be
 }
 
 func newSandboxRecord(row store.Row, p sandpit.Provider) *sandboxRecord {
+	row.Sandbox.Provider = row.Provider
 	return &sandboxRecord{
 		id: row.ID, provider: p, row: row,
 		locked: make(chan struct{}, 1), created: make(chan struct{}), handles: make(map[*Handle]struct{}),
@@ -85,7 +88,7 @@ func (rec *sandboxRecord) toSandbox() sandpit.Sandbox {
 	defer rec.mu.Unlock()
 	s := rec.row.Sandbox
 	s.Spec, s.Provider = s.Spec.Clone(), rec.row.Provider
-	s.Next, s.ResumesOnUse = rec.nextAction(), isResumable(rec.row.State) && resumesOnUse(rec.row)
+	s.Next, s.ResumesOnUse = rec.nextAction(), resumesNow(rec.row)
 	if s.Policy.IdleTimeout == 0 {
 		s.Policy.IdleTimeout = -time.Second // zero would be the server's default
 	}
@@ -113,9 +116,23 @@ func (rec *sandboxRecord) setInstance(i sandpit.Instance) bool {
 	changed := rec.instance != i
 	rec.instance = i
 	if changed {
-		rec.stats = sandpit.Stats{}
+		rec.stats, rec.confirmedAt = sandpit.Stats{}, time.Now()
 	}
 	return changed
+}
+
+// confirmRunning records that the provider has said that the sandbox runs, or cannot be asked now.
+func (rec *sandboxRecord) confirmRunning() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.confirmedAt = time.Now()
+}
+
+// requestRenewal has the expiry renewed soon.
+func (rec *sandboxRecord) requestRenewal() {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.renewedAt = time.Time{}
 }
 
 // refuseHandles refuses new handles until allowHandles.

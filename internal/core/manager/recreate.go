@@ -139,7 +139,7 @@ func (re *recreator) requestInstanceAgain(ctx context.Context, rec *sandboxRecor
 }
 
 func (re *recreator) rebuildInstance(ctx context.Context, rec *sandboxRecord, left sandpit.Reviver) (sandpit.Instance, error) {
-	ctx, cancel := withLimit(ctx, providerCall{what: "recreate", limit: re.o.CreateTimeout})
+	ctx, cancel := withLimit(ctx, providerCall{what: "recreate", limit: re.o.createTimeout(rec.currentRow().Provider)})
 	defer cancel()
 	var i sandpit.Instance
 	var err error

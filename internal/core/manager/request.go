@@ -20,7 +20,9 @@ import (
 type CreateRequest struct {
 	// Owner is the tenant that the sandbox belongs to. Default: none.
 	Owner string
-	// Provider is the name of the provider. Default: Options.Provider.
+	// Provider is the name of the provider, or several in the order of preference, separated by
+	// commas: the next one is asked if one cannot create the sandbox. Default: Options.Provider,
+	// then Options.Fallbacks.
 	Provider string
 	// Spec describes the sandbox. The label Label is reserved for the manager.
 	Spec sandpit.Spec
@@ -57,6 +59,10 @@ type CreateRequest struct {
 	Setup Setup
 
 	pool string // key of the pool that the sandbox is created for
+	// asked are the providers of the request, if there are several. reason is Row.Reason of the
+	// sandbox, and movesOn reports whether another provider is asked next.
+	asked, reason string
+	movesOn       bool
 	// trusted reports whether the manager or the configuration has set Spec.Image.
 	trusted bool
 	// prepared is Row.Prepared.
@@ -79,9 +85,7 @@ func (cr *creator) prepareRequest(ctx context.Context, r CreateRequest, now time
 		r.Provider = cr.o.Provider
 	}
 	if cr.o.Providers[r.Provider] == nil {
-		known := slices.Sorted(maps.Keys(cr.o.Providers))
-		return r, sandpit.Errorf(sandpit.Unsupported, "Unsupported provider type: %.100q. Available providers: %s",
-			r.Provider, strings.Join(known, ", "))
+		return r, cr.o.unknownProvider(r.Provider)
 	}
 	r.trusted = r.trusted || r.Spec.Image == "" // Options.CompleteSpec sets a configured image
 	asked := r.Spec.Network
@@ -95,7 +99,7 @@ func (cr *creator) prepareRequest(ctx context.Context, r CreateRequest, now time
 	}
 	r.Spec.Network = bounded
 	if r.Timeout == 0 {
-		r.Timeout = cr.o.CreateTimeout
+		r.Timeout = cr.o.createTimeout(r.Provider)
 	}
 	r.Lease.Owner = r.Owner
 	lease, err := prepareLease(r.Lease, now)
@@ -149,7 +153,7 @@ func (r CreateRequest) computeDigest() string {
 		Spec     sandpit.Spec
 		Action   sandpit.Action
 		Policy   policy
-	}{r.Provider, r.Spec, r.Lease.Action, p})
+	}{cmp.Or(r.asked, r.Provider), r.Spec, r.Lease.Action, p})
 	if err != nil { // a limit that is not a number
 		text = []byte(err.Error())
 	}

@@ -38,6 +38,7 @@ func (m *Manager) SetDeadline(ctx context.Context, id sandpit.ID, l sandpit.Leas
 		if err := m.records.updateRow(ctx, rec, func(r *store.Row) { r.Lease, r.Term = l, leaseTermFrom(l, now) }); err != nil {
 			return err
 		}
+		m.renewals.renewSandbox(ctx, rec)
 		return m.messages.scheduleDeadline(ctx, rec)
 	})
 }
@@ -124,7 +125,11 @@ func (m *Manager) SetPolicy(ctx context.Context, id sandpit.ID, p store.Policy) 
 		}
 		describePolicy(args, complete)
 		now := m.o.Clock.Now()
-		return m.records.updateRow(ctx, rec, func(r *store.Row) { r.Policy, r.LastUsedAt = complete, now })
+		err = m.records.updateRow(ctx, rec, func(r *store.Row) { r.Policy, r.LastUsedAt = complete, now })
+		if err == nil {
+			m.renewals.renewSandbox(ctx, rec)
+		}
+		return err
 	})
 }
 

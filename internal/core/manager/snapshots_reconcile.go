@@ -72,7 +72,7 @@ func (ss *Snapshots) compareProvider(ctx context.Context, provider string, rows 
 	if !ok {
 		return // it has no snapshots
 	}
-	list, err := callProvider(ctx, ss.core.loops, ss.core.newCall("list snapshots"), keeper.ListSnapshots, nil)
+	list, err := callProvider(ctx, ss.core.loops, ss.core.newCallTo(provider, "list snapshots"), keeper.ListSnapshots, nil)
 	if err != nil {
 		if ctx.Err() == nil {
 			ss.log.DebugContext(ctx, "manager: snapshots of a provider not listed", slog.String("provider", provider), slog.Any("error", err))

@@ -26,6 +26,7 @@ type lifecycle struct {
 	log       *slog.Logger
 	messages  *Messages
 	o         *Options
+	onRunning func(context.Context, *sandboxRecord) // called when a sandbox continues
 	quota     *sandboxQuota
 	records   *recordStore
 	secrets   *secretFiles
@@ -253,7 +254,7 @@ func (lc *lifecycle) performTransition(ctx context.Context, rec *sandboxRecord, 
 			lc.log.WarnContext(ctx, "manager: late transition not recorded", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
 		}
 	}
-	_, err := callProvider(ctx, lc.core.loops, lc.newTransitionCall(v, v.verb+" sandbox "+string(rec.id)), withoutResult(do), late)
+	_, err := callProvider(ctx, lc.core.loops, lc.newTransitionCall(rec.currentRow().Provider, v, v.verb+" sandbox "+string(rec.id)), withoutResult(do), late)
 	return err
 }
 
@@ -330,6 +331,10 @@ func (lc *lifecycle) recordSuccess(ctx context.Context, rec *sandboxRecord, v tr
 	if lease := rec.currentRow().Lease; err == nil && !lease.Deadline.Equal(before.Lease.Deadline) && !lease.Deadline.IsZero() {
 		lc.messages.scheduleMessage(ctx, rec, kindDeadline, lease.Deadline)
 	}
+	if err == nil && v.to == sandpit.StateRunning {
+		rec.confirmRunning()
+		lc.onRunning(ctx, rec)
+	}
 	return err
 }
 
@@ -385,8 +390,8 @@ func (v transition) editBegin(reason string) func(*store.Row) {
 }
 
 // newTransitionCall allows more time for a call that reads or writes all of a sandbox.
-func (lc *lifecycle) newTransitionCall(v transition, what string) providerCall {
-	r := lc.core.newCall(what)
+func (lc *lifecycle) newTransitionCall(provider string, v transition, what string) providerCall {
+	r := lc.core.newCallTo(provider, what)
 	switch v.via {
 	case sandpit.StateArchiving, sandpit.StateRestoring:
 		r.limit = max(r.limit, lc.o.MoveTimeout)
@@ -427,7 +432,7 @@ func (lc *lifecycle) recoverTransition() operation {
 			}
 			defer slot.Release()
 		}
-		_, err = callProvider(ctx, lc.core.loops, lc.newTransitionCall(v, v.verb), withoutResult(do), nil)
+		_, err = callProvider(ctx, lc.core.loops, lc.newTransitionCall(rec.currentRow().Provider, v, v.verb), withoutResult(do), nil)
 		if err == nil || errors.Is(err, sandpit.Conflict) && lc.hasHappened(ctx, rec, v, err) {
 			return lc.recordSuccess(ctx, rec, v)
 		}

@@ -84,7 +84,7 @@ func (us *UsageMeter) judgeSandbox(ctx context.Context, rec *sandboxRecord, w *w
 		defer w.pending.Store(false)
 		return statser.Stats(ctx)
 	}
-	limit := us.core.newCall("measure sandbox " + string(rec.id))
+	limit := us.core.newCallTo(rec.currentRow().Provider, "measure sandbox "+string(rec.id))
 	stats, err := callProvider(ctx, us.core.loops, limit, measure, nil)
 	if err != nil { // the end of a sandbox is reported elsewhere
 		us.log.DebugContext(ctx, "manager: sandbox not measured", slog.String("sandbox", string(rec.id)), slog.Any("error", err))
@@ -171,7 +171,7 @@ func (us *UsageMeter) Measure(ctx context.Context, id sandpit.ID) (sandpit.Stats
 	if !ok {
 		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unsupported, "measure sandbox %s: its provider %q cannot do that", id, row.Provider)
 	}
-	stats, err := callProvider(ctx, us.core.loops, us.core.newCall("measure sandbox "+string(id)), s.Stats, nil)
+	stats, err := callProvider(ctx, us.core.loops, us.core.newCallTo(row.Provider, "measure sandbox "+string(id)), s.Stats, nil)
 	if row := rec.currentRow(); err != nil && row.State != sandpit.StateRunning && row.State != sandpit.StatePaused {
 		err = stateError(row) // its new state explains the error better
 	}

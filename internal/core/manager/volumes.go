@@ -118,7 +118,7 @@ func (vs *Volumes) createVolume(ctx context.Context, r VolumeRequest) (store.Vol
 		return v, err
 	}
 	make := func(ctx context.Context) error { return keeper.CreateVolume(ctx, string(v.ID)) }
-	_, err = callProvider(ctx, vs.core.loops, vs.core.newCall("create volume "+v.Name), withoutResult(make), nil)
+	_, err = callProvider(ctx, vs.core.loops, vs.core.newCallTo(v.Provider, "create volume "+v.Name), withoutResult(make), nil)
 	if err == nil {
 		v.State = store.VolumeReady
 		err = vs.store.Volumes().SetVolumeState(ctx, v.ID, v.State)
@@ -141,7 +141,7 @@ func (vs *Volumes) dropVolume(ctx context.Context, v store.Volume) error {
 		return err
 	}
 	remove := func(ctx context.Context) error { return keeper.RemoveVolume(ctx, string(v.ID)) }
-	if _, err := callProvider(ctx, vs.core.loops, vs.core.newCall("remove volume "+v.Name), withoutResult(remove), nil); err != nil {
+	if _, err := callProvider(ctx, vs.core.loops, vs.core.newCallTo(v.Provider, "remove volume "+v.Name), withoutResult(remove), nil); err != nil {
 		return err
 	}
 	vs.disk.volumes.dropSize(v.ID)
@@ -184,7 +184,7 @@ func (vs *Volumes) measureVolume(ctx context.Context, v store.Volume) (int64, er
 		return 0, err
 	}
 	measure := func(ctx context.Context) (int64, error) { return keeper.VolumeSize(ctx, string(v.ID)) }
-	return callProvider(ctx, vs.core.loops, vs.core.newCall("measure volume "+v.Name), measure, nil)
+	return callProvider(ctx, vs.core.loops, vs.core.newCallTo(v.Provider, "measure volume "+v.Name), measure, nil)
 }
 
 // List returns volumes in the order of their IDs, and the ID of each.

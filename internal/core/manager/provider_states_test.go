@@ -1,0 +1,337 @@
+package manager_test
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/queue"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
+	"github.com/sandpit-dev/sandpit/provider/fake"
+)
+
+var queueAll = queue.Filter{Limit: queue.MaxList}
+
+// writeKept uses a sandbox and writes its file "kept".
+func writeKept(t *testing.T, r *rig, id sandpit.ID) {
+	t.Helper()
+	h, err := r.Use(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Release()
+	if err := h.Guest().WriteFile(t.Context(), "", "kept", strings.NewReader("text"), sandpit.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantKept uses a sandbox and reads its file.
+func wantKept(t *testing.T, r *rig, id sandpit.ID) {
+	t.Helper()
+	h, err := r.Use(t.Context(), id)
+	if err != nil {
+		t.Fatalf("use it: %v", err)
+	}
+	defer h.Release()
+	f, err := h.Guest().ReadFile(t.Context(), "", "kept")
+	if err != nil {
+		t.Fatalf("read the file: %v", err)
+	}
+	defer f.Close()
+	if text, err := io.ReadAll(f); err != nil || string(text) != "text" {
+		t.Errorf("the file has %q, %v", text, err)
+	}
+	r.wantState(t, id, sandpit.StateRunning)
+}
+
+// TestProviderStops has a provider stop a sandbox by itself, and finds that out in each way. The
+// sandbox is not lost, and its next use finds its files.
+func TestProviderStops(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[fake.State]sandpit.State{
+		fake.Paused: sandpit.StatePaused, fake.Suspended: sandpit.StatePaused, fake.Stopped: sandpit.StateStopped, fake.Archived: sandpit.StateArchived,
+	} {
+		for name, detect := range map[string]func(*testing.T, *rig, sandpit.ID){
+			"its end is watched for": func(*testing.T, *rig, sandpit.ID) {},
+			"reconciled":             func(t *testing.T, r *rig, _ sandpit.ID) { r.Reconcile(t.Context()) },
+			"used": func(t *testing.T, r *rig, id sandpit.ID) {
+				if err := r.ForgetConfirmation(id); err != nil {
+					t.Fatal(err)
+				}
+				wantKept(t, r, id)
+			},
+			"while no server runs": nil,
+		} {
+			t.Run(string(to)+", "+name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, manager.Options{})
+				watched := name == "its end is watched for"
+				if !watched {
+					r.world.Inject(fake.Fault{Op: fake.OpWait, Delay: time.Hour, Times: -1})
+				}
+				s := r.create(t, manager.CreateRequest{})
+				writeKept(t, r, s.ID)
+				if detect == nil {
+					r.crash(t)
+				}
+				if err := r.world.StopOnItsOwn(t.Context(), s.ID, to); err != nil {
+					t.Fatal(err)
+				}
+				if detect == nil {
+					r.open(t)
+				} else {
+					detect(t, r, s.ID)
+				}
+				if name != "used" {
+					eventually(t, "it is "+string(want), func() bool { return r.state(s.ID) == want })
+					got := r.get(t, s.ID)
+					if !got.ResumesOnUse || !strings.Contains(got.Reason, "its provider fake has changed it") {
+						t.Errorf("resumes on use %t, reason %q", got.ResumesOnUse, got.Reason)
+					}
+				}
+				wantKept(t, r, s.ID)
+				if watched { // also from now on
+					if err := r.world.Kill(s.ID, sandpit.Exit{Known: true, Reason: "out of memory"}); err != nil {
+						t.Fatal(err)
+					}
+					eventually(t, "its end is seen", func() bool { return r.state(s.ID) == sandpit.StateDeleted })
+				}
+			})
+		}
+	}
+}
+
+// TestProviderStopsInSession stops a sandbox while it is used: its users lose their handles, and the
+// next call finds the files.
+func TestProviderStopsInSession(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{})
+	s := r.create(t, manager.CreateRequest{})
+	writeKept(t, r, s.ID)
+	h, err := r.Use(t.Context(), s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.world.StopOnItsOwn(t.Context(), s.ID, fake.Stopped); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-h.Context().Done():
+		wantCode(t, context.Cause(h.Context()), sandpit.Conflict)
+	case <-time.After(15 * time.Second):
+		t.Error("its user keeps the handle")
+	}
+	h.Release()
+	wantKept(t, r, s.ID)
+}
+
+// TestProviderStarts has a person start a stopped sandbox in the provider's console.
+func TestProviderStarts(t *testing.T) {
+	t.Parallel()
+	for _, end := range []func(*manager.Manager, context.Context, sandpit.ID) error{
+		(*manager.Manager).Stop, (*manager.Manager).Pause, (*manager.Manager).Suspend,
+	} {
+		r := newRig(t, manager.Options{})
+		s := r.create(t, manager.CreateRequest{})
+		if err := end(r.Manager, t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.world.RunOnItsOwn(t.Context(), s.ID); err != nil {
+			t.Fatal(err)
+		}
+		r.Reconcile(t.Context())
+		r.wantState(t, s.ID, sandpit.StateRunning)
+		if r.Rooms() != 1 {
+			t.Errorf("it takes up %d", r.Rooms())
+		}
+	}
+}
+
+// TestStaleState has a provider list a state that the sandbox does not have any more.
+func TestStaleState(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{})
+	s := r.create(t, manager.CreateRequest{})
+	r.cable.lies(func(list []sandpit.Placement) []sandpit.Placement {
+		for i := range list {
+			list[i].State = sandpit.StateStopped
+		}
+		return list
+	})
+	r.Reconcile(t.Context())
+	r.wantState(t, s.ID, sandpit.StateRunning)
+}
+
+// TestStateUnknown uses a sandbox whose provider does not answer whether it runs.
+func TestStateUnknown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{})
+	s := r.create(t, manager.CreateRequest{})
+	writeKept(t, r, s.ID)
+	r.world.Inject(fake.Fault{Op: fake.OpReadState, Err: errOrdered})
+	if err := r.ForgetConfirmation(s.ID); err != nil {
+		t.Fatal(err)
+	}
+	wantKept(t, r, s.ID)
+	if !strings.Contains(r.log.String(), "state of sandbox unknown") {
+		t.Error("it is not logged")
+	}
+}
+
+// TestExpiry checks what a provider is told about the end of a sandbox.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	const margin = 10 * time.Minute
+	r := newRig(t, manager.Options{
+		RenewEvery: 50 * time.Millisecond, ProviderLimits: map[string]manager.ProviderLimits{"fake": {Delete: 24 * time.Hour}},
+	})
+	expiry := func(id sandpit.ID) sandpit.Expiry { v, _ := r.world.Look(id); return v.Expiry }
+	endless := r.create(t, manager.CreateRequest{})
+	want := sandpit.Expiry{Action: sandpit.ActionSuspend, IdleStop: time.Hour + margin, Delete: 24*time.Hour + margin}
+	if got := expiry(endless.ID); got != want {
+		t.Errorf("without a deadline: %+v, want %+v", got, want)
+	}
+	at := time.Now().Add(time.Hour).Truncate(time.Millisecond)
+	s := r.create(t, manager.CreateRequest{
+		Lease:  sandpit.Lease{Deadline: at, Action: sandpit.ActionStop},
+		Policy: store.Policy{AutoStop: time.Minute, AutoArchive: time.Hour, AutoDelete: 2 * time.Hour},
+	})
+	want = sandpit.Expiry{
+		Deadline: at.Add(margin), Action: sandpit.ActionStop, IdleStop: time.Minute + margin, Archive: time.Hour + margin, Delete: 2*time.Hour + margin,
+	}
+	if got := expiry(s.ID); !got.Deadline.Equal(want.Deadline) || got.Action != want.Action || got.IdleStop != want.IdleStop ||
+		got.Archive != want.Archive || got.Delete != want.Delete {
+		t.Errorf("with a policy: %+v, want %+v", got, want)
+	}
+	later := at.Add(time.Hour)
+	if err := r.SetDeadline(t.Context(), s.ID, sandpit.Lease{Deadline: later}); err != nil {
+		t.Fatal(err)
+	}
+	if got := expiry(s.ID).Deadline; !got.Equal(later.Add(margin)) {
+		t.Errorf("after another deadline: %v", got)
+	}
+	if err := r.SetPolicy(t.Context(), s.ID, store.Policy{AutoDelete: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if got := expiry(s.ID).Delete; got != time.Hour+margin {
+		t.Errorf("after another policy: deleted after %v", got)
+	}
+	calls := r.world.Calls(fake.OpRenew, s.ID)
+	eventually(t, "it is renewed while it runs", func() bool { return r.world.Calls(fake.OpRenew, s.ID) > calls+2 })
+
+	r.world.Inject(fake.Fault{Op: fake.OpRenew, ID: s.ID, Err: sandpit.Errorf(sandpit.Invalid, "later than allowed")})
+	if err := r.SetDeadline(t.Context(), s.ID, sandpit.Lease{Deadline: later}); err != nil {
+		t.Fatal(err)
+	}
+	r.world.Inject(fake.Fault{Op: fake.OpRenew, ID: s.ID, Err: errOrdered})
+	eventually(t, "a failure is logged", func() bool { return strings.Contains(r.log.String(), "expiry of sandbox not renewed") })
+	calls = r.world.Calls(fake.OpRenew, s.ID)
+	eventually(t, "it is tried again", func() bool { return r.world.Calls(fake.OpRenew, s.ID) > calls })
+	if err := r.Stop(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	calls = r.world.Calls(fake.OpRenew, s.ID)
+	time.Sleep(200 * time.Millisecond)
+	if n := r.world.Calls(fake.OpRenew, s.ID); n != calls {
+		t.Error("it is renewed although it is stopped")
+	}
+	if err := r.Start(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.world.Calls(fake.OpRenew, s.ID); n == calls {
+		t.Error("it is not renewed when it starts")
+	}
+}
+
+// TestExpiryTooLate falls back to the provider's latest deadline.
+func TestExpiryTooLate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{})
+	s := r.create(t, manager.CreateRequest{})
+	r.world.Inject(fake.Fault{Op: fake.OpRenew, Err: sandpit.Errorf(sandpit.Invalid, "later than allowed")})
+	if err := r.SetDeadline(t.Context(), s.ID, sandpit.Lease{Deadline: time.Now().Add(time.Hour), Action: sandpit.ActionStop}); err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := r.world.Look(s.ID); !v.Expiry.Deadline.IsZero() || v.Expiry.Action != sandpit.ActionStop || r.world.Calls(fake.OpRenew, s.ID) != 2 {
+		t.Errorf("expiry %+v after %d calls", v.Expiry, r.world.Calls(fake.OpRenew, s.ID))
+	}
+}
+
+// TestProviderHours uses up the hours of a provider: nothing starts there, and what runs is suspended.
+func TestProviderHours(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		near, far := newStage(), newStage()
+		r := newRig(t, manager.Options{
+			Provider: "near", Fallbacks: []string{"far"}, Providers: map[string]sandpit.Provider{"near": near, "far": far},
+			ProviderLimits: map[string]manager.ProviderLimits{"near": {MaxHours: 4}},
+		})
+		never := store.Policy{IdleTimeout: -1}
+		one, two := r.create(t, manager.CreateRequest{Policy: never}), r.create(t, manager.CreateRequest{Policy: never})
+		time.Sleep(90 * time.Minute)
+		if err := r.Stop(t.Context(), two.ID); err != nil { // after 3 hours in all
+			t.Fatal(err)
+		}
+		r.close(t)
+		time.Sleep(30 * time.Minute) // the first one runs on without a server
+		r.open(t)
+		used := func() time.Duration { return r.ProviderStatuses()[1].Used }
+		if got := used(); got != 210*time.Minute {
+			t.Errorf("used %v, want 3h30m", got)
+		}
+		r.wantState(t, one.ID, sandpit.StateRunning)
+		time.Sleep(32 * time.Minute)
+		r.wantState(t, one.ID, sandpit.StatePaused)
+		if got := r.get(t, one.ID).Reason; got != "provider near has used its 4 sandbox hours of this month" {
+			t.Errorf("reason %q", got)
+		}
+		s := r.create(t, manager.CreateRequest{Policy: never})
+		if s.Provider != "far" {
+			t.Errorf("created by %q", s.Provider)
+		}
+		_, err := r.Use(t.Context(), one.ID)
+		wantCode(t, err, sandpit.Exhausted)
+		wantCode(t, r.Start(t.Context(), two.ID), sandpit.Exhausted)
+		if got := used(); got > 4*time.Hour+2*time.Minute {
+			t.Errorf("used %v", got)
+		}
+		now := time.Now().UTC()
+		time.Sleep(time.Until(time.Date(now.Year(), now.Month()+1, 1, 0, 1, 0, 0, time.UTC)))
+		if err := r.Start(t.Context(), two.ID); err != nil {
+			t.Errorf("in the next month: %v", err)
+		}
+	})
+}
+
+// TestUndeletable reports a sandbox that its provider does not delete.
+func TestUndeletable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, s := onStage(t, manager.Options{})
+		b := r.create(t, manager.CreateRequest{})
+		s.set(0, sandpit.Errorf(sandpit.Unavailable, "down"))
+		wantCode(t, r.Delete(t.Context(), b.ID), sandpit.Unavailable)
+		const message = "manager: sandbox cannot be deleted"
+		time.Sleep(9 * time.Minute)
+		if strings.Contains(r.log.String(), message) || r.ProviderStatuses()[0].Undeletable != 0 {
+			t.Error("it is reported too early")
+		}
+		time.Sleep(time.Hour)
+		if n := strings.Count(r.log.String(), message); n != 1 || r.ProviderStatuses()[0].Undeletable != 1 {
+			t.Errorf("it is logged %d times; status %+v", n, r.ProviderStatuses()[0])
+		}
+		if !strings.Contains(strings.Join(r.events(t, b.ID), "\n"), "cannot be deleted") {
+			t.Errorf("events: %q", r.events(t, b.ID))
+		}
+		s.set(0, nil)
+		time.Sleep(3 * time.Hour)
+		if got := r.ProviderStatuses()[0].Undeletable; got != 0 {
+			t.Errorf("it is deleted, but %d are reported", got)
+		}
+	})
+}

@@ -1,0 +1,76 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+)
+
+// renewals tell providers that end sandboxes on their own how long these are needed.
+type renewals struct {
+	core      *core
+	log       *slog.Logger
+	o         *Options
+	sandboxes *recordIndex
+}
+
+// runLoop renews the expiry of running sandboxes, each every Options.RenewEvery.
+func (rn *renewals) runLoop(ctx context.Context) {
+	for sleep(ctx, min(rn.o.RenewEvery, time.Minute)) == nil {
+		forEach(rn.o.Parallel, rn.sandboxes.all(), func(rec *sandboxRecord) {
+			if !rec.needsRenewal(rn.o.RenewEvery) {
+				return
+			}
+			err := rn.core.runIfUnlocked(ctx, rec, func(ctx context.Context, rec *sandboxRecord) error {
+				rn.renewSandbox(ctx, rec)
+				return nil
+			})
+			rn.core.logMismatch(ctx, rec.id, err)
+		})
+	}
+}
+
+// needsRenewal reports whether a sandbox runs whose expiry was not renewed for a time.
+func (rec *sandboxRecord) needsRenewal(every time.Duration) bool {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	if rec.row.State != sandpit.StateRunning || rec.instance == nil || time.Since(rec.renewedAt) < every {
+		return false
+	}
+	_, ok := as[sandpit.Renewer](rec.instance)
+	return ok
+}
+
+// renewSandbox renews the expiry of a sandbox, if its provider has one. A failure is logged, and the
+// next run of the loop tries again. A deadline that is later than the provider allows becomes its
+// latest, and is renewed until the sandbox's own. The caller holds the lock.
+func (rn *renewals) renewSandbox(ctx context.Context, rec *sandboxRecord) {
+	row := rec.currentRow()
+	r, ok := as[sandpit.Renewer](rec.currentInstance())
+	if !ok {
+		return
+	}
+	e := rn.o.newExpiry(row.Provider, row.Lease, row.Policy)
+	renew := func(ctx context.Context) error {
+		err := r.Renew(ctx, e)
+		if errors.Is(err, sandpit.Invalid) && !e.Deadline.IsZero() {
+			longest := e
+			longest.Deadline = time.Time{}
+			err = r.Renew(ctx, longest)
+		}
+		return err
+	}
+	_, err := callProvider(ctx, rn.core.loops, rn.core.newCallTo(row.Provider, "renew sandbox "+string(rec.id)), withoutResult(renew), nil)
+	if err != nil {
+		rec.requestRenewal()
+		rn.log.WarnContext(ctx, "manager: expiry of sandbox not renewed", slog.String("sandbox", string(rec.id)),
+			slog.String("provider", row.Provider), slog.Any("error", err))
+		return
+	}
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.renewedAt = time.Now()
+}
