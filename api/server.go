@@ -21,6 +21,18 @@ type Provider struct {
 	Reason    string   `json:"reason,omitempty" doc:"Why the provider is not available."`
 	Endpoint  string   `json:"endpoint,omitempty" doc:"Where the server looked for the provider; for administrators."`
 	Hint      string   `json:"hint,omitempty" doc:"What to do about it; for administrators."`
+
+	Order           int               `json:"order,omitempty" doc:"The place among the providers of requests that name none, from 1. The next one creates the sandbox if one cannot."`
+	Missing         map[string]string `json:"missing,omitempty" doc:"What the provider cannot do, and why."`
+	Circuit         string            `json:"circuit,omitempty" enum:"closed,open,half-open" doc:"Open: requests are passed on to other providers because of earlier failures. Half-open: the next request decides."`
+	CircuitReason   string            `json:"circuit_reason,omitempty" doc:"The last failure, unless the circuit is closed; for administrators."`
+	CircuitSeconds  float64           `json:"circuit_seconds,omitempty" doc:"Seconds until an open circuit is half-open."`
+	Sandboxes       int               `json:"sandboxes,omitempty" doc:"Sandboxes that count against max_sandboxes; for administrators."`
+	MaxSandboxes    int               `json:"max_sandboxes,omitempty" doc:"How many there may be. 0: no limit of its own."`
+	SandboxHours    float64           `json:"sandbox_hours,omitempty" doc:"Hours that all sandboxes together have run in this calendar month; for administrators."`
+	MaxSandboxHours int               `json:"max_sandbox_hours,omitempty" doc:"How many hours they may run. 0: no limit."`
+	Undeletable     int               `json:"undeletable,omitempty" doc:"Sandboxes that could not be deleted for more than ten minutes; for administrators."`
+	Account         *sandpit.Account  `json:"account,omitempty" doc:"What the provider says about the account; for administrators. max_lifetime is in nanoseconds."`
 }
 
 // Stats are the counters of the server. The keys are those of the manager.

@@ -18,7 +18,8 @@ import (
 type CreateRequest struct {
 	// Spec describes the sandbox. Default: the server's image and limits.
 	Spec sandpit.Spec
-	// Provider is the name of the provider. Default: the server's.
+	// Provider is the name of the provider, or several in the order of preference, separated by
+	// commas: if one cannot create the sandbox, the next one does. Default: the server's.
 	Provider string
 	// Timeout is the time until OnTimeout happens; below zero means never. Default: the server's.
 	Timeout time.Duration

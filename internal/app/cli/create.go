@@ -64,7 +64,7 @@ Directories that -v names are on the server's machine; the server must allow the
 	addAllowVolume(f, &o.allowed)
 	f.StringArrayVar(&o.temps, "temporary", nil, "mount a new directory of the server's machine, which is deleted with the sandbox: `SANDBOX[:keep]`")
 	addPublish(f, &o.ports)
-	f.StringVar(&o.provider, "provider", "", "`name` of the provider, see sandpit providers (default the server's)")
+	f.StringVar(&o.provider, "provider", "", "`name` of the provider, or several with commas between them, see sandpit providers (default the server's)")
 	f.StringVar(&o.key, "idempotency-key", "", "`text` that makes it safe to repeat this command: the same text returns the same sandbox")
 	f.StringVar(&o.timeout, "timeout", "", "`time` until the deadline, such as 30m or 2d, or never (default the server's)")
 	addChoice(cmd, &o.onTimeout, "on-timeout", "`ACTION` at the deadline: kill, stop, pause or suspend (default kill)", actionNames()...)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -30,12 +31,12 @@ type serverImages struct {
 	provider string
 }
 
-// chosenProvider returns the provider to request from a server: that of the flag, else the one
-// that this machine's configuration or environment sets explicitly. "" leaves the choice to the
-// server.
+// chosenProvider returns the provider to request from a server, or several with commas between them:
+// those of the flag, else those that this machine's configuration or environment sets explicitly. ""
+// leaves the choice to the server.
 func chosenProvider(cfg config.Config, flag string) string {
 	if flag == "" && cfg.Explicit(config.KeyProvider) {
-		return cfg.Provider
+		return strings.Join(append([]string{cfg.Provider}, cfg.Fallbacks()...), ",")
 	}
 	return flag
 }

@@ -79,7 +79,12 @@ func newServer(t *testing.T, name string, provider sandpit.Provider, pools ...ma
 		Version: wire.Version{Sandpit: "v0.0.0-server", GVisor: "release-1", Go: "go1.99", OS: "linux", Arch: "amd64"},
 		Providers: func(context.Context) []wire.Provider {
 			return []wire.Provider{
-				{Name: name, Default: true, Available: true, Abilities: []string{"pause", "stop"}},
+				{
+					Name: name, Default: true, Available: true, Abilities: []string{"pause", "stop"}, Missing: map[string]string{"snapshot": "not in this plan"},
+					Circuit: "open", CircuitReason: "it was full", CircuitSeconds: 20,
+					Sandboxes: 2, MaxSandboxes: 10, SandboxHours: 1.5, MaxSandboxHours: 100,
+					Account: &sandpit.Account{Endpoint: "https://api.example.com", Name: "team a", MaxLifetime: time.Hour},
+				},
 				{Name: "nowhere", Reason: "connection refused", Endpoint: "unix:///no.sock", Hint: "start it"},
 			}
 		},

@@ -35,6 +35,8 @@ type Config struct {
 	Image Image
 	// Docker is the [docker] section.
 	Docker Docker
+	// Providers is the [providers] section.
+	Providers Providers
 	// Server, SSH, Manager, Queue, Log and Telemetry are the sections of those names.
 	Server    Server
 	SSH       SSH
@@ -57,6 +59,9 @@ type Config struct {
 
 	// Provider is the provider of requests that name none: one of the table in package daemon.
 	Provider string
+	// ProviderList are Provider and those that such requests go on to, in this order. Default:
+	// Provider alone.
+	ProviderList []string
 	// URL is where clients find a server. "" means the socket of this user's own.
 	URL string
 	// APIKey is what clients show it.
@@ -94,6 +99,14 @@ type Config struct {
 	// Sources says where each value that is not a default came from, in words
 	// fit for a message: "config.toml:7", "SANDPIT_SANDBOX_IMAGE", "--memory".
 	Sources map[Key]string
+}
+
+// Fallbacks returns the providers that requests go on to if Provider cannot create a sandbox.
+func (c Config) Fallbacks() []string {
+	if len(c.ProviderList) > 0 && c.ProviderList[0] == c.Provider {
+		return c.ProviderList[1:]
+	}
+	return nil
 }
 
 // CommandTimeout is how long a command may take whose request says nothing, on a path
@@ -214,7 +227,10 @@ func Default() Config {
 			MaxPulls:    4,
 			PullTimeout: 30 * time.Minute,
 		},
-		Docker:  defaultDocker(),
+		Docker: defaultDocker(),
+
+		Providers: defaultProviders(),
+
 		Preview: defaultPreview(),
 		E2B:     defaultE2B(),
 		Sources: map[Key]string{},

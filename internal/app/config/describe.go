@@ -81,6 +81,8 @@ func renderValue(v any) string {
 		return renderMap(v, func(i sandpit.Image) string { return string(i) })
 	case map[string]int:
 		return renderMap(v, strconv.Itoa)
+	case map[string]time.Duration:
+		return renderMap(v, func(d time.Duration) string { return renderValue(d) })
 	default: // numbers and truth values
 		return fmt.Sprint(v)
 	}

@@ -62,6 +62,7 @@ func Load(o Options) (Config, error) {
 	l.loadFile()
 	l.loadEnvironment()
 	l.loadOverrides()
+	l.fillProvider()
 	l.fillDirs()
 	l.fillDocker()
 	l.fillServer()

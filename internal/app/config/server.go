@@ -288,7 +288,7 @@ type Telemetry struct {
 
 // defaultServer fills in what the sections of the server have as defaults.
 func defaultServer(c *Config) {
-	c.Provider = "gvisor"
+	c.Provider, c.ProviderList = "gvisor", []string{"gvisor"}
 	c.Server = Server{
 		Listen: "127.0.0.1:8090", Keyless: true, MaxBody: 4 << 20, MaxConnections: 10000, MinFreeDisk: 1 << 30,
 		Rate: 100, Burst: 200, Drain: 30 * time.Second, MCPSessions: 100, MCPIdleTimeout: 30 * time.Minute,

@@ -125,7 +125,8 @@ func TestServerFile(t *testing.T) {
 	t.Parallel()
 	c := load(t, user(serverFile))
 	want := config.Default()
-	want.Provider, want.URL, want.APIKey = "docker", "https://sandpit.example.com", "e2b_file"
+	want.Provider, want.ProviderList = "docker", []string{"docker"}
+	want.URL, want.APIKey = "https://sandpit.example.com", "e2b_file"
 	want.Server = config.Server{
 		Listen: "[::]:9000", Socket: config.None, Names: []string{"sandpit.example.com", "*.boxes.example.com"},
 		TLSCert: "/etc/tls/cert.pem", TLSKey: "/etc/tls/key.pem", MaxBody: 8 << 20, MaxConnections: 500, MinFreeDisk: 2 << 30,

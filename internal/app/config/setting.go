@@ -75,6 +75,12 @@ const (
 	KeyDockerCallTimeout  Key = "docker.call_timeout"
 	KeyDockerPatience     Key = "docker.patience"
 
+	KeyProviderSandboxes     Key = "providers.max_sandboxes"
+	KeyProviderHours         Key = "providers.max_sandbox_hours"
+	KeyProviderCreateTimeout Key = "providers.create_timeout"
+	KeyProviderCallTimeout   Key = "providers.call_timeout"
+	KeyProviderDelete        Key = "providers.delete_stopped_after"
+
 	KeyListen          Key = "server.listen"
 	KeySocket          Key = "server.socket"
 	KeyNames           Key = "server.names"

@@ -15,7 +15,7 @@ const bothSizes = `"512m" or "2g"`
 func allSettings() []setting {
 	var list []setting
 	for _, part := range [][]setting{
-		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), serverSettings(), tlsSettings(), previewSettings(),
+		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), providersSettings(), serverSettings(), tlsSettings(), previewSettings(),
 		e2bSettings(), sshSettings(), managerSettings(), usageSettings(), queueSettings(), archiveSettings(), auditSettings(), outputSettings(),
 	} {
 		list = append(list, part...)
@@ -32,8 +32,9 @@ func programSettings() []setting {
 			"The API key that clients send to the server. Set it as a variable rather than in a file."),
 		defineSetting(KeyCA, func(c *Config) *string { return &c.CA }, setPath,
 			"For clients: a file of authorities that they trust for the server's certificate.").describedBy("the authorities that the machine trusts"),
-		defineSetting(KeyProvider, func(c *Config) *string { return &c.Provider }, setName,
-			"The provider of sandboxes whose requests name none.").orVariable("SANDBOX_PROVIDER", nil),
+		defineSetting(KeyProvider, func(c *Config) *[]string { return &c.ProviderList }, setProviders,
+			"The provider of sandboxes whose requests name none. With several, as in `[\"gvisor\", \"e2b\"]` or `gvisor,e2b`, the next one creates the sandbox if one is full, cannot be reached or cannot do it; see [providers.md](providers.md).").
+			orVariable("SANDBOX_PROVIDER", nil),
 		defineSetting(KeyEngine, func(c *Config) *string { return &c.Engine }, setPath,
 			"A static sandpit binary to use as the engine.").describedBy("this program itself"),
 		defineSetting(KeyStateDir, func(c *Config) *string { return &c.StateDir }, setPath,

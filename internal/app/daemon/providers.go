@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/registration"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 )
 
 // ProviderStatus says whether a provider can create sandboxes here.
@@ -20,8 +23,12 @@ type ProviderStatus struct {
 	// Endpoint is what it works with: a directory, a socket, an address. It holds no
 	// secrets.
 	Endpoint string
-	// Abilities are what its sandboxes can do besides the usual.
+	// Abilities are what its sandboxes can do besides the usual, and Missing has a reason for each
+	// thing that they cannot do.
 	Abilities []string
+	Missing   map[string]string
+	// Account is what the provider says about its account. Nil: it has none.
+	Account *sandpit.Account
 	// Err is why it cannot be used; its hint is the remedy. Nil: it can.
 	Err error
 }
@@ -48,7 +55,7 @@ func newProviders(s registration.Surroundings, list []registration.Provider) *pr
 // when it is needed.
 func openProviders(ctx context.Context, s registration.Surroundings, list []registration.Provider) (*providers, error) {
 	all := newProviders(s, list)
-	_, missing := findRegistration(list, s.Config.Provider) // why the default provider is missing
+	missing := checkProviderNames(s.Config, list) // why the default provider is missing
 	for _, k := range list {
 		usual := k.Name == s.Config.Provider
 		if k.Used != nil && !usual {
@@ -83,18 +90,75 @@ func (p *providers) checkStatuses(ctx context.Context) []ProviderStatus {
 	list := make([]ProviderStatus, len(p.list))
 	var group sync.WaitGroup
 	for i, k := range p.list {
-		group.Go(func() {
-			err, able := p.byName[k.Name].checkProvider(ctx), abilityNames(instanceAbilities(), k.Instance)
-			if inner, _ := p.byName[k.Name].currentProvider(); inner != nil {
-				able = append(able, abilityNames(providerAbilities(), inner)...)
-			}
-			list[i] = ProviderStatus{
-				Name: k.Name, Default: k.Name == p.cfg.Provider, Endpoint: k.Endpoint(p.cfg), Abilities: able, Err: err,
-			}
-		})
+		group.Go(func() { list[i] = p.checkStatus(ctx, k) })
 	}
 	group.Wait()
 	return list
+}
+
+// checkStatus asks one provider.
+func (p *providers) checkStatus(ctx context.Context, k registration.Provider) ProviderStatus {
+	s := ProviderStatus{
+		Name: k.Name, Default: k.Name == p.cfg.Provider, Endpoint: k.Endpoint(p.cfg), Abilities: abilityNames(instanceAbilities(), k.Instance),
+		Err: p.byName[k.Name].checkProvider(ctx),
+	}
+	inner, _ := p.byName[k.Name].currentProvider()
+	if inner != nil {
+		s.Abilities = append(s.Abilities, abilityNames(providerAbilities(), inner)...)
+	}
+	if r, ok := sandpit.As[sandpit.AccountReader](inner); ok && s.Err == nil {
+		account, err := r.ReadAccount(ctx)
+		if s.Err = err; err == nil {
+			s.Account = &account
+			s.Abilities, s.Missing = account.Abilities, account.Missing
+		}
+	}
+	if s.Missing == nil && inner != nil {
+		s.Missing = missingAbilities(s.Abilities)
+	}
+	return s
+}
+
+// missingAbilities returns the abilities that are not in a list.
+func missingAbilities(abilities []string) map[string]string {
+	missing := make(map[string]string)
+	for _, a := range append(instanceAbilities(), providerAbilities()...) {
+		if !slices.Contains(abilities, a.name) {
+			missing[a.name] = "not supported by the provider"
+		}
+	}
+	return missing
+}
+
+// checkProviderNames returns an error for a name of a provider in the configuration that does not
+// exist.
+func checkProviderNames(cfg config.Config, list []registration.Provider) error {
+	names := append([]string{cfg.Provider}, cfg.Fallbacks()...)
+	for _, m := range []map[string]int{cfg.Providers.MaxSandboxes, cfg.Providers.MaxHours} {
+		names = slices.AppendSeq(names, maps.Keys(m))
+	}
+	for _, m := range []map[string]time.Duration{cfg.Providers.CreateTimeout, cfg.Providers.CallTimeout} {
+		names = slices.AppendSeq(names, maps.Keys(m))
+	}
+	for _, name := range names {
+		if _, err := findRegistration(list, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// providerLimits returns the limits that the configuration sets for single providers.
+func providerLimits(cfg config.Config, list []registration.Provider) map[string]manager.ProviderLimits {
+	limits := make(map[string]manager.ProviderLimits, len(list))
+	c := cfg.Providers
+	for _, p := range list {
+		limits[p.Name] = manager.ProviderLimits{
+			MaxSandboxes: c.MaxSandboxes[p.Name], MaxHours: c.MaxHours[p.Name],
+			CreateTimeout: c.CreateTimeout[p.Name], CallTimeout: c.CallTimeout[p.Name], Delete: c.DeleteStopped,
+		}
+	}
+	return limits
 }
 
 func (p *providers) closeAll() error {

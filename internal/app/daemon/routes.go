@@ -9,6 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/data"
 	"github.com/sandpit-dev/sandpit/internal/front/api/daytona"
@@ -59,15 +60,38 @@ func (s *service) hostAccess() api.HostAccess {
 
 // listProviders returns the current status of the providers.
 func (s *service) listProviders(ctx context.Context) []wire.Provider {
-	statuses := s.providers.checkStatuses(ctx)
+	statuses, known := s.providers.checkStatuses(ctx), make(map[string]manager.ProviderStatus)
+	for _, m := range s.manager.ProviderStatuses() {
+		known[m.Name] = m
+	}
 	list := make([]wire.Provider, len(statuses))
 	for i, p := range statuses {
-		list[i] = wire.Provider{Name: p.Name, Default: p.Default, Available: p.Err == nil, Endpoint: p.Endpoint, Abilities: p.Abilities}
-		if p.Err != nil {
-			list[i].Reason, list[i].Hint = p.Err.Error(), sandpit.HintOf(p.Err)
-		}
+		list[i] = p.ToDocument()
+		list[i].Order = s.providerOrder(p.Name)
+		m := known[p.Name]
+		list[i].Circuit, list[i].CircuitReason, list[i].CircuitSeconds = string(m.Circuit), m.Reason, m.OpenFor.Seconds()
+		list[i].Sandboxes, list[i].MaxSandboxes, list[i].Undeletable = m.Sandboxes, m.MaxSandboxes, m.Undeletable
+		list[i].SandboxHours, list[i].MaxSandboxHours = m.Used.Hours(), m.MaxHours
 	}
 	return list
+}
+
+// providerOrder returns the place of a provider among those of requests that name none, from 1, or 0
+// if such requests do not go to it.
+func (s *service) providerOrder(name string) int {
+	return 1 + slices.Index(append([]string{s.cfg.Provider}, s.cfg.Fallbacks()...), name)
+}
+
+// ToDocument returns the status for clients.
+func (p ProviderStatus) ToDocument() wire.Provider {
+	d := wire.Provider{
+		Name: p.Name, Default: p.Default, Available: p.Err == nil, Endpoint: p.Endpoint, Abilities: p.Abilities, Missing: p.Missing,
+		Account: p.Account,
+	}
+	if p.Err != nil {
+		d.Reason, d.Hint = p.Err.Error(), sandpit.HintOf(p.Err)
+	}
+	return d
 }
 
 // imageService is what the API does with images: those of the cache, or those of a provider that

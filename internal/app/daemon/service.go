@@ -229,6 +229,7 @@ func (s *service) managerOptions() manager.Options {
 	c := s.cfg.Manager
 	o := manager.Options{
 		Store: s.store, Queue: s.queue, Providers: make(map[string]sandpit.Provider, len(s.registered)), Provider: s.cfg.Provider,
+		Fallbacks: s.cfg.Fallbacks(), ProviderLimits: providerLimits(s.cfg, s.registered),
 		Log: s.log, CompleteSpec: s.fillSpec, Environ: e2b.Environ, MaxSandboxes: c.MaxSandboxes, MaxVolumes: c.MaxVolumes, MaxVolumeBytes: c.MaxVolumeBytes,
 		Quotas: manager.Quotas{
 			Owner: c.OwnerQuota, Owners: c.Quotas, Labels: c.LabelQuotas, Share: !s.cfg.Explicit(config.KeyOwnerQuota),
@@ -355,9 +356,16 @@ func (s *service) checkQueue(ctx context.Context) error {
 	return err
 }
 
-// checkEngine asks the default provider whether it can make sandboxes.
+// checkEngine asks the default provider, and then those that requests go on to, whether it can make
+// sandboxes.
 func (s *service) checkEngine(ctx context.Context) error {
-	return s.providers.defaultProvider().checkProvider(ctx)
+	err := s.providers.defaultProvider().checkProvider(ctx)
+	for _, name := range s.cfg.Fallbacks() {
+		if err == nil || s.providers.byName[name].checkProvider(ctx) == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // closeParts ends what open has opened. The sandboxes stay.

@@ -26,7 +26,8 @@ const (
 // Create is a request for a sandbox.
 type Create struct {
 	Spec           sandpit.Spec      `json:"spec,omitzero" doc:"The sandbox to create."`
-	Provider       string            `json:"provider,omitempty" doc:"Name of the provider that creates the sandbox. Default: the server's."`
+	Provider       string            `json:"provider,omitempty" doc:"Name of the provider that creates the sandbox, or several in the order of preference, separated by commas. Default: the server's."`
+	Providers      []string          `json:"providers,omitempty" doc:"The same as a list: if one cannot create the sandbox, the next one does."`
 	Timeout        float64           `json:"timeout_seconds,omitempty" doc:"Seconds from now to the deadline. Default: the server's; below zero: no deadline."`
 	OnTimeout      sandpit.Action    `json:"on_timeout,omitempty" enum:"kill,stop,pause,suspend" doc:"The action at the deadline. Default: kill."`
 	Policy         sandpit.Policy    `json:"policy,omitzero" doc:"What happens when the sandbox is idle, or when it ends unexpectedly."`

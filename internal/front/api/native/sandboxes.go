@@ -126,6 +126,12 @@ func NewRequest(p api.Principal, w wire.Create, hosts api.HostAccess) (manager.C
 			return hosts.AuthorizeSpec(p, spec, api.Consent{Paths: w.AllowPaths})
 		},
 	}
+	if len(w.Providers) > 0 {
+		if w.Provider != "" {
+			return r, sandpit.Errorf(sandpit.Invalid, "provider and providers exclude each other")
+		}
+		r.Provider = strings.Join(w.Providers, ",")
+	}
 	var err error
 	if r.Timeout, err = toDuration("create_timeout_seconds", w.CreateTimeout); err != nil {
 		return r, err

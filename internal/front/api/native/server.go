@@ -52,7 +52,7 @@ func (h *serverHandlers) addOperations(r *registrar) {
 		})
 	addOperation(r, newOperation(http.MethodGet, wire.Prefix+"/pools", "listPools", "List the pools of sandboxes that are created in advance"), h.listPools)
 	op = newOperation(http.MethodGet, wire.Prefix+"/providers", "listProviders", "List the providers of sandboxes")
-	op.Description = "Only administrators see endpoints and the reasons why providers are not available."
+	op.Description = "Only administrators see endpoints, accounts, use, and the reasons why providers are not available."
 	addOperation(r, op,
 		func(ctx context.Context, _ *struct{}) (*providersOut, error) {
 			p, err := api.PrincipalOf(ctx)
@@ -73,7 +73,8 @@ func (h *serverHandlers) addOperations(r *registrar) {
 // hideEndpoints removes details of the server's machine.
 func hideEndpoints(list []wire.Provider) {
 	for i, p := range list {
-		list[i].Endpoint, list[i].Hint = "", ""
+		list[i].Endpoint, list[i].Hint, list[i].Account, list[i].CircuitReason = "", "", nil, ""
+		list[i].Sandboxes, list[i].SandboxHours, list[i].Undeletable = 0, 0, 0
 		if p.Reason != "" {
 			list[i].Reason = "not available; ask an administrator for the reason"
 		}
