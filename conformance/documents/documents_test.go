@@ -122,6 +122,8 @@ func examples() map[string]example {
 		"api.md: curl -s -X POST localhost:8090/v1/sandboxes": {setUp: `sandpit image import "$ROOT" --name python:3.12-slim` + "\n", want: `"id":"s`},
 		"docker.md: sandpit run --provider docker":            {elsewhere: "internal/app/cli has scripts for Docker"},
 		"from-e2b.md: sandpit serve":                          {elsewhere: "conformance/e2b"},
+		"providers.md: provider = [":                          {as: settings},
+		"providers.md: $ sandpit providers":                   {elsewhere: "internal/app/cli; it needs an account"},
 		"from-e2b.md: export SANDPIT_E2B_TEMPLATES":           {elsewhere: "conformance/e2b"},
 		"from-e2b.md: export E2B_DOMAIN":                      {elsewhere: "it needs a domain"},
 		"interpreter.md: sandpit serve":                       {elsewhere: nightly},
