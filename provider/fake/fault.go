@@ -38,6 +38,8 @@ const (
 	OpRenew      Op = "renew"
 	OpReadState  Op = "read state"
 
+	OpReadAccount Op = "read account"
+
 	OpCreateVolume Op = "create volume"
 	OpRemoveVolume Op = "remove volume"
 	OpVolumeSize   Op = "volume size"

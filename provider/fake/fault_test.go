@@ -82,6 +82,10 @@ func TestEveryOperationFails(t *testing.T) {
 		fake.OpRenew: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {
 			return i.Renew(ctx, sandpit.Expiry{})
 		},
+		fake.OpReadAccount: func(ctx context.Context, p *fake.Provider, _ *fake.Instance) error {
+			_, err := p.World().NewCloud(sandpit.Account{}).ReadAccount(ctx)
+			return err
+		},
 		fake.OpReadState: func(ctx context.Context, _ *fake.Provider, i *fake.Instance) error {
 			_, err := i.ReadState(ctx)
 			return err

@@ -117,3 +117,29 @@ func (i *Instance) Renew(ctx context.Context, e sandpit.Expiry) error {
 		return nil
 	})
 }
+
+// Cloud is a Provider that belongs to an account.
+type Cloud struct {
+	*Provider
+
+	account sandpit.Account
+}
+
+var (
+	_ sandpit.Provider      = (*Cloud)(nil)
+	_ sandpit.AccountReader = (*Cloud)(nil)
+)
+
+// NewCloud returns another Provider of this World, with an account.
+func (w *World) NewCloud(account sandpit.Account) *Cloud { return &Cloud{w.NewProvider(), account} }
+
+// ReadAccount implements sandpit.AccountReader.
+func (c *Cloud) ReadAccount(ctx context.Context) (sandpit.Account, error) {
+	var account sandpit.Account
+	err := c.performOp(ctx, OpReadAccount, "", func() error {
+		account = c.account
+		account.Sandboxes = len(c.world.listSandboxes())
+		return nil
+	})
+	return account, err
+}

@@ -126,7 +126,7 @@ func (cs *circuits) record(name string, err error) {
 		c.failures++
 		if extra := c.failures - circuitFailures; extra >= 0 {
 			pause := min(circuitPause<<min(extra, 10), circuitPauseLimit)
-			c.openUntil = now.Add(pause - rand.N(pause/5+1)) // so that servers do not return together
+			c.openUntil = now.Add(pause - rand.N(pause/5+1)) //nolint:gosec // so that servers do not return together
 		}
 	default: // it answers
 		c.failures = 0

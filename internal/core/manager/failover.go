@@ -71,8 +71,8 @@ func (fo *failover) tryAll(ctx context.Context, r CreateRequest, names []string,
 				skipped = append(skipped, refusal{name, err})
 				continue
 			}
-			r.movesOn = i < len(names)-1
-			s, err = fo.tryProvider(ctx, r, name, now, time.Since(begin), slices.Concat(skipped, refusals))
+			r.movesOn, r.Provider, r.reason = i < len(names)-1, name, describeRefusals(name, slices.Concat(skipped, refusals))
+			s, err = fo.tryProvider(ctx, r, now, time.Since(begin))
 			if err == nil || !isProviderError(err) || ctx.Err() != nil {
 				return s, nil, err
 			}
@@ -90,12 +90,9 @@ func (fo *failover) tryAll(ctx context.Context, r CreateRequest, names []string,
 	}
 }
 
-// tryProvider has one provider create the sandbox. The time that earlier attempts took does not count
-// for the lease.
-func (fo *failover) tryProvider(
-	ctx context.Context, r CreateRequest, name string, now time.Time, took time.Duration, before []refusal,
-) (sandpit.Sandbox, error) {
-	r.Provider = name
+// tryProvider has the provider of a request create the sandbox. The time that earlier attempts took
+// does not count for the lease.
+func (fo *failover) tryProvider(ctx context.Context, r CreateRequest, now time.Time, took time.Duration) (sandpit.Sandbox, error) {
 	if took >= time.Second {
 		later, err := fo.wall.now(ctx)
 		if err != nil {
@@ -106,10 +103,9 @@ func (fo *failover) tryProvider(
 		}
 		now = later
 	}
-	r.reason = describeRefusals(name, before)
 	s, err := fo.create(ctx, r, now)
-	err = addSubject(err, sandpit.Subject{Provider: name})
-	fo.circuits.record(name, err)
+	err = addSubject(err, sandpit.Subject{Provider: r.Provider})
+	fo.circuits.record(r.Provider, err)
 	return s, err
 }
 
@@ -178,8 +174,11 @@ func (fo *failover) reportRefusal(ctx context.Context, r CreateRequest, one refu
 		return // the caller gets the error
 	}
 	fo.o.Observer.PassedOn(one.provider, one.err)
-	fo.log.WarnContext(ctx, "manager: provider did not create a sandbox", slog.String("provider", one.provider),
-		slog.String("request", RequestIDOf(ctx)), slog.Any("error", one.err))
+	level := slog.LevelWarn
+	if code := sandpit.CodeOf(one.err); code == sandpit.Exhausted || code == sandpit.Unsupported { // as configured
+		level = slog.LevelInfo
+	}
+	fo.log.Log(ctx, level, "manager: provider did not create a sandbox", slog.String("provider", one.provider), slog.Any("error", one.err))
 }
 
 // describeRefusals returns why a provider was used that is not the first choice, or "".

@@ -49,6 +49,20 @@ func wantKept(t *testing.T, r *rig, id sandpit.ID) {
 	r.wantState(t, id, sandpit.StateRunning)
 }
 
+func reconcileNow(t *testing.T, r *rig, _ sandpit.ID) {
+	t.Helper()
+	r.Reconcile(t.Context())
+}
+
+// useUnconfirmed uses a sandbox whose provider has not been asked for a while.
+func useUnconfirmed(t *testing.T, r *rig, id sandpit.ID) {
+	t.Helper()
+	if err := r.ForgetConfirmation(id); err != nil {
+		t.Fatal(err)
+	}
+	wantKept(t, r, id)
+}
+
 // TestProviderStops has a provider stop a sandbox by itself, and finds that out in each way. The
 // sandbox is not lost, and its next use finds its files.
 func TestProviderStops(t *testing.T) {
@@ -58,14 +72,9 @@ func TestProviderStops(t *testing.T) {
 	} {
 		for name, detect := range map[string]func(*testing.T, *rig, sandpit.ID){
 			"its end is watched for": func(*testing.T, *rig, sandpit.ID) {},
-			"reconciled":             func(t *testing.T, r *rig, _ sandpit.ID) { r.Reconcile(t.Context()) },
-			"used": func(t *testing.T, r *rig, id sandpit.ID) {
-				if err := r.ForgetConfirmation(id); err != nil {
-					t.Fatal(err)
-				}
-				wantKept(t, r, id)
-			},
-			"while no server runs": nil,
+			"reconciled":             reconcileNow,
+			"used":                   useUnconfirmed,
+			"while no server runs":   nil,
 		} {
 			t.Run(string(to)+", "+name, func(t *testing.T) {
 				t.Parallel()
