@@ -327,7 +327,9 @@ func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord, row 
 		}
 		defer cr.snapshotUses.release(id)
 	}
-	create := func(ctx context.Context) (sandpit.Instance, error) { return rec.provider.Create(ctx, rec.id, spec) }
+	create := func(ctx context.Context) (sandpit.Instance, error) {
+		return createWithin(ctx, rec.provider, rec.id, spec)
+	}
 	i, err := callProvider(ctx, cr.core.loops, providerCall{what: "create"}, create, func(i sandpit.Instance, err error) {
 		if err == nil {
 			cr.destroyLate(row.Provider, i)
@@ -341,6 +343,19 @@ func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord, row 
 		cr.audit.observeGuest(rec, i)
 	}
 	return i, blameProvider(causeOf(ctx, err))
+}
+
+// createWithin has a provider create a sandbox. A deadline that is later than a cloud allows becomes
+// its latest, and is renewed until the sandbox's own; if the server ends before that, the sandbox is
+// kept.
+func createWithin(ctx context.Context, p sandpit.Provider, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
+	i, err := p.Create(ctx, id, spec)
+	_, cloud := sandpit.As[sandpit.AccountReader](p)
+	if !cloud || spec.Expiry.Deadline.IsZero() || !errors.Is(err, sandpit.Invalid) {
+		return i, err
+	}
+	spec.Expiry.Deadline, spec.Expiry.Action = time.Time{}, sandpit.ActionSuspend
+	return p.Create(ctx, id, spec)
 }
 
 // destroyLate destroys an instance that was created after its caller had stopped waiting. If that

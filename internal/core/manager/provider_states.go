@@ -42,7 +42,7 @@ func (ps *providerStates) handleEnd(ctx context.Context, rec *sandboxRecord, i s
 // if both differ and the instance confirms it. The caller holds the lock.
 func (ps *providerStates) compareState(ctx context.Context, rec *sandboxRecord, said sandpit.State) error {
 	row := rec.currentRow()
-	if said == "" || said == row.State || !canChangeOnItsOwn(row.State) {
+	if said == "" || isSameAtProvider(row.State, said) || !canChangeOnItsOwn(row.State) {
 		return errNothingToDo
 	}
 	i, err := ps.instances.ensureAttached(ctx, rec)
@@ -65,6 +65,12 @@ func canChangeOnItsOwn(s sandpit.State) bool {
 	}
 }
 
+// isSameAtProvider reports whether a provider may have a sandbox in the state said that is in a state
+// here: a cloud that only pauses has a stopped one paused.
+func isSameAtProvider(here, said sandpit.State) bool {
+	return here == said || here == sandpit.StateStopped && said == sandpit.StatePaused
+}
+
 // readState asks an instance for its state; usual is the answer of one that does not know.
 func (ps *providerStates) readState(ctx context.Context, rec *sandboxRecord, i sandpit.Instance, usual sandpit.State) (sandpit.State, error) {
 	r, ok := as[sandpit.StateReader](i)
@@ -77,7 +83,7 @@ func (ps *providerStates) readState(ctx context.Context, rec *sandboxRecord, i s
 // adoptState records the state that a sandbox has at its provider.
 func (ps *providerStates) adoptState(ctx context.Context, rec *sandboxRecord, i sandpit.Instance, to sandpit.State) error {
 	row := rec.currentRow()
-	if to == row.State || !canChangeOnItsOwn(to) {
+	if isSameAtProvider(row.State, to) || !canChangeOnItsOwn(to) {
 		return errNothingToDo
 	}
 	reason := "its provider " + row.Provider + " has changed it: " + string(row.State) + " to " + string(to)

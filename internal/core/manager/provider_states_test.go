@@ -271,6 +271,70 @@ func TestExpiryTooLate(t *testing.T) {
 	}
 }
 
+// TestExpiryOfCloud creates and renews sandboxes at a cloud that allows an hour, and whose action at
+// the expiry cannot change.
+func TestExpiryOfCloud(t *testing.T) {
+	t.Parallel()
+	world := newWorld(t)
+	r := newRig(t, manager.Options{Providers: map[string]sandpit.Provider{"cloud": world.NewCloud(sandpit.Account{MaxLifetime: time.Hour})}})
+	expiry := func(id sandpit.ID) sandpit.Expiry { v, _ := world.Look(id); return v.Expiry }
+	tooLate, fixed := sandpit.Errorf(sandpit.Invalid, "an hour at most"), sandpit.Errorf(sandpit.Unsupported, "the action cannot change")
+	inject := func(op fake.Op, errs ...error) {
+		for _, err := range errs {
+			world.Inject(fake.Fault{Op: op, Err: err})
+		}
+	}
+	lease := sandpit.Lease{Deadline: time.Now().Add(5 * time.Hour), Action: sandpit.ActionKill}
+	inject(fake.OpCreate, tooLate)
+	s := r.create(t, manager.CreateRequest{Lease: lease})
+	if got := expiry(s.ID); !got.Deadline.IsZero() || got.Action != sandpit.ActionSuspend {
+		t.Errorf("created with %+v, want the latest deadline, at which it is kept", got)
+	}
+	inject(fake.OpRenew, fixed, tooLate)
+	if err := r.SetDeadline(t.Context(), s.ID, lease); err != nil {
+		t.Fatal(err)
+	}
+	if got := expiry(s.ID); !got.Deadline.IsZero() || got.Action != sandpit.ActionSuspend || world.Calls(fake.OpRenew, s.ID) != 3 {
+		t.Errorf("renewed with %+v after %d calls", got, world.Calls(fake.OpRenew, s.ID))
+	}
+	inject(fake.OpRenew, fixed, fixed)
+	lease.Action = sandpit.ActionStop
+	if err := r.SetDeadline(t.Context(), s.ID, lease); err != nil {
+		t.Fatal(err)
+	}
+	if got := expiry(s.ID); got.Action != sandpit.ActionKill || got.Deadline.IsZero() {
+		t.Errorf("renewed with %+v, want the only action that is possible", got)
+	}
+	inject(fake.OpRenew, fixed, fixed, fixed)
+	if err := r.SetDeadline(t.Context(), s.ID, lease); err != nil || !strings.Contains(r.log.String(), "expiry of sandbox not renewed") {
+		t.Errorf("nothing is possible: %v, and it is logged: %t", err, strings.Contains(r.log.String(), "not renewed"))
+	}
+	inject(fake.OpCreate, tooLate, tooLate)
+	_, err := r.Create(t.Context(), manager.CreateRequest{Lease: lease})
+	wantCode(t, err, sandpit.Invalid)
+}
+
+// TestStoppedIsPaused has a cloud that only pauses: a stopped sandbox stays stopped.
+func TestStoppedIsPaused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{})
+	s := r.create(t, manager.CreateRequest{})
+	if err := r.Stop(t.Context(), s.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.cable.lies(func(list []sandpit.Placement) []sandpit.Placement {
+		for i := range list {
+			list[i].State = sandpit.StatePaused
+		}
+		return list
+	})
+	r.Reconcile(t.Context())
+	r.wantState(t, s.ID, sandpit.StateStopped)
+	if n := r.world.Calls(fake.OpReadState, s.ID); n != 0 {
+		t.Errorf("the state is read %d times, as if it differed", n)
+	}
+}
+
 // TestProviderHours uses up the hours of a provider: nothing starts there, and what runs is suspended.
 func TestProviderHours(t *testing.T) {
 	t.Parallel()

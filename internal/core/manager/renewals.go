@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -45,8 +46,7 @@ func (rec *sandboxRecord) needsRenewal(every time.Duration) bool {
 }
 
 // renewSandbox renews the expiry of a sandbox, if its provider has one. A failure is logged, and the
-// next run of the loop tries again. A deadline that is later than the provider allows becomes its
-// latest, and is renewed until the sandbox's own. The caller holds the lock.
+// next run of the loop tries again. The caller holds the lock.
 func (rn *renewals) renewSandbox(ctx context.Context, rec *sandboxRecord) {
 	row := rec.currentRow()
 	r, ok := as[sandpit.Renewer](rec.currentInstance())
@@ -54,15 +54,7 @@ func (rn *renewals) renewSandbox(ctx context.Context, rec *sandboxRecord) {
 		return
 	}
 	e := rn.o.newExpiry(row.Provider, row.Lease, row.Policy)
-	renew := func(ctx context.Context) error {
-		err := r.Renew(ctx, e)
-		if errors.Is(err, sandpit.Invalid) && !e.Deadline.IsZero() {
-			longest := e
-			longest.Deadline = time.Time{}
-			err = r.Renew(ctx, longest)
-		}
-		return err
-	}
+	renew := func(ctx context.Context) error { return renewAsPossible(ctx, r, e) }
 	_, err := callProvider(ctx, rn.core.loops, rn.core.newCallTo(row.Provider, "renew sandbox "+string(rec.id)), withoutResult(renew), nil)
 	if err != nil {
 		rec.requestRenewal()
@@ -73,4 +65,22 @@ func (rn *renewals) renewSandbox(ctx context.Context, rec *sandboxRecord) {
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
 	rec.renewedAt = time.Now()
+}
+
+// renewAsPossible renews an expiry as far as the provider can. A deadline that is later than it allows
+// becomes its latest, and is renewed until the sandbox's own. An action that it cannot take on this
+// sandbox is replaced: the server takes the right one, unless it has ended.
+func renewAsPossible(ctx context.Context, r sandpit.Renewer, e sandpit.Expiry) error {
+	others := slices.DeleteFunc([]sandpit.Action{sandpit.ActionSuspend, sandpit.ActionKill}, func(a sandpit.Action) bool { return a == e.Action })
+	for {
+		err := r.Renew(ctx, e)
+		switch {
+		case errors.Is(err, sandpit.Invalid) && !e.Deadline.IsZero():
+			e.Deadline = time.Time{}
+		case errors.Is(err, sandpit.Unsupported) && len(others) > 0:
+			e.Action, others = others[0], others[1:]
+		default:
+			return err
+		}
+	}
 }
