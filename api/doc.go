@@ -1,5 +1,5 @@
-// Package api has the documents of sandpit's own API that clients read: what the Go client
-// (package client) returns and the server sends as JSON.
+// Package api has the documents of sandpit's own API: what the Go client (package client) returns
+// and the server sends as JSON, and the request for a sandbox.
 //
-// Durations are numbers of seconds, sizes are bytes, times are RFC 3339.
+// In JSON, durations are numbers of seconds, sizes are bytes, times are RFC 3339.
 package api

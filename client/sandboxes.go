@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"maps"
@@ -15,39 +16,21 @@ import (
 )
 
 // CreateRequest describes a sandbox to create. The zero value of a field means its default.
-type CreateRequest struct {
-	// Spec describes the sandbox. Default: the server's image and limits.
-	Spec sandpit.Spec
-	// Provider is the name of the provider, or several in the order of preference, separated by
-	// commas: if one cannot create the sandbox, the next one does. Default: the server's.
-	Provider string
-	// Timeout is the time until OnTimeout happens; below zero means never. Default: the server's.
-	Timeout time.Duration
-	// OnTimeout is the action at the deadline. Default: sandpit.ActionKill.
-	OnTimeout sandpit.Action
-	// Policy says what happens when the sandbox is idle or lost. Default: an idle one is suspended,
-	// and its next use resumes it.
-	Policy sandpit.Policy
-	// Offline gives the sandbox no network, whatever the server's default is.
-	Offline bool
-	// NetworkSecrets are the values that headers of the spec's network refer to. The server keeps
-	// them in memory and never returns them.
-	NetworkSecrets map[string]string
-	// Secrets are environment variables of the sandbox's programs that no response contains, and no
-	// snapshot or fork. The server keeps them until the sandbox is deleted.
-	Secrets map[string]string
-	// AllowPaths are absolute paths of the server's machine that mounts may show although they are
-	// refused otherwise: /, /etc, home directories, credentials, sockets and the server's own files.
-	// Only administrators may name any. Default: none.
-	AllowPaths []string
-	// Repository is cloned into the sandbox, with its own git and network, before it counts as
-	// running. If that fails, the sandbox is deleted. Default: none.
-	Repository *api.Repository
-	// CreateTimeout bounds the creation, cloning included. Default: the server's.
-	CreateTimeout time.Duration
-	// Key is the idempotency key: a request with the same key returns the same sandbox, also later
-	// and from another process. Default: a new key, so that only this call sends the request again.
-	Key string
+type CreateRequest = api.CreateRequest
+
+// CreateOption changes how Sandboxes.Create sends its request.
+type CreateOption func(*createOptions)
+
+// createOptions are what CreateOptions change.
+type createOptions struct {
+	key string // idempotency key; "": a new one
+}
+
+// WithIdempotencyKey makes a creation repeatable: a request with the same key returns the same
+// sandbox, also later and from another process. Default, also for "": a new key, so that only this
+// call sends the request again.
+func WithIdempotencyKey(key string) CreateOption {
+	return func(o *createOptions) { o.key = key }
 }
 
 // Filter selects sandboxes. The zero value selects all that are not deleted.
@@ -70,20 +53,15 @@ type Sandboxes struct{ client *Client }
 //
 // Invalid, Unsupported: the request. Exhausted: a limit or quota is reached. PermissionDenied: a
 // directory that may not be mounted. Conflict: the key was used for another request.
-func (g Sandboxes) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) {
-	key := r.Key
-	if key == "" {
-		key = rand.Text()
+func (g Sandboxes) Create(ctx context.Context, r CreateRequest, options ...CreateOption) (*Sandbox, error) {
+	var o createOptions
+	for _, apply := range options {
+		apply(&o)
 	}
 	var s sandpit.Sandbox
 	err := g.client.doCall(ctx, call{
-		method: http.MethodPost, path: apiPath("sandboxes"), out: &s, idempotent: true, untimed: true,
-		header: http.Header{wire.HeaderIdempotencyKey: {key}},
-		in: wire.Create{
-			Spec: r.Spec, Provider: r.Provider, Timeout: r.Timeout.Seconds(), OnTimeout: r.OnTimeout, Offline: r.Offline, Policy: r.Policy,
-			CreateTimeout: r.CreateTimeout.Seconds(), NetworkSecrets: r.NetworkSecrets, Secrets: r.Secrets, Repository: r.Repository,
-			AllowPaths: r.AllowPaths,
-		},
+		method: http.MethodPost, path: apiPath("sandboxes"), in: r, out: &s, idempotent: true, untimed: true,
+		header: http.Header{wire.HeaderIdempotencyKey: {cmp.Or(o.key, rand.Text())}},
 	})
 	if err != nil {
 		return nil, err

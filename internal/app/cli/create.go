@@ -82,7 +82,7 @@ func (o *createCommand) run(ctx context.Context, a *app, c *client.Client, args 
 	if err != nil {
 		return err
 	}
-	s, err := c.Sandboxes.Create(ctx, r)
+	s, err := c.Sandboxes.Create(ctx, r, client.WithIdempotencyKey(o.key))
 	if err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func (o *createCommand) toRequest(a *app, args []string) (client.CreateRequest, 
 	}
 	policy, err := o.policy.toPolicy()
 	return client.CreateRequest{
-		Spec: spec, Provider: chosenProvider(cfg, o.provider), Key: o.key, Policy: policy, Secrets: secrets.programs, NetworkSecrets: secrets.network,
+		Spec: spec, Provider: chosenProvider(cfg, o.provider), Policy: policy, Secrets: secrets.programs, NetworkSecrets: secrets.network,
 		AllowPaths: o.allowed, Timeout: timeout, OnTimeout: sandpit.Action(o.onTimeout), CreateTimeout: o.createTimeout, Repository: repository,
 	}, err
 }

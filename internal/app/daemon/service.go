@@ -168,7 +168,7 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	s.mcp = mcp.New(ctx, mcp.Options{
 		Tools: s.cfg.Server.MCPTools, CommandTimeout: s.cfg.CommandTimeout(0),
 		Manager: s.manager, Memory: s.memory,
-		Request: func(p api.Principal, w wire.Create) (manager.CreateRequest, error) {
+		Request: func(p api.Principal, w wire.CreateRequest) manager.CreateRequest {
 			return native.NewRequest(p, w, s.hostAccess())
 		},
 		MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,

@@ -17,6 +17,9 @@ import (
 )
 
 // CreateRequest asks for a sandbox. The zero value of a field means the default stated with it.
+//
+// It is the authorized form of a client's api.CreateRequest or of another API's request: it has
+// the owner and rights of the client, and functions that clients cannot send.
 type CreateRequest struct {
 	// Owner is the tenant that the sandbox belongs to. Default: none.
 	Owner string

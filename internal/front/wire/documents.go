@@ -2,11 +2,13 @@ package wire
 
 import "github.com/sandpit-dev/sandpit/api"
 
-// The documents that clients read are defined in package api, which is public.
+// The documents that clients read, and the request for a sandbox, are defined in package api,
+// which is public.
 //
 //nolint:revive // see package api
 type (
 	Builtin       = api.Builtin
+	CreateRequest = api.CreateRequest
 	Event         = api.Event
 	Image         = api.Image
 	Key           = api.Key

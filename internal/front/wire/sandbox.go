@@ -23,22 +23,6 @@ const (
 	HeaderKey = "X-Api-Key"
 )
 
-// Create is a request for a sandbox.
-type Create struct {
-	Spec           sandpit.Spec      `json:"spec,omitzero" doc:"The sandbox to create."`
-	Provider       string            `json:"provider,omitempty" doc:"Name of the provider that creates the sandbox, or several in the order of preference, separated by commas. Default: the server's."`
-	Providers      []string          `json:"providers,omitempty" doc:"The same as a list: if one cannot create the sandbox, the next one does."`
-	Timeout        float64           `json:"timeout_seconds,omitempty" doc:"Seconds from now to the deadline. Default: the server's; below zero: no deadline."`
-	OnTimeout      sandpit.Action    `json:"on_timeout,omitempty" enum:"kill,stop,pause,suspend" doc:"The action at the deadline. Default: kill."`
-	Policy         sandpit.Policy    `json:"policy,omitzero" doc:"What happens when the sandbox is idle, or when it ends unexpectedly."`
-	Offline        bool              `json:"offline,omitempty" doc:"The sandbox gets no network, even if the server's default is to give one."`
-	NetworkSecrets map[string]string `json:"network_secrets,omitempty" writeOnly:"true" doc:"Values that headers of spec.network refer to. The server keeps them in memory and never returns them."`
-	Secrets        map[string]string `json:"secrets,omitempty" writeOnly:"true" doc:"Environment variables of the sandbox's programs that no response, snapshot or fork contains. The server keeps them until the sandbox is deleted."`
-	AllowPaths     []string          `json:"allow_paths,omitempty" doc:"Paths of the server's machine that mounts may use although the server refuses them otherwise, such as home directories. For administrators."`
-	Repository     *Repository       `json:"repository,omitempty" doc:"A repository to clone before the sandbox counts as running. If that fails, no sandbox is created."`
-	CreateTimeout  float64           `json:"create_timeout_seconds,omitempty" minimum:"0" doc:"Seconds that creating the sandbox may take, once its image is available and its turn has come. Default: the server's."`
-}
-
 // Lease is a request to replace the deadline of a sandbox.
 type Lease struct {
 	Timeout  float64        `json:"timeout_seconds,omitempty" doc:"Seconds from now; below zero: never."`

@@ -87,8 +87,8 @@ func parseChoice(r *http.Request) (choice, error) {
 }
 
 // toCreate returns the request for the sandbox.
-func (c choice) toCreate() wire.Create {
-	w := wire.Create{
+func (c choice) toCreate() wire.CreateRequest {
+	w := wire.CreateRequest{
 		Provider: c.provider,
 		Spec:     sandpit.Spec{Image: c.image, Labels: map[string]string{label: unsetLabel}},
 		Policy:   sandpit.Policy{IdleTimeout: c.idle + idleMargin, IdleAction: sandpit.ActionKill},
@@ -103,11 +103,7 @@ func (c choice) toCreate() wire.Create {
 func (s *Server) newOpener(client api.Principal, c choice) func(context.Context) (mcp.Place, error) {
 	return func(ctx context.Context) (mcp.Place, error) {
 		ctx = api.WithPrincipal(ctx, client)
-		r, err := s.o.Request(client, c.toCreate())
-		if err != nil {
-			return mcp.Place{}, err
-		}
-		made, err := s.o.Manager.Create(ctx, r)
+		made, err := s.o.Manager.Create(ctx, s.o.Request(client, c.toCreate()))
 		if err != nil {
 			return mcp.Place{}, err
 		}

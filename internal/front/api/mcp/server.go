@@ -37,7 +37,7 @@ const Path = "/mcp"
 type Options struct {
 	Manager *manager.Manager
 	// Request converts a client's request for a sandbox to one of the manager, which authorizes it.
-	Request func(api.Principal, wire.Create) (manager.CreateRequest, error)
+	Request func(api.Principal, wire.CreateRequest) manager.CreateRequest
 	// Preview returns a link that opens a port of a sandbox once. The principal in ctx owns the
 	// sandbox. Default: there are no previews.
 	Preview func(ctx context.Context, id sandpit.ID, port int, life, session time.Duration) (wire.PreviewTicket, error)
@@ -252,10 +252,7 @@ func (s *Server) checkChoice(ctx context.Context, client api.Principal, wanted c
 }
 
 func (s *Server) checkImage(ctx context.Context, client api.Principal, wanted choice) error {
-	request, err := s.o.Request(client, wanted.toCreate())
-	if err == nil {
-		request, err = s.o.Manager.Expand(ctx, request)
-	}
+	request, err := s.o.Manager.Expand(ctx, s.o.Request(client, wanted.toCreate()))
 	if err != nil {
 		return err
 	}

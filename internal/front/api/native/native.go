@@ -94,6 +94,7 @@ func Register(mux api.Router, o Options) huma.API {
 	r := &registrar{api: humago.New(mux, newConfig()), maxBody: o.MaxBody, log: o.Log}
 	schemas := r.api.OpenAPI().Components.Schemas
 	schemas.RegisterTypeAlias(reflect.TypeFor[sandpit.Policy](), reflect.TypeFor[policySchema]())
+	schemas.RegisterTypeAlias(reflect.TypeFor[wire.CreateRequest](), reflect.TypeFor[createSchema]())
 	r.api.UseMiddleware(func(ctx huma.Context, next func(huma.Context)) { next(&responseContext{humaContext: ctx}) })
 	o.addHandlers(r)
 	delete(schemas.Map(), "ErrorModel") // huma's own errors, which are never sent
@@ -155,7 +156,7 @@ func newConfig() huma.Config {
 
 // schemaNames are the schema names of types whose default names are ambiguous.
 var schemaNames = map[reflect.Type]string{
-	reflect.TypeFor[wire.Create]():   "CreateSandbox",
+	reflect.TypeFor[createSchema]():  "CreateSandbox",
 	reflect.TypeFor[policySchema]():  "Policy",
 	reflect.TypeFor[wire.Lease]():    "NewLease",
 	reflect.TypeFor[wire.Stats]():    "ServerStats",

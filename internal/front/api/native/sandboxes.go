@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
@@ -25,16 +24,6 @@ type SandboxPath struct {
 // sandboxOut is a sandbox.
 type sandboxOut struct {
 	Body sandpit.Sandbox
-}
-
-type createIn struct {
-	Key  string `header:"Idempotency-Key" maxLength:"200" doc:"Makes this a request that can be repeated: while the sandbox exists, the same request returns it."`
-	Body wire.Create
-}
-
-type createOut struct {
-	Location string `header:"Location" doc:"The path of the sandbox."`
-	Body     sandpit.Sandbox
 }
 
 type listIn struct {
@@ -94,53 +83,6 @@ func (h *sandboxHandlers) addOperations(r *registrar) {
 func getSandbox(ctx context.Context, m *manager.Manager, id sandpit.ID) (*sandboxOut, error) {
 	found, err := api.Find(ctx, m, id)
 	return &sandboxOut{found}, err
-}
-
-func (h *sandboxHandlers) createSandbox(ctx context.Context, in *createIn) (*createOut, error) {
-	p, err := api.PrincipalOf(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r, err := NewRequest(p, in.Body, h.hosts)
-	if err != nil {
-		h.access.report(manager.Report{Actor: p.Owner, Action: "create", Err: err})
-		return nil, err
-	}
-	r.Key = in.Key
-	made, err := h.manager.Create(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	return &createOut{pathSandboxes + "/" + string(made.ID), made}, nil
-}
-
-// NewRequest converts a client's request for a sandbox to one of the manager, which authorizes it
-// when it has expanded it.
-//
-// Invalid: the request.
-func NewRequest(p api.Principal, w wire.Create, hosts api.HostAccess) (manager.CreateRequest, error) {
-	r := manager.CreateRequest{
-		Owner: p.Owner, Admin: p.Admin, Provider: w.Provider, Spec: w.Spec, Secrets: w.Secrets, Offline: w.Offline, Policy: w.Policy,
-		Lease: sandpit.Lease{Action: w.OnTimeout}, Endless: w.Timeout < 0, Setup: newSetup(w),
-		Authorize: func(spec *sandpit.Spec) error {
-			return hosts.AuthorizeSpec(p, spec, api.Consent{Paths: w.AllowPaths})
-		},
-	}
-	if len(w.Providers) > 0 {
-		if w.Provider != "" {
-			return r, sandpit.Errorf(sandpit.Invalid, "provider and providers exclude each other")
-		}
-		r.Provider = strings.Join(w.Providers, ",")
-	}
-	var err error
-	if r.Timeout, err = toDuration("create_timeout_seconds", w.CreateTimeout); err != nil {
-		return r, err
-	}
-	life, err := toDuration("timeout_seconds", w.Timeout)
-	if err == nil && life > 0 {
-		r.Lease.Deadline = time.Now().Add(life)
-	}
-	return r, err
 }
 
 func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listOut, error) {

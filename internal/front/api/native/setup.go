@@ -14,7 +14,7 @@ import (
 const cloneTimeout = time.Hour
 
 // newSetup returns what prepares a new sandbox before it counts as running, or nil.
-func newSetup(c wire.Create) manager.Setup {
+func newSetup(c wire.CreateRequest) manager.Setup {
 	secrets := manager.NetworkSecrets(c.NetworkSecrets)
 	if c.Repository == nil {
 		return secrets
