@@ -1,6 +1,8 @@
 package api
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -47,6 +49,24 @@ func ReadBody(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte,
 		return nil, sandpit.Errorf(sandpit.Invalid, "the request body is incomplete")
 	}
 	return text, nil
+}
+
+// ReadJSON decodes the JSON body of a request, which it reads with ReadBody, and returns its size.
+// Without a body it leaves to unchanged. Unknown fields are ignored, because later versions of the
+// clients of other APIs send more. Errors are those of ReadBody. Invalid: the body is not JSON, or
+// a value has another type.
+func ReadJSON(w http.ResponseWriter, r *http.Request, most int64, to any) (size int64, err error) {
+	text, err := ReadBody(w, r, most, BodyCost)
+	if err != nil || len(bytes.TrimSpace(text)) == 0 {
+		return int64(len(text)), err
+	}
+	if err := json.Unmarshal(text, to); err != nil {
+		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // the value itself may be a secret
+			return 0, sandpit.Errorf(sandpit.Invalid, "%.100s must be of another type", kind.Field)
+		}
+		return 0, sandpit.Errorf(sandpit.Invalid, "the request body is not JSON")
+	}
+	return int64(len(text)), nil
 }
 
 // LimitRest limits the time for reading the rest of a body to 5 seconds, also for the HTTP

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit"
@@ -66,6 +67,23 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, status int, value any) er
 	w.WriteHeader(status)
 	_ = writeList(w, list, text, json.Marshal) // the client has disconnected
 	return nil
+}
+
+// responseTimeout is how long sending a response of Respond may take.
+const responseTimeout = 30 * time.Second
+
+// Respond sends a status and a value as JSON, or no body if value is nil. Sending may take 30
+// seconds. writeError responds with an error if the value cannot be sent.
+func Respond(w http.ResponseWriter, r *http.Request, status int, value any, writeError func(http.ResponseWriter, *http.Request, error)) {
+	// The edge clears it before the next request. Connections without deadlines need none.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(responseTimeout))
+	if value == nil {
+		w.WriteHeader(status)
+		return
+	}
+	if err := WriteJSON(w, r, status, value); err != nil {
+		writeError(w, r, err)
+	}
 }
 
 // EncodeJSON writes a value, lists one element at a time, without escaping characters of HTML.

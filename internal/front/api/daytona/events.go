@@ -31,6 +31,8 @@ const (
 	maxEventFrame = 16 << 10
 	// connectTimeout is how long a client may take to send its key.
 	connectTimeout = 10 * time.Second
+	// writeTimeout is how long sending one part of a stream may take.
+	writeTimeout = 30 * time.Second
 	// pingInterval is the time between two pings, and pingTimeout how long a client may take to
 	// respond to one.
 	pingInterval = 25 * time.Second

@@ -1,10 +1,7 @@
 package daytona
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -129,9 +126,6 @@ func (s *Server) Register(mux api.Router) {
 	}
 }
 
-// writeTimeout is how long sending a response may take.
-const writeTimeout = 30 * time.Second
-
 // newHandler returns an HTTP handler that calls h. A public one needs no principal.
 func (s *Server) newHandler(h handler, public bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -151,34 +145,13 @@ func (s *Server) newHandler(h handler, public bool) http.Handler {
 
 // writeResponse sends a response.
 func writeResponse(w http.ResponseWriter, r *http.Request, status int, answer any) {
-	// The edge clears it before the next request. Connections without deadlines need none.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-	if answer == nil {
-		w.WriteHeader(status)
-		return
-	}
-	if err := api.WriteJSON(w, r, status, answer); err != nil {
-		WriteError(w, r, err)
-	}
+	api.Respond(w, r, status, answer, WriteError)
 }
 
-// readBody decodes the body of a call. Without a body it leaves to unchanged. Unknown fields
-// are ignored, because later versions of clients send more.
+// readBody decodes the body of a call, as api.ReadJSON does.
 func (c *call) readBody(to any) error {
-	text, err := api.ReadBody(c.w, c.r, c.maxBody, api.BodyCost)
-	switch {
-	case err != nil:
-		return err
-	case len(bytes.TrimSpace(text)) == 0:
-		return nil
-	}
-	if err := json.Unmarshal(text, to); err != nil {
-		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // the value itself may be a secret
-			return sandpit.Errorf(sandpit.Invalid, "%.100s must be of another type", kind.Field)
-		}
-		return sandpit.Errorf(sandpit.Invalid, "the request body is not JSON")
-	}
-	return nil
+	_, err := api.ReadJSON(c.w, c.r, c.maxBody, to)
+	return err
 }
 
 // externalURL returns the address of the server as the client of a request knows it.

@@ -1,8 +1,6 @@
 package toolbox
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -10,30 +8,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
 // maxBody is the maximum number of bytes of a body that is not a stream.
 const maxBody = 16 << 20
 
-// readBody decodes the JSON body of a request. Unknown fields are ignored, because later
-// versions of clients send more.
+// readBody decodes the JSON body of a request, as api.ReadJSON does.
 func (c *call) readBody(to any) error {
-	text, err := api.ReadBody(c.w, c.r, maxBody, api.BodyCost)
-	switch {
-	case err != nil:
-		return err
-	case len(bytes.TrimSpace(text)) == 0:
-		return nil
-	}
-	if err := json.Unmarshal(text, to); err != nil {
-		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok { // the value itself may be a secret
-			return sandpit.Errorf(sandpit.Invalid, "%.100s must be of another type", kind.Field)
-		}
-		return sandpit.Errorf(sandpit.Invalid, "the request body is not JSON")
-	}
-	return nil
+	_, err := api.ReadJSON(c.w, c.r, maxBody, to)
+	return err
 }
 
 var errCallEnded = errors.New("the call has ended")
