@@ -42,16 +42,19 @@ type interpreterContext struct {
 	Active    bool      `json:"active"`
 }
 
+// interpreterHandlers serve the calls about interpreters.
+type interpreterHandlers struct{}
+
 // registerInterpreter adds the calls about interpreters.
 func (s *Server) registerInterpreter(mux api.Router) {
-	s.handle(mux, "POST /process/interpreter/context", s.createContext)
-	s.handle(mux, "GET /process/interpreter/context", s.listContexts)
-	s.handle(mux, "DELETE /process/interpreter/context/{context}", s.deleteContext)
-	s.handle(mux, "GET /process/interpreter/execute", s.executeInContext)
+	s.handle(mux, "POST /process/interpreter/context", interpreterHandlers{}.createContext)
+	s.handle(mux, "GET /process/interpreter/context", interpreterHandlers{}.listContexts)
+	s.handle(mux, "DELETE /process/interpreter/context/{context}", interpreterHandlers{}.deleteContext)
+	s.handle(mux, "GET /process/interpreter/execute", interpreterHandlers{}.executeInContext)
 }
 
 // createContext creates a context. Its interpreter starts with the first run.
-func (s *Server) createContext(_ context.Context, c *call) error {
+func (interpreterHandlers) createContext(_ context.Context, c *call) error {
 	var in struct {
 		Dir      string `json:"cwd"`
 		Language string `json:"language"`
@@ -63,7 +66,7 @@ func (s *Server) createContext(_ context.Context, c *call) error {
 	if !slices.Contains([]string{interpreter.Python, interpreter.JavaScript, interpreter.TypeScript}, in.Language) {
 		return sandpit.Errorf(sandpit.Invalid, "unsupported language %.40q", in.Language)
 	}
-	p, err := s.programs.findPrograms(c)
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
@@ -80,8 +83,8 @@ func (s *Server) createContext(_ context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, created)
 }
 
-func (s *Server) listContexts(_ context.Context, c *call) error {
-	p, err := s.programs.findPrograms(c)
+func (interpreterHandlers) listContexts(_ context.Context, c *call) error {
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
@@ -111,12 +114,12 @@ func (p *programs) findContext(id string) (interpreterContext, error) {
 }
 
 // deleteContext ends the interpreter of a context, also while it runs code.
-func (s *Server) deleteContext(ctx context.Context, c *call) error {
+func (interpreterHandlers) deleteContext(ctx context.Context, c *call) error {
 	id := c.r.PathValue("context")
 	if id == defaultContext {
 		return sandpit.Errorf(sandpit.Invalid, "the default context cannot be deleted")
 	}
-	p, err := s.programs.findPrograms(c)
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
@@ -153,12 +156,12 @@ type codeChunk struct {
 
 // executeInContext runs the code in the first frame of a WebSocket, and sends its output. The
 // code is interrupted when the client disconnects.
-func (s *Server) executeInContext(ctx context.Context, c *call) error {
-	p, err := s.programs.findPrograms(c)
+func (interpreterHandlers) executeInContext(ctx context.Context, c *call) error {
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
-	k, err := s.openSocket(ctx, c)
+	k, err := c.server.openSocket(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -169,7 +172,7 @@ func (s *Server) executeInContext(ctx context.Context, c *call) error {
 		return nil
 	}
 	k.ignoreInput()
-	s.runInContext(k, p, in)
+	k.runInContext(p, in)
 	return nil
 }
 
@@ -193,7 +196,7 @@ func (k *socket) readCode() (in codeRequest, err error) {
 }
 
 // runInContext runs code, sends its output and closes the connection.
-func (s *Server) runInContext(k *socket, p *programs, in codeRequest) {
+func (k *socket) runInContext(p *programs, in codeRequest) {
 	found, err := p.findContext(in.Context)
 	if err != nil {
 		k.closeWith(websocket.StatusPolicyViolation, err.Error())

@@ -14,16 +14,19 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
+// lspHandlers serve the calls about language servers.
+type lspHandlers struct{}
+
 // registerLSP adds the calls on language servers, which run in the sandbox.
 func (s *Server) registerLSP(mux api.Router) {
 	for pattern, h := range map[string]handler{
-		"POST /lsp/start":           s.startLanguageServer,
-		"POST /lsp/stop":            s.stopLanguageServer,
-		"POST /lsp/did-open":        s.openDocument,
-		"POST /lsp/did-close":       s.closeDocument,
-		"POST /lsp/completions":     s.complete,
-		"GET /lsp/document-symbols": s.listDocumentSymbols,
-		"GET /lsp/workspacesymbols": s.findWorkspaceSymbols,
+		"POST /lsp/start":           lspHandlers{}.startLanguageServer,
+		"POST /lsp/stop":            lspHandlers{}.stopLanguageServer,
+		"POST /lsp/did-open":        lspHandlers{}.openDocument,
+		"POST /lsp/did-close":       lspHandlers{}.closeDocument,
+		"POST /lsp/completions":     lspHandlers{}.complete,
+		"GET /lsp/document-symbols": lspHandlers{}.listDocumentSymbols,
+		"GET /lsp/workspacesymbols": lspHandlers{}.findWorkspaceSymbols,
 	} {
 		s.handle(mux, pattern, h)
 	}
@@ -54,7 +57,7 @@ func (c *call) readLSP(ctx context.Context) (lspRequest, serverKey, error) {
 	return req, serverKey{req.LanguageID, project}, err
 }
 
-func (s *Server) startLanguageServer(ctx context.Context, c *call) error {
+func (lspHandlers) startLanguageServer(ctx context.Context, c *call) error {
 	_, key, err := c.readLSP(ctx)
 	if err != nil {
 		return err
@@ -66,19 +69,19 @@ func (s *Server) startLanguageServer(ctx context.Context, c *call) error {
 	if !f.Mode.IsDir() {
 		return sandpit.Errorf(sandpit.Invalid, "start a language server in %s: it is not a directory", key.project)
 	}
-	set, err := s.programs.findPrograms(c)
+	set, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
 	return c.writeDone(set.servers.start(ctx, c, set, key))
 }
 
-func (s *Server) stopLanguageServer(ctx context.Context, c *call) error {
+func (lspHandlers) stopLanguageServer(ctx context.Context, c *call) error {
 	_, key, err := c.readLSP(ctx)
 	if err != nil {
 		return err
 	}
-	set, err := s.programs.findPrograms(c)
+	set, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
@@ -126,7 +129,7 @@ const (
 
 // openDocument gives a language server the content of a document. A document that is open is
 // opened again, with its current content.
-func (s *Server) openDocument(ctx context.Context, c *call) error {
+func (lspHandlers) openDocument(ctx context.Context, c *call) error {
 	server, req, document, err := c.openDocumentServer(ctx)
 	if err != nil {
 		return err
@@ -146,7 +149,7 @@ func (s *Server) openDocument(ctx context.Context, c *call) error {
 	return c.writeDone(server.openDocument(ctx, toURI(document), req.LanguageID, string(text)))
 }
 
-func (s *Server) closeDocument(ctx context.Context, c *call) error {
+func (lspHandlers) closeDocument(ctx context.Context, c *call) error {
 	server, _, document, err := c.openDocumentServer(ctx)
 	if err != nil {
 		return err
@@ -174,7 +177,7 @@ type completionList struct {
 	Items        []completionItem `json:"items"`
 }
 
-func (s *Server) complete(ctx context.Context, c *call) error {
+func (lspHandlers) complete(ctx context.Context, c *call) error {
 	server, req, document, err := c.openDocumentServer(ctx)
 	if err != nil {
 		return err
@@ -266,7 +269,7 @@ type anySymbol struct {
 	Children       []anySymbol  `json:"children"`
 }
 
-func (s *Server) listDocumentSymbols(ctx context.Context, c *call) error {
+func (lspHandlers) listDocumentSymbols(ctx context.Context, c *call) error {
 	server, _, document, err := c.openDocumentServer(ctx)
 	if err != nil {
 		return err
@@ -274,7 +277,7 @@ func (s *Server) listDocumentSymbols(ctx context.Context, c *call) error {
 	return c.writeSymbols(ctx, server, "textDocument/documentSymbol", map[string]any{"textDocument": textDocument{URI: toURI(document)}})
 }
 
-func (s *Server) findWorkspaceSymbols(ctx context.Context, c *call) error {
+func (lspHandlers) findWorkspaceSymbols(ctx context.Context, c *call) error {
 	server, _, _, err := c.openServer(ctx)
 	if err != nil {
 		return err

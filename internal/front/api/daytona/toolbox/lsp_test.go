@@ -91,7 +91,9 @@ func TestLSP(t *testing.T) {
 	document := with(object{"uri": "file://p/a b.py"})
 	i.call(http.MethodPost, "/lsp/start", project).wantCode(http.StatusNotFound, "FILE_NOT_FOUND")
 	i.upload([2]string{"p/a b.py", "x = 1\ndef one(): pass\n"}).want(http.StatusOK, nil)
-	i.call(http.MethodPost, "/lsp/start", project).wantCode(http.StatusNotImplemented, "NOT_IMPLEMENTED")
+	if !strings.Contains(i.run("command -v pylsp || true"), "pylsp") { // of this machine
+		i.call(http.MethodPost, "/lsp/start", project).wantCode(http.StatusNotImplemented, "NOT_IMPLEMENTED")
+	}
 	i.call(http.MethodPost, "/lsp/start", object{"languageId": "cobol", "pathToProject": "p"}).wantCode(http.StatusBadRequest, "BAD_REQUEST")
 	i.call(http.MethodPost, "/lsp/did-open", document).wantCode(http.StatusBadRequest, "LSP_SERVER_NOT_INITIALIZED")
 	i.upload([2]string{"~/.local/bin/pylsp", pylsp}).want(http.StatusOK, nil)
