@@ -23,14 +23,14 @@ func TestRulesHoldForOrdinaryUser(t *testing.T) {
 		t.Skip("the test itself is run by one")
 	}
 	dir := t.TempDir()
-	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, testuser.Nobody, testuser.Nobody)); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, testuser.ID, testuser.ID)); err != nil {
 		t.Fatal(err)
 	}
 	const name = "TestRulesHoldInRestoredKernels"
 	cmd := exec.CommandContext(t.Context(), lend(t, os.Args[0], dir, "test"), "-test.run=^"+name+"$", "-test.v")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir, "HOME="+dir, "SANDPIT_ENGINE="+lend(t, testengine.Path(t), dir, "engine"))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: testuser.Nobody, Gid: testuser.Nobody}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: testuser.ID, Gid: testuser.ID}}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+name+"/rules/resumed/network") {
 		t.Errorf("%v\n%s", err, out)

@@ -233,7 +233,7 @@ func listReturnsSpecs(c *trial) {
 }
 
 func noSecrets(c *trial) {
-	const secret = "hush-hush-7e1f" //nolint:gosec // nobody's
+	const secret = "hush-hush-7e1f" //nolint:gosec // made up
 	spec := c.Spec.Clone()
 	spec.Env = map[string]string{"KEY": secret}
 	box := c.createWith(c.provider, spec)

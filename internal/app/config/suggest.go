@@ -14,8 +14,8 @@ func unknownText(what, name string, known []string) string {
 	return "unknown " + what
 }
 
-// suggestName returns the known name that a person who wrote name probably meant,
-// or "": one few keystrokes away, else one that begins alike.
+// suggestName returns the known name that the user probably meant by name, or "": one that differs
+// by a few letters, otherwise one that begins with the same letters.
 func suggestName(name string, known []string) string {
 	name = strings.ToLower(name)
 	best, least := "", max(2, len(name)/3)+1

@@ -19,9 +19,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
-// Tracer follows requests from whoever made them (the header traceparent, as W3C has
-// it) to the commands in sandboxes (TRACEPARENT in their environment), and sends
-// spans to a collector, if there is one. All methods may be called concurrently.
+// Tracer follows requests from their clients (the header traceparent of W3C) to the commands in
+// sandboxes (TRACEPARENT in their environment), and sends spans to a collector, if there is one.
+// All methods may be called concurrently.
 type Tracer struct {
 	tracer     trace.Tracer
 	provider   *sdktrace.TracerProvider // nil: no spans are kept

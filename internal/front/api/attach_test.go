@@ -64,7 +64,7 @@ func TestAttach(t *testing.T) {
 	release()
 }
 
-// TestAttachMeanwhile deletes keys while others attach to them: nobody misses it.
+// TestAttachMeanwhile deletes keys while connections attach to them: each one gets the end.
 func TestAttachMeanwhile(t *testing.T) {
 	t.Parallel()
 	keys := api.NewKeys(openStore(t), clock.System{}, nil)
@@ -86,7 +86,7 @@ func TestAttachMeanwhile(t *testing.T) {
 						select {
 						case <-ctx.Done():
 						case <-time.After(10 * time.Second):
-							t.Error("a request goes on whose key was deleted")
+							t.Error("a request continues whose key was deleted")
 						}
 					}
 					release()

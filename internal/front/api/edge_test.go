@@ -48,21 +48,21 @@ func TestAdmission(t *testing.T) {
 		"only a user inside": {"GET", "/who", with("X-Api-Key", "", "Authorization", basic("app:")), 401, "X-Api-Key"},
 		"uid and gid":        {"GET", "/who", with("Authorization", basic("1000:1000:")), 200, "ann"},
 		"a user's password":  {"GET", "/who", with("Authorization", basic("app:secret")), 401, "not valid"},
-		"nobody inside":      {"GET", "/who", with("Authorization", basic(":")), 401, "not valid"},
+		"neither inside":     {"GET", "/who", with("Authorization", basic(":")), 401, "not valid"},
 		"no key":             {"GET", "/who", none, 401, "X-Api-Key"},
 		"empty key":          {"GET", "/who", with("X-Api-Key", " "), 401, ""},
 		"upper case":         {"GET", "/who", with("X-Api-Key", strings.ToUpper(g.key)), 401, "not valid"},
 		"longer":             {"GET", "/who", with("X-Api-Key", g.key+"0"), 401, "not valid"},
-		"public":             {"GET", "/public", none, 200, "nobody"},
+		"public":             {"GET", "/public", none, 200, "no principal"},
 		"public with a key":  {"GET", "/public", nil, 200, "ann"},
-		"public, wrong key":  {"GET", "/public", with("X-Api-Key", "x"), 200, "nobody"},
-		"public below":       {"GET", "/public/", none, 401, ""},
-		"below public":       {"GET", "/below/a/b", none, 200, "nobody"},
-		"below, with a key":  {"GET", "/below/a", nil, 200, "ann"},
-		"out of below":       {"GET", "/below/../who", none, 404, ""},
-		"beside below":       {"GET", "/below", none, 401, ""},
+		"public, wrong key":  {"GET", "/public", with("X-Api-Key", "x"), 200, "no principal"},
+		"public and a slash": {"GET", "/public/", none, 401, ""},
+		"public prefix":      {"GET", "/below/a/b", none, 200, "no principal"},
+		"prefix with a key":  {"GET", "/below/a", nil, 200, "ann"},
+		"out of the prefix":  {"GET", "/below/../who", none, 404, ""},
+		"prefix itself":      {"GET", "/below", none, 401, ""},
 		"unknown path":       {"GET", "/nothing", nil, 404, "/nothing"},
-		"unknown to nobody":  {"GET", "/nothing", none, 401, ""},
+		"unknown, no key":    {"GET", "/nothing", none, 401, ""},
 		"method":             {"PUT", "/who", nil, 405, "GET"},
 		"odd method":         {"BREW", "/who", nil, 405, "BREW"},
 		"localhost":          {"GET", "/who", with("Host", "localhost:"+port), 200, "ann"},
@@ -115,7 +115,7 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestKeyless lets programs of this machine in, and nobody whose requests they pass on.
+// TestKeyless checks that programs of this machine need no key, except for requests that they forward.
 func TestKeyless(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, func(e *api.EdgeOptions, _ *api.ServerOptions) { e.Keyless = true })
@@ -197,8 +197,8 @@ func TestGuessing(t *testing.T) {
 	}
 }
 
-// TestGuessingBehindProxy counts wrong keys for the address that a trusted proxy names,
-// and believes nobody else.
+// TestGuessingBehindProxy checks that wrong keys count for the address that a trusted proxy names,
+// and that other clients cannot name one.
 func TestGuessingBehindProxy(t *testing.T) {
 	t.Parallel()
 	wrong := "e2b_" + strings.Repeat("0", 40)
@@ -246,8 +246,8 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// TestPanic survives, tells nobody why but the log, once, and lets no half answer
-// look like a whole one.
+// TestPanic checks that the server survives a panic, that only the log has the reason, once, and that
+// no incomplete response looks complete.
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, nil)
@@ -285,7 +285,7 @@ func TestRefusalsAreBounded(t *testing.T) {
 		}
 	}
 	if got := g.ask(t, "GET", "/who", nil); got.body != "ann" {
-		t.Errorf("a key that nobody has shown before: %d %s", got.status, got.body)
+		t.Errorf("a key that was not used before: %d %s", got.status, got.body)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

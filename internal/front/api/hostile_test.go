@@ -38,7 +38,7 @@ func TestSlowHead(t *testing.T) {
 	}
 }
 
-// TestSlowBody sends a body that nobody has asked for, and is cut off.
+// TestSlowBody sends a body that no handler reads, and the connection ends.
 func TestSlowBody(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, nil)

@@ -88,7 +88,7 @@ func TestBadKeys(t *testing.T) {
 	t.Parallel()
 	keys := api.NewKeys(openStore(t), clock.System{}, nil)
 	for name, n := range map[string]api.NewKey{
-		"nobody": {}, "manager": {Owner: "manager"}, "space": {Owner: "a b"}, "socket": {Owner: "unix socket"}, "long": {Owner: strings.Repeat("a", 101)},
+		"no owner": {}, "manager": {Owner: "manager"}, "space": {Owner: "a b"}, "socket": {Owner: "unix socket"}, "long": {Owner: strings.Repeat("a", 101)},
 		"dot": {Owner: ".x"}, "negative": {Owner: "a", TTL: -1}, "long name": {Owner: "a", Name: strings.Repeat("x", 1000)},
 		"bytes": {Owner: "a", Name: "\xff"}, "far": {Owner: "a", TTL: 1 << 62, Name: "x"}, "line": {Owner: "a\n"},
 	} {

@@ -135,7 +135,7 @@ func newGate(tb testing.TB, change func(*api.EdgeOptions, *api.ServerOptions)) *
 	who := func(w http.ResponseWriter, r *http.Request) {
 		p, err := api.PrincipalOf(r.Context())
 		if err != nil {
-			_, _ = io.WriteString(w, "nobody")
+			_, _ = io.WriteString(w, "no principal")
 			return
 		}
 		_, _ = io.WriteString(w, p.Owner)

@@ -9,7 +9,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// TestUserOf asks about connections of this program: open ones, and one that is closed, whose user nobody knows.
+// TestUserOf asks about connections of this program: open ones, and one that is closed, whose user is unknown.
 func TestUserOf(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"127.0.0.1:0", "[::1]:0"} {

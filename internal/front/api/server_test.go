@@ -217,7 +217,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("the stubborn one was told %v", err)
 	}
 	var d net.Dialer
-	eventually(t, "nobody listens", func() bool {
+	eventually(t, "the address has no listener", func() bool {
 		c, err := d.DialContext(t.Context(), "tcp", s.Addr().String())
 		if err == nil {
 			c.Close()

@@ -275,5 +275,5 @@ func TestWhy(t *testing.T) {
 	why(port, http.StatusUnauthorized, "This preview is private", "this preview is private")
 }
 
-// closedPort is one at which nobody listens.
+// closedPort is a port at which no program listens.
 const closedPort = 1

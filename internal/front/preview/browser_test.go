@@ -46,7 +46,7 @@ func newBrowser(tb testing.TB, flags ...string) *browser {
 	tb.Cleanup(func() {
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // all of its processes
 		_ = cmd.Wait()
-		eventually(tb, "nobody writes into the browser's directory any more", func() bool { return os.RemoveAll(dir) == nil })
+		eventually(tb, "no process writes into the browser's directory", func() bool { return os.RemoveAll(dir) == nil })
 	})
 	var lines []string
 	eventually(tb, "the browser listens", func() bool {

@@ -146,8 +146,8 @@ func (r *rig) visit(b *browser, id sandpit.ID, byPath bool) *page {
 	return p
 }
 
-// openAndRead is a script that opens a window and looks into it as soon as it is
-// another's. Until then it shows a page of nobody's, which whoever opens it may read.
+// openAndRead is a script that opens a window and reads from it as soon as it shows a page of another
+// origin. Until then it shows an empty page, which its opener may read.
 func openAndRead(url string) string {
 	return fmt.Sprintf(`new Promise(done => {
 		const w = window.open(%q);

@@ -176,7 +176,7 @@ func (g *Gateway) checkAccess(ctx context.Context, id sandpit.ID, port int) erro
 }
 
 // URL returns the preview URL of a port, with a token unless the port is public. The default
-// life of the token is an hour. The note is for people who list tokens.
+// life of the token is an hour. Lists of tokens show the note.
 //
 // NotFound, Gone: the sandbox. Invalid: the port, a life of more than 30 days, or a note that
 // is too long. PermissionDenied: the guest's own port. Exhausted: too many tokens.

@@ -339,7 +339,7 @@ func TestPagesOfOthers(t *testing.T) {
 		{"frame", "GET", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "iframe"}, http.StatusForbidden},
 		{"form", "POST", []string{"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"}, http.StatusForbidden},
 		{"old browser", "POST", []string{"Origin", "http://evil.localhost"}, http.StatusForbidden},
-		{"nobody's page", "POST", []string{"Origin", "null"}, http.StatusForbidden},
+		{"page without an origin", "POST", []string{"Origin", "null"}, http.StatusForbidden},
 		{"picture, old browser", "GET", []string{"Referer", "http://8001-" + string(id) + ".localhost/"}, http.StatusForbidden},
 		{"picture without a referrer", "GET", nil, http.StatusForbidden},
 		{"host that looks alike", "GET", []string{"Referer", own + ".evil.example/"}, http.StatusForbidden},

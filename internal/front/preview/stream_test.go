@@ -239,7 +239,7 @@ func TestWebSocket(t *testing.T) {
 	r.idle()
 }
 
-// idle waits until nobody uses a sandbox.
+// idle waits until no request uses a sandbox.
 func (r *rig) idle() {
 	r.Helper()
 	eventually(r.TB, "all sandboxes are released", func() bool { return r.manager.Stats().ActiveOperations == 0 })
@@ -350,7 +350,7 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// TestDrain ends streams when the server does, and says so to nobody else.
+// TestDrain checks that streams end when the server does, and that only their clients get the reason.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

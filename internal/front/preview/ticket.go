@@ -85,8 +85,8 @@ func (t *tickets) takeTicket(text string, g token.Grant, epoch int64, now time.T
 	return found, true
 }
 
-// exchangeTicket takes a ticket for a port, and returns a token instead. Unauthenticated: it is
-// none, or the API key that asked for it has ended.
+// exchangeTicket takes a ticket for a port, and returns a token instead. Unauthenticated: the
+// ticket is not valid, or the API key that asked for it has ended.
 func (g *Gateway) exchangeTicket(ctx context.Context, text string, said store.Preview) (string, error) {
 	now := g.o.Clock.Now()
 	found, ok := g.tickets.takeTicket(text, previewOf(said), g.o.Tokens.Epoch(said.Sandbox), now)

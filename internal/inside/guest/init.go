@@ -76,7 +76,7 @@ func (g *Guest) writeMarkers(env map[string]string) error {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be a link that a program made
 			return err
 		}
-		if err := os.WriteFile(file, []byte(value), 0o644); err != nil { //nolint:gosec // for everybody to read
+		if err := os.WriteFile(file, []byte(value), 0o644); err != nil { //nolint:gosec // all users read it
 			return err
 		}
 	}

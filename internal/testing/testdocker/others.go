@@ -63,22 +63,25 @@ func StartTCP(tb testing.TB, args ...string) string {
 	return ""
 }
 
-// remapped runs a program with its own /etc, in which the user nobody has subordinate IDs.
-const remapped = `cp -a /etc "$1/etc" && echo nobody:1652000:65536 >"$1/etc/subuid" && echo nobody:1652000:65536 >"$1/etc/subgid" && chmod 711 "$1" &&
+// unprivilegedUser is the user of the IDs 65534 of Debian.
+const unprivilegedUser = "nobody"
+
+// remapped runs a program with its own /etc, in which unprivilegedUser has subordinate IDs.
+const remapped = `cp -a /etc "$1/etc" && echo ` + unprivilegedUser + `:1652000:65536 | tee "$1/etc/subuid" >"$1/etc/subgid" && chmod 711 "$1" &&
 mount --bind "$1/etc" /etc && shift && exec "$@"`
 
 // StartRemapped starts a dockerd whose containers have user namespaces and can use the network
 // "bridge". It runs in its own network namespace and does not change the machine's.
 func StartRemapped(tb testing.TB) string {
 	tb.Helper()
-	e := &engine{args: []string{"--userns-remap=nobody:nogroup", "--bridge="}}
+	e := &engine{args: []string{"--userns-remap=" + unprivilegedUser + ":nogroup", "--bridge="}}
 	e.prepare = func() { e.before = []string{"unshare", "--mount", "--net", "sh", "-c", remapped, "sh", e.dir} }
 	return "unix://" + start(tb, e).socket()
 }
 
 // unprivileged runs a program as an unprivileged user in a directory that it owns. The program has its
 // own /etc, in which the user has subordinate IDs.
-const unprivileged = `cp -a /etc "$1/etc" && echo nobody:1718000:65536 >"$1/etc/subuid" && echo nobody:1718000:65536 >"$1/etc/subgid" &&
+const unprivileged = `cp -a /etc "$1/etc" && echo ` + unprivilegedUser + `:1718000:65536 | tee "$1/etc/subuid" >"$1/etc/subgid" &&
 mount --bind "$1/etc" /etc && mkdir -m 700 "$1/home" "$1/home/run" && chown -R 65534:65534 "$1"/[!e]* && chown 65534:65534 "$1" && chmod 711 "$1" &&
 dir=$1 && shift && cd / && exec setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$PATH" HOME="$dir/home" XDG_RUNTIME_DIR="$dir/home/run" "$@"`
 

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Nobody is the ID of the user and group of a worker that root started. They own nothing.
-const Nobody = 65534
+// ID is that of the user and group of a worker that root started. They own no files.
+const ID = 65534
 
-// Drop permanently changes a worker of go test -fuzz that root started to the user Nobody. A target that
-// uses paths from its input calls it first; files that it creates afterwards belong to Nobody. Reviewed
+// Drop permanently changes a worker of go test -fuzz that root started to the user ID. A target that
+// uses paths from its input calls it first; files that it creates afterwards belong to that user. Reviewed
 // seeds run as the user of the tests.
 func Drop(f *testing.F) {
 	f.Helper()
@@ -25,16 +25,16 @@ func Drop(f *testing.F) {
 	}
 	for _, step := range []func() error{
 		func() error { return syscall.Setgroups(nil) },
-		func() error { return syscall.Setgid(Nobody) },
-		func() error { return syscall.Setuid(Nobody) },
+		func() error { return syscall.Setgid(ID) },
+		func() error { return syscall.Setuid(ID) },
 		// Otherwise its own entry in /proc would belong to root.
 		func() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) },
 	} {
 		if err := step(); err != nil {
-			f.Fatalf("change to the user %d: %v", Nobody, err)
+			f.Fatalf("change to the user %d: %v", ID, err)
 		}
 	}
-	if os.Geteuid() != Nobody || os.Getuid() != Nobody || os.Getegid() != Nobody {
+	if os.Geteuid() != ID || os.Getuid() != ID || os.Getegid() != ID {
 		f.Fatal("root's rights are still here")
 	}
 }

@@ -67,7 +67,7 @@ func TestOwners(t *testing.T) {
 	r.do(t, r.ann, http.MethodGet, "/snapshots/saved", "").into(t, &snapshot)
 	before := r.do(t, r.ann, http.MethodGet, "/sandbox/"+made.ID, "").body
 	theirs := strings.NewReplacer("{sandbox}", made.ID, "{name}", "hers", "{snapshot}", snapshot.ID, "{volume}", volume.ID)
-	nobodys := strings.NewReplacer("{sandbox}", "s"+strings.Repeat("0", 19), "{name}", "nothing", "{snapshot}", "snap"+strings.Repeat("a", 16),
+	missing := strings.NewReplacer("{sandbox}", "s"+strings.Repeat("0", 19), "{name}", "nothing", "{snapshot}", "snap"+strings.Repeat("a", 16),
 		"{volume}", "v"+strings.Repeat("0", 19), "/saved", "/other", `"saved"`, `"other"`, "by-name/data", "by-name/else", `"data"`, `"else"`)
 	for _, c := range foreignCalls {
 		t.Run(c.call+c.body, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestOwners(t *testing.T) {
 				method, path, _ := strings.Cut(r2.Replace(c.call), " ")
 				return r.do(t, r.bob, method, path, r2.Replace(c.body))
 			}
-			g, other := send(theirs), send(nobodys)
+			g, other := send(theirs), send(missing)
 			g.want(t, http.StatusNotFound, "not found")
 			other.want(t, http.StatusNotFound, "not found")
 		})
