@@ -103,14 +103,14 @@ func (s *server) deleteAll(tb testing.TB, key string) {
 	tb.Helper()
 	status, text := s.call(tb, key, http.MethodGet, "/v1/sandboxes?limit=1000")
 	var page struct {
-		Sandboxes []struct {
+		Items []struct {
 			ID string `json:"id"`
-		} `json:"sandboxes"`
+		} `json:"items"`
 	}
 	if err := json.Unmarshal(text, &page); err != nil || status != http.StatusOK {
 		tb.Errorf("list sandboxes: status %d: %v: %s", status, err, text)
 	}
-	for _, box := range page.Sandboxes {
+	for _, box := range page.Items {
 		s.call(tb, key, http.MethodDelete, "/v1/sandboxes/"+box.ID)
 	}
 }

@@ -97,6 +97,7 @@ func examples() map[string]example {
 		"benchmarks.md: go run":                               {elsewhere: itself},
 		"configuration.md: [sandbox]":                         {as: settings},
 		"configuration.md: [[pool]]":                          {as: settings},
+		"daytona-compatibility.md: SANDPIT_TEST":              {elsewhere: itself},
 		"deploy.md: sandpit serve &":                          {without: []string{"sandpit serve"}, want: id},
 		"deploy.md: printf":                                   {want: `^[0-9a-f]{64}  -`},
 		"e2b-compatibility.md: go test":                       {elsewhere: itself},

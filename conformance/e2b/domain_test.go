@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sandpit-dev/sandpit/internal/testing/testsdk"
 )
 
 // TestDomain has the SDK find a server and its sandboxes by names below a domain, over
@@ -15,8 +17,8 @@ import (
 // has enough of it.
 func TestDomain(t *testing.T) {
 	t.Parallel()
-	needNode(t)
-	server, dir := newServer(t, "SANDPIT_SERVER_TLS=local", "SANDPIT_MANAGER_MAX_SANDBOXES=2"), install(t, ".")
+	testsdk.Need(t, "node", "npm")
+	server, dir := newServer(t, "SANDPIT_SERVER_TLS=local", "SANDPIT_MANAGER_MAX_SANDBOXES=2"), testsdk.Install(t, ".")
 	pem := []byte(server.command(t, "tls", "ca"))
 	trusted, ca := x509.NewCertPool(), filepath.Join(dir, "ca.pem")
 	if !trusted.AppendCertsFromPEM(pem) {
@@ -33,7 +35,7 @@ func TestDomain(t *testing.T) {
 	}
 	// Not every machine knows names below localhost.
 	environ := []string{"E2B_DOMAIN=" + server.domain, "E2B_API_KEY=" + server.key, "NODE_EXTRA_CA_CERTS=" + ca, "NODE_OPTIONS=--import=./localhost.mjs"}
-	for _, r := range runProgramIn(t, append(withoutE2B(os.Environ()), environ...), dir, "domain.mjs") {
-		t.Run(r.Name, r.report)
+	for _, r := range testsdk.Run(t, dir, append(withoutE2B(os.Environ()), environ...), patience, "domain.mjs") {
+		t.Run(r.Name, r.Report)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testsdk"
 )
 
 // resolver is where the test's names are asked for: resolv.conf knows of no ports.
@@ -32,7 +33,7 @@ const privately = `mount --bind "$0" /etc/resolv.conf && mount --bind "$1" /etc/
 // requests to a host by HTTPS, which is this machine.
 func TestNetworkOptions(t *testing.T) {
 	t.Parallel()
-	needNode(t)
+	testsdk.Need(t, "node", "npm")
 	if os.Getuid() != 0 || exec.CommandContext(t.Context(), "unshare", "--mount", "true").Run() != nil {
 		testengine.Skip(t, "a server with names and authorities of its own needs root, and unshare")
 	}
@@ -50,7 +51,7 @@ func TestNetworkOptions(t *testing.T) {
 	t.Cleanup(secure.Close)
 	t.Cleanup(other.Close)
 
-	dir := install(t, ".")
+	dir := testsdk.Install(t, ".")
 	resolv, roots := filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "roots.pem")
 	address, _, _ := net.SplitHostPort(resolver)
 	authority := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
@@ -62,8 +63,8 @@ func TestNetworkOptions(t *testing.T) {
 	}
 	server := newServerBy(t, []string{"unshare", "--mount", "sh", "-c", privately, resolv, roots})
 	environ := append(server.clientEnviron(), "SECURE="+secure.Listener.Addr().String(), "OTHER="+other.Listener.Addr().String())
-	for _, r := range runProgramIn(t, environ, dir, "network.mjs") {
-		t.Run(r.Name, r.report)
+	for _, r := range testsdk.Run(t, dir, environ, patience, "network.mjs") {
+		t.Run(r.Name, r.Report)
 	}
 	out, err := exec.CommandContext(t.Context(), "grep", "-rlIa", "a-secret-of-the-client", filepath.Dir(server.runtime)).Output()
 	if len(out) > 0 || err == nil {

@@ -1,18 +1,18 @@
 package e2b_test
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/testing/testsdk"
 )
 
 var update = flag.Bool("update", false, "write docs/e2b-compatibility.md")
@@ -36,10 +36,10 @@ func TestVersions(t *testing.T) {
 	if os.Getenv(variable) != "1" && !*update {
 		t.Skipf("it takes minutes; set %s=1", variable)
 	}
-	needNode(t)
-	server, dir := newServer(t), install(t, "versions")
+	testsdk.Need(t, "node", "npm")
+	server, dir := newServer(t), testsdk.Install(t, "versions")
 	var mu sync.Mutex
-	table := make(map[string][]result)
+	table := make(map[string][]testsdk.Result)
 	t.Run("run", func(t *testing.T) {
 		for _, version := range versions() {
 			t.Run(version, func(t *testing.T) {
@@ -48,9 +48,9 @@ func TestVersions(t *testing.T) {
 				if version == newest {
 					name = "e2b"
 				}
-				list := runProgram(t, server, dir, "compat.mjs", "SDK="+name)
+				list := testsdk.Run(t, dir, append(server.clientEnviron(), "SDK="+name), patience, "compat.mjs")
 				for _, r := range list {
-					t.Run(r.Name, r.report)
+					t.Run(r.Name, r.Report)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -58,37 +58,18 @@ func TestVersions(t *testing.T) {
 			})
 		}
 	})
-	interpreter := runProgram(t, server, dir, "interpreter.mjs")
+	interpreter := testsdk.Run(t, dir, server.clientEnviron(), patience, "interpreter.mjs")
 	for _, r := range interpreter {
-		t.Run(r.Name, r.report)
+		t.Run(r.Name, r.Report)
 	}
 	cli := testCLI(t, server, dir)
-	checkDocument(t, render(table, append(interpreter, cli...)))
-}
-
-// runProgram runs a script that prints results.
-func runProgram(t *testing.T, server *server, dir, script string, environ ...string) []result {
-	t.Helper()
-	return runProgramIn(t, append(server.clientEnviron(), environ...), dir, script)
-}
-
-// runProgramIn runs one in an environment.
-func runProgramIn(t *testing.T, environ []string, dir, script string) []result {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", script)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = dir, environ, 10*time.Second
-	var out, diagnostics bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &diagnostics
-	if err := cmd.Run(); err != nil {
-		t.Errorf("%s: %v\n%s", script, err, &diagnostics)
-	}
-	return decode(t, &out)
+	tables := testsdk.Versions("`e2b`", versions(), table) + "\n" +
+		testsdk.List("`@e2b/code-interpreter` 2.8.0, `@e2b/cli` 2.19.0", append(interpreter, cli...))
+	testsdk.CheckDocument(t, document, "<!-- written by the tests of conformance/e2b -->\n", tables, *update)
 }
 
 // testCLI does with E2B's command line what people do with it.
-func testCLI(t *testing.T, server *server, dir string) (list []result) {
+func testCLI(t *testing.T, server *server, dir string) (list []testsdk.Result) {
 	t.Helper()
 	run := func(args ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -118,71 +99,12 @@ func testCLI(t *testing.T, server *server, dir string) (list []result) {
 		{"e2b sandbox kill", "killed", []string{"sandbox", "kill", id}},
 		{"e2b template list", "base", []string{"template", "list"}},
 	} {
-		r := result{Name: step.name}
+		r := testsdk.Result{Name: step.name}
 		if out, err := run(step.args...); err != nil || !strings.Contains(out, step.want) {
 			r.Error = fmt.Sprintf("%v: %s; want %q", err, out, step.want)
 		}
-		t.Run(step.name, r.report)
+		t.Run(step.name, r.Report)
 		list = append(list, r)
 	}
 	return list
-}
-
-// render writes the tables of the document.
-func render(table map[string][]result, others []result) string {
-	var b strings.Builder
-	columns := versions()
-	fmt.Fprintf(&b, "| `e2b` | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
-	for i, r := range table[newest] {
-		fmt.Fprintf(&b, "| %s |", r.Name)
-		for _, version := range columns {
-			word := "no"
-			if list := table[version]; i < len(list) && list[i].Error == "" {
-				word = "yes"
-			}
-			fmt.Fprintf(&b, " %s |", word)
-		}
-		b.WriteByte('\n')
-	}
-	b.WriteString("\n| `@e2b/code-interpreter` 2.8.0, `@e2b/cli` 2.19.0 | |\n|---|---|\n")
-	for _, r := range others {
-		word := "yes"
-		if r.Error != "" {
-			word = "no"
-		}
-		fmt.Fprintf(&b, "| %s | %s |\n", r.Name, word)
-	}
-	return b.String()
-}
-
-// The marks between which the tables are.
-const (
-	begin = "<!-- written by the tests of conformance/e2b -->\n"
-	end   = "<!-- until here -->\n"
-)
-
-// checkDocument holds the tables of the document against what was found.
-func checkDocument(t *testing.T, tables string) {
-	t.Helper()
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	have, after, closed := strings.Cut(rest, end)
-	if !ok || !closed {
-		t.Fatalf("%s has no marks", document)
-	}
-	if *update {
-		if err := os.WriteFile(document, []byte(before+begin+tables+end+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if have != tables {
-		t.Errorf("%s says:\n%s\nand this is so:\n%s\n(-update writes it)", document, have, tables)
-	}
-	if slices.Contains(strings.Fields(tables), "no") {
-		t.Error("something does not work that did")
-	}
 }

@@ -1,4 +1,4 @@
-// Writes one line of JSON for each test that has ended, for daytona_test.go.
+// Writes one line of JSON for each test that has ended, for Run of testsdk.go.
 export default async function* reporter(events) {
   for await (const { type, data } of events) {
     if (type === 'test:stdout' || type === 'test:stderr') {
