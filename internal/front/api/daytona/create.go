@@ -143,7 +143,7 @@ func (h *sandboxHandlers) createSandbox(c *call) (int, any, error) {
 		err = refuse(http.StatusConflict, sandpit.AlreadyExists, "Sandbox with name %.100s already exists", in.Name)
 	}
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, describeQuota(err)
 	}
 	return h.describer.respond(c, made.ID)
 }

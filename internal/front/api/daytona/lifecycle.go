@@ -19,11 +19,11 @@ func (h *sandboxHandlers) changeSandbox(c *call, b sandpit.Sandbox, do func(cont
 	return h.describer.respond(c, b.ID)
 }
 
-// describeConflict returns the error of a change that another one has overtaken in the words of
-// Daytona's API, and other errors as they are.
+// describeConflict returns the error of a change that another one has overtaken, or that a quota does
+// not permit, in the form of Daytona's API, and other errors as they are.
 func (h *sandboxHandlers) describeConflict(id sandpit.ID, err error) error {
 	if code := sandpit.CodeOf(err); code != sandpit.Conflict && code != sandpit.Unavailable {
-		return err
+		return describeQuota(err)
 	}
 	if b, missing := h.manager.Get(id); missing == nil {
 		if changing := checkLasting(b); changing != nil {
@@ -179,7 +179,7 @@ func (h *sandboxHandlers) forkSandbox(c *call) (int, any, error) {
 	ctx := c.r.Context()
 	all, err := h.manager.Snapshots().Fork(ctx, manager.ForkRequest{Sandbox: b.ID})
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, describeQuota(err)
 	}
 	if in.Name != "" {
 		if err := h.manager.Rename(ctx, all[0].ID, in.Name); err != nil {
@@ -208,7 +208,7 @@ func (h *sandboxHandlers) saveSandbox(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	if _, err := h.manager.Snapshots().Create(c.r.Context(), b.ID, in.Name); err != nil {
-		return 0, nil, err
+		return 0, nil, describeQuota(err)
 	}
 	return h.describer.respond(c, b.ID)
 }

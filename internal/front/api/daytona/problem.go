@@ -40,6 +40,16 @@ func refuse(status int, code sandpit.Code, format string, args ...any) error {
 	return &statusError{sandpit.Errorf(code, format, args...), status}
 }
 
+// describeQuota returns the error of a change that a quota or limit does not permit with the status
+// that Daytona's API has for it, and other errors as they are. What a busy server refuses for a
+// moment keeps the status 429, after which clients repeat the request.
+func describeQuota(err error) error {
+	if sandpit.CodeOf(err) != sandpit.Exhausted || sandpit.Retryable(err) {
+		return err
+	}
+	return &statusError{err, http.StatusBadRequest}
+}
+
 // asStatusError returns the status error in err.
 func asStatusError(err error) (*statusError, bool) { return errors.AsType[*statusError](err) }
 

@@ -326,7 +326,7 @@ func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 	request := manager.TemplateRequest{Owner: c.client.Owner, Name: name, Resources: recipe.Resources}
 	build, err := h.builder.startBuild(ctx, c.client, request, recipe)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, describeQuota(err)
 	}
 	t, err := h.manager.Templates().Get(ctx, c.client.Owner, string(build.Template))
 	if err != nil {

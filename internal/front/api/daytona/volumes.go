@@ -85,7 +85,7 @@ func (h *volumeHandlers) createVolume(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	if _, err := h.manager.Volumes().Create(c.r.Context(), manager.VolumeRequest{Owner: c.client.Owner, Name: in.Name}); err != nil {
-		return 0, nil, err
+		return 0, nil, describeQuota(err)
 	}
 	v, err := h.findVolume(c.r.Context(), c.client.Owner, in.Name, func(v volume) bool { return v.Name == in.Name })
 	return http.StatusOK, v, err
