@@ -56,6 +56,19 @@ test('Python code, with arguments and variables', async () => {
   await failure(shared.box.process.codeRun('import time; time.sleep(1000)', undefined, 1), 'DaytonaProcessExecutionTimeoutError', 408)
 })
 
+test('charts of Python code', async (t) => {
+  const find = "from importlib.util import find_spec; [find_spec(m).name for m in ('matplotlib', 'IPython')]"
+  if ((await run(`python3 -c "${find}"`)).exitCode !== 0) return t.skip('no matplotlib')
+  const code = "import matplotlib.pyplot as plt\nplt.bar(['a', 'b'], [1, 2])\nplt.title('Sizes')\nplt.show()\nprint('drawn')"
+  const { exitCode, result, artifacts } = await shared.box.process.codeRun(code)
+  assert.deepEqual([exitCode, result.trim()], [0, 'drawn'])
+  const [chart, ...others] = artifacts.charts
+  assert.equal(others.length, 0)
+  assert.deepEqual([chart.type, chart.title], ['bar', 'Sizes'])
+  assert.deepEqual(chart.elements.map(({ label, value }) => [label, Number(value)]), [['a', 1], ['b', 2]])
+  assert.equal(Buffer.from(chart.png, 'base64').subarray(1, 4).toString(), 'PNG')
+}, 120_000)
+
 test('JavaScript and TypeScript code', async (t) => {
   if ((await run('command -v node')).exitCode !== 0) return t.skip('no node')
   const js = await create({ language: 'javascript' })

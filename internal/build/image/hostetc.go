@@ -25,7 +25,9 @@ var etcSources = []string{
 	"localtime", "timezone", "mime.types", "protocols", "services", "magic",
 	"os-release", "lsb-release", "debian_version", "alpine-release", "redhat-release",
 	// Languages and fonts.
-	"python3*", "java-*", "perl", "fonts",
+	"python3*", "java-*", "perl", "fonts", "matplotlibrc",
+	// Programs of Debian that do not start without them.
+	"maven/m2.conf", "maven/logging",
 }
 
 // linksOnly is a directory from which only symbolic links are copied.

@@ -57,6 +57,7 @@ var debian = []string{
 	"/etc/ssl/certs/a.pem -> /usr/share/ca-certificates/mozilla/a.crt", "/etc/ssl/certs/0a1b.0 -> a.pem",
 	"/etc/ssl/certs/bundle.crt", "/etc/ssl/openssl.cnf", "/etc/ssl/private/key.pem",
 	"/etc/alternatives/awk -> /usr/bin/mawk", "/etc/python3.11/sitecustomize.py", "/etc/java-17-openjdk/security/java.security",
+	"/etc/matplotlibrc", "/etc/maven/m2.conf", "/etc/maven/settings.xml",
 	"/etc/gitconfig", "/etc/npmrc", "/etc/pip.conf", "/etc/services", "/etc/sudoers 440",
 	"/home/me/.ssh/id_ed25519 600", "/root/ 700", "/opt/tool/bin/tool", "/var/lib/data",
 }
@@ -203,6 +204,7 @@ func TestHostImage(t *testing.T) {
 		"etc/resolv.conf": "# ", "etc/profile": "PATH", "etc/ld.so.cache": "contents of /etc/ld.so.cache",
 		"etc/ssl/certs/bundle.crt": "contents of", "etc/python3.11/sitecustomize.py": "contents of",
 		"etc/java-17-openjdk/security/java.security": "contents of", "etc/ld.so.conf.d/a.conf": "contents of",
+		"etc/matplotlibrc": "contents of", "etc/maven/m2.conf": "contents of",
 	} {
 		if text := contents(t, root.Path, name); !strings.Contains(text, part) {
 			t.Errorf("%s holds %q, want %q in it", name, text, part)
@@ -210,7 +212,7 @@ func TestHostImage(t *testing.T) {
 	}
 	allowed := []string{
 		"passwd", "group", "hosts", "hostname", "resolv.conf", "nsswitch.conf", "profile", "mtab", "ld.so.cache", "ld.so.conf.d",
-		"localtime", "os-release", "ssl", "alternatives", "python3.11", "java-17-openjdk", "services",
+		"localtime", "os-release", "ssl", "alternatives", "python3.11", "java-17-openjdk", "services", "matplotlibrc", "maven",
 	}
 	for name := range got {
 		if rest, ok := strings.CutPrefix(name, "etc/"); ok {
@@ -249,7 +251,7 @@ func TestHostSecrets(t *testing.T) {
 	for _, secret := range []string{
 		"/root/secret", "/etc/shadow", "/etc/ssl/certs/key.pem", "/etc/ssl/certs/group.pem", "/etc/ssl/private/key.pem",
 		"/proc/self/environ", "/etc/ld.so.conf.d/secret.conf", "/etc/java-17-openjdk/jmxremote.password", "/etc/perl/Net/netrc",
-		"/etc/closed/magic", "/etc/gitconfig", "/etc/npmrc", "/etc/pip.conf", "/etc/sudoers", "/opt/tool/bin/tool",
+		"/etc/closed/magic", "/etc/maven/settings.xml", "/etc/gitconfig", "/etc/npmrc", "/etc/pip.conf", "/etc/sudoers", "/opt/tool/bin/tool",
 		"/etc/pki/ca-trust/extracted/ca.key", "/home/me/.ssh/id_ed25519", "/etc/alternatives/file",
 	} {
 		if strings.Contains(string(raw), "contents of "+secret) {

@@ -2,6 +2,7 @@ package toolbox_test
 
 import (
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -95,10 +96,9 @@ func (r *rig) checkInterpreter(t *testing.T) {
 // checkCharts runs a program that draws.
 func (r *rig) checkCharts(t *testing.T) {
 	t.Helper()
-	var found executed
-	r.do("POST", "/process/execute", `{"command":"/usr/bin/python3 -c 'import matplotlib'"}`).want(t, http.StatusOK, &found)
-	if found.ExitCode != 0 {
-		t.Skipf("no matplotlib in the sandbox: %s", found.Result)
+	const find = "from importlib.util import find_spec; find_spec('matplotlib').name"
+	if out, err := exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", find).CombinedOutput(); err != nil {
+		t.Skipf("this machine has no matplotlib, nor have its sandboxes: %v: %s", err, out)
 	}
 	const code = `import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4], label='L')\nplt.title('T')\nplt.xlabel('X')\nplt.show()\nprint('drawn')`
 	var got executed
