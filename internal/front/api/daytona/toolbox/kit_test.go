@@ -36,6 +36,7 @@ const (
 	rigOwner = "Rig-Owner"
 	alice    = "alice"
 	bob      = "bob"
+	admin    = "admin" // an administrator
 )
 
 // rig is a toolbox server on a manager, with a sandbox of alice.
@@ -79,7 +80,7 @@ func rigOn(tb testing.TB, o toolbox.Options, providers map[string]sandpit.Provid
 	toolboxes.Register(mux)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if owner := r.Header.Get(rigOwner); owner != "" {
-			r = r.WithContext(api.WithPrincipal(r.Context(), api.Principal{Owner: owner}))
+			r = r.WithContext(api.WithPrincipal(r.Context(), api.Principal{Owner: owner, Admin: owner == admin}))
 		}
 		mux.ServeHTTP(w, r)
 	}))

@@ -17,12 +17,13 @@ func TestToken(t *testing.T) {
 	t.Parallel()
 	var opened atomic.Int32
 	var own sandpit.ID
+	requester := alice
 	r := newRig(t, toolbox.Options{Admit: func(r *http.Request, id sandpit.ID, secret string) (context.Context, func(), error) {
 		if id != own || secret != "secret" {
 			return nil, nil, sandpit.Errorf(sandpit.Unauthenticated, "invalid token")
 		}
 		opened.Add(1)
-		return api.WithPrincipal(r.Context(), api.Principal{Owner: alice}), func() { opened.Add(-1) }, nil
+		return api.WithPrincipal(r.Context(), api.Principal{Owner: requester}), func() { opened.Add(-1) }, nil
 	}})
 	own = r.id
 	other := r.newSandbox(alice)
@@ -45,6 +46,11 @@ func TestToken(t *testing.T) {
 			t.Errorf("%+v: status %d: %s", tc, got.status, got.body)
 		}
 	}
+	requester = "root" // an administrator, whose token opens this sandbox only
+	url := r.url + toolbox.Path + string(own) + "/process/session"
+	r.doAs("", url, http.MethodGet, "", "X-Daytona-Preview-Token", "secret").want(t, http.StatusOK, nil)
+	r.doAs(admin, url, http.MethodGet, "").want(t, http.StatusOK, nil)
+	r.doAs(bob, url, http.MethodGet, "").want(t, http.StatusNotFound, nil)
 	if n := opened.Load(); n != 0 {
 		t.Errorf("%d tokens were not released", n)
 	}
