@@ -1,0 +1,134 @@
+package daytona_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
+	"github.com/sandpit-dev/sandpit/internal/testing/testtools"
+)
+
+// TestKilledCreation kills the server while it builds the image of a sandbox, and at several times
+// between the end of the build and the start of the sandbox. The next server must have neither a
+// build nor a sandbox that is unfinished, and create the sandbox without a second build.
+func TestKilledCreation(t *testing.T) {
+	t.Parallel()
+	image, dir := testtools.SmallImage(t), t.TempDir()
+	s := &server{program: testengine.Path(t), runtime: filepath.Join(dir, "run")}
+	s.environ = append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1")
+	process := testserver.Start(t, s.environ)
+	s.url = process.URL
+	s.key = strings.TrimSpace(s.command(t, "key", "create", "-q", "--owner", "builder", "--admin"))
+	t.Cleanup(func() {
+		s.deleteAll(t, s.key)
+		process.End(t, syscall.SIGTERM)
+		s.awaitEngines(t)
+	})
+	for i, kill := range []struct {
+		state string // of the snapshot
+		after time.Duration
+	}{{"building", 0}, {"active", 0}, {"active", 100 * time.Millisecond}, {"active", 200 * time.Millisecond}, {"active", 300 * time.Millisecond}} {
+		body := fmt.Sprintf(`{"buildInfo":{"dockerfileContent":"FROM %s\nRUN sleep 1; echo %d\n"}}`, image, i)
+		ended := s.startCreation(t, body)
+		s.awaitSnapshots(t, i, kill.state)
+		time.Sleep(kill.after)
+		process.End(t, syscall.SIGKILL)
+		<-ended
+		process = testserver.Start(t, s.environ)
+		s.url = process.URL
+
+		builds := s.awaitSnapshots(t, i, "active", "build_failed") // none is left unfinished
+		s.awaitBoxes(t)
+		status, text := s.send(t, http.MethodPost, "/api/sandbox", body)
+		var made struct{ ID string }
+		if err := json.Unmarshal([]byte(text), &made); err != nil || status != http.StatusOK {
+			t.Fatalf("killed %v after %s: create again: status %d: %v: %s", kill.after, kill.state, status, err, text)
+		}
+		if again := s.awaitSnapshots(t, i, "active"); kill.state == "active" && again != builds {
+			t.Errorf("killed %v after %s: built again: %s; before: %s", kill.after, kill.state, again, builds)
+		}
+		s.deleteAll(t, s.key)
+		if left := s.awaitBoxes(t); left != 0 {
+			t.Errorf("killed %v after %s: %d sandboxes are left", kill.after, kill.state, left)
+		}
+	}
+}
+
+// startCreation sends a request for a sandbox. The channel is closed when the request has ended, in
+// whatever way.
+func (s *server) startCreation(t *testing.T, body string) <-chan struct{} {
+	t.Helper()
+	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, s.url+"/api/sandbox", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+s.key)
+	req.Close = true
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if res, err := http.DefaultClient.Do(req); err == nil {
+			_ = res.Body.Close() // the server may be killed
+		}
+	}()
+	return ended
+}
+
+// awaitSnapshots waits until there are more than n snapshots and the latest is in one of some states.
+// It returns the ID of its build.
+func (s *server) awaitSnapshots(t *testing.T, n int, states ...string) string {
+	t.Helper()
+	for end := time.Now().Add(long); ; time.Sleep(5 * time.Millisecond) {
+		status, text := s.send(t, http.MethodGet, "/api/snapshots?limit=100", "")
+		var list struct {
+			Items []struct{ State, Ref, CreatedAt string }
+		}
+		if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK {
+			t.Fatalf("list snapshots: status %d: %v: %s", status, err, text)
+		}
+		latest := struct{ State, Ref, CreatedAt string }{}
+		for _, item := range list.Items {
+			if item.CreatedAt > latest.CreatedAt {
+				latest = item
+			}
+		}
+		if len(list.Items) > n && strings.Contains(" "+strings.Join(states, " ")+" ", " "+latest.State+" ") {
+			return latest.Ref
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no snapshot is %v: %s", states, text)
+		}
+	}
+}
+
+// awaitBoxes waits until no sandbox changes its state, and returns how many there are.
+func (s *server) awaitBoxes(t *testing.T) int {
+	t.Helper()
+	for end := time.Now().Add(long); ; time.Sleep(20 * time.Millisecond) {
+		status, text := s.send(t, http.MethodGet, "/api/sandbox?limit=200", "")
+		var list struct{ Items []struct{ State string } }
+		if err := json.Unmarshal([]byte(text), &list); err != nil || status != http.StatusOK {
+			t.Fatalf("list sandboxes: status %d: %v: %s", status, err, text)
+		}
+		changing := 0
+		for _, item := range list.Items {
+			if item.State != "started" {
+				changing++
+			}
+		}
+		if changing == 0 {
+			return len(list.Items)
+		}
+		if time.Now().After(end) {
+			t.Fatalf("sandboxes are unfinished: %s", text)
+		}
+	}
+}
