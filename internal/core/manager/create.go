@@ -128,7 +128,7 @@ func (m *Manager) createWith(ctx context.Context, r CreateRequest, now time.Time
 // request's key belongs to a sandbox of the same request, that one is returned instead.
 func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time.Time) (rec, other *sandboxRecord, err error) {
 	row := store.Row{
-		Sandbox:  sandpit.Sandbox{ID: sandpit.NewID(), Spec: cr.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
+		Sandbox:  sandpit.Sandbox{ID: cmp.Or(r.ID, sandpit.NewID()), Spec: cr.withTempDirs(r.Spec), Lease: r.Lease, State: sandpit.StateCreating, CreatedAt: now},
 		Provider: r.Provider, Term: cmp.Or(r.term, leaseTermFrom(r.Lease, now)),
 		Key: r.Key, Pool: r.pool, Prepared: r.prepared, Admin: r.isTrusted(),
 	}

@@ -38,6 +38,9 @@ func (fo *failover) createSandbox(ctx context.Context, r CreateRequest, now time
 	if err != nil {
 		return sandpit.Sandbox{}, err
 	}
+	if r.ID != "" {
+		names = names[:1] // the next attempt needs another ID, because what the first has left is removed by its own
+	}
 	if len(names) > 1 {
 		r.asked = strings.Join(names, ",")
 	}

@@ -15,7 +15,7 @@ import (
 // sandbox must be created.
 func (ps *Pools) claimSpare(ctx context.Context, r CreateRequest, now time.Time) (sandpit.Sandbox, bool, error) {
 	p := ps.findPool(poolKey(r.Provider, r.Spec))
-	if p == nil || len(r.Spec.Mounts) > 0 {
+	if p == nil || len(r.Spec.Mounts) > 0 || r.ID != "" {
 		return sandpit.Sandbox{}, false, nil
 	}
 	if err := ps.o.Disk.Check(); err != nil {

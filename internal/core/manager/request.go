@@ -23,6 +23,9 @@ import (
 type CreateRequest struct {
 	// Owner is the tenant that the sandbox belongs to. Default: none.
 	Owner string
+	// ID is the ID of the sandbox, which no other has had. Then no spare of a pool is claimed, and
+	// only the first provider is asked. Default: a new one.
+	ID sandpit.ID
 	// Provider is the name of the provider, or several in the order of preference, separated by
 	// commas: the next one is asked if one cannot create the sandbox. Default: Options.Provider,
 	// then Options.Fallbacks.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/front/api/daytona"
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
@@ -49,14 +50,19 @@ func TestAbilities(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	r := newRigOf(t, manager.Options{Providers: map[string]sandpit.Provider{"fake": simple{provider}}}, nil)
-	for range 2 { // the second request knows it
+	w := &workshop{}
+	r := newRigOf(t, manager.Options{Providers: map[string]sandpit.Provider{"fake": simple{provider}}, Builder: w, BuilderProvider: "fake"},
+		func(o *daytona.Options) { o.ParseDockerfile = parseLines })
+	if b := r.built(t, r.bob, dockerfile); b.AutoArchiveInterval != 0 { // the ID was given before the first attempt
+		t.Errorf("built %+v", b)
+	}
+	for range 2 { // the server knows it now
 		if b := r.made(t, `{}`); b.AutoArchiveInterval != 0 || b.AutoStopInterval != 15 {
 			t.Errorf("made %+v", b)
 		}
 	}
-	if n := world.Calls(fake.OpCreate, ""); n != 3 {
-		t.Errorf("%d sandboxes were created for two requests, want 3", n)
+	if n := world.Calls(fake.OpCreate, ""); n != 4 {
+		t.Errorf("%d sandboxes were created for three requests, want 4", n)
 	}
 	r.do(t, r.ann, http.MethodPost, "/sandbox", `{"autoArchiveInterval":60}`).want(t, http.StatusUnprocessableEntity, "archived")
 	r.do(t, r.ann, http.MethodPost, "/sandbox", `{"autoPauseInterval":60}`).want(t, http.StatusUnprocessableEntity, "suspended")

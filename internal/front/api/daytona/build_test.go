@@ -70,11 +70,11 @@ func TestDockerfile(t *testing.T) {
 	t.Parallel()
 	w := &workshop{}
 	r := buildRig(t, w)
-	b := r.made(t, dockerfile)
+	b := r.built(t, r.ann, dockerfile)
 	if again := r.made(t, dockerfile); again.Snapshot != b.Snapshot || !strings.HasPrefix(b.Snapshot, "template:daytona-") || w.begun.Load() != 1 {
 		t.Errorf("%q, %q, %d builds", b.Snapshot, again.Snapshot, w.begun.Load())
 	}
-	r.do(t, r.bob, http.MethodPost, "/sandbox", dockerfile).want(t, http.StatusOK, "started")
+	r.built(t, r.bob, dockerfile)
 	if n := w.begun.Load(); n != 2 {
 		t.Errorf("%d builds for two owners", n)
 	}
@@ -92,11 +92,98 @@ func TestFailedBuild(t *testing.T) {
 	w := &workshop{failure: sandpit.Errorf(sandpit.Invalid, "exit status 7")}
 	r := buildRig(t, w)
 	for n := range int64(2) {
-		r.do(t, r.ann, http.MethodPost, "/sandbox", dockerfile).want(t, http.StatusBadRequest, "exit status 7")
+		id := r.pending(t, r.ann, dockerfile)
+		path := "/sandbox/" + id
+		if r.await(t, id, "build_failed"); !strings.Contains(r.is(t, id).ErrorReason, "exit status 7") {
+			t.Errorf("the reason: %+v", r.is(t, id))
+		}
 		if w.begun.Load() != n+1 {
 			t.Errorf("%d builds, want %d", w.begun.Load(), n+1)
 		}
+		r.do(t, r.ann, http.MethodPost, path+"/start", "").want(t, http.StatusBadRequest, "Sandbox is in an errored state: build of the image failed")
+		r.do(t, r.ann, http.MethodGet, path+"/build-logs", "").want(t, http.StatusOK, "run the first step")
+		r.do(t, r.ann, http.MethodDelete, path, "").want(t, http.StatusOK, "destroying")
+		r.do(t, r.ann, http.MethodGet, path, "").want(t, http.StatusNotFound, "not found")
 	}
+}
+
+// pending creates a sandbox whose image must be built, and returns its ID.
+func (r *rig) pending(tb testing.TB, key, body string) string {
+	tb.Helper()
+	g := r.do(tb, key, http.MethodPost, "/sandbox", body)
+	g.want(tb, http.StatusOK, `"state":"pending_build"`)
+	var b box
+	g.into(tb, &b)
+	return b.ID
+}
+
+// built creates a sandbox whose image must be built, and waits until it runs.
+func (r *rig) built(tb testing.TB, key, body string) (b box) {
+	tb.Helper()
+	id := r.pending(tb, key, body)
+	for end := time.Now().Add(long); b.State != "started"; time.Sleep(5 * time.Millisecond) {
+		if r.do(tb, key, http.MethodGet, "/sandbox/"+id, "").into(tb, &b); b.State == "build_failed" || b.State == "error" || time.Now().After(end) {
+			tb.Fatalf("sandbox %s is %s: %s", id, b.State, b.ErrorReason)
+		}
+	}
+	return b
+}
+
+// TestPendingBuild has a sandbox while its image is being built: with its log, for its owner only,
+// until it is deleted or runs.
+func TestPendingBuild(t *testing.T) {
+	t.Parallel()
+	w := &workshop{hold: make(chan struct{})}
+	r := buildRig(t, w)
+	const request = `{"name":"slow","labels":{"a":"b"},"buildInfo":{"dockerfileContent":"FROM host\nRUN true\n"}}`
+	id := r.pending(t, r.ann, request)
+	path := "/sandbox/" + id
+	for _, key := range []string{r.ann, r.admin} {
+		r.do(t, key, http.MethodGet, path, "").want(t, http.StatusOK, `"state":"building_snapshot"`)
+	}
+	var named box
+	if r.do(t, r.ann, http.MethodGet, "/sandbox/slow", "").into(t, &named); named.ID != id || named.Name != "slow" || named.Labels["a"] != "b" {
+		t.Errorf("by name: %+v", named)
+	}
+	for _, call := range []string{"GET " + path, "DELETE " + path, "GET /sandbox/slow", "GET " + path + "/build-logs-url", "POST " + path + "/start"} {
+		method, at, _ := strings.Cut(call, " ")
+		r.do(t, r.bob, method, at, "").want(t, http.StatusNotFound, "not found")
+	}
+	for _, call := range []string{"/start", "/stop", "/fork", "/snapshot", "/last-activity"} {
+		r.do(t, r.ann, http.MethodPost, path+call, "{}").want(t, http.StatusConflict, "Sandbox state change in progress")
+	}
+	var url struct{ URL string }
+	r.do(t, r.ann, http.MethodGet, path+"/build-logs-url", "").into(t, &url)
+	logged := make(chan got, 1)
+	go func() {
+		logged <- r.do(t, r.ann, http.MethodGet, strings.TrimPrefix(url.URL, r.url+"/api")+"?follow=true", "")
+	}()
+
+	deleted := r.pending(t, r.ann, `{"buildInfo":{"dockerfileContent":"FROM host\nRUN true\n"}}`)
+	r.do(t, r.ann, http.MethodDelete, "/sandbox/"+deleted, "").want(t, http.StatusOK, "destroying")
+	r.do(t, r.ann, http.MethodGet, "/sandbox/"+deleted, "").want(t, http.StatusNotFound, "not found")
+	var last got
+	for range 40 { // more than are permitted
+		last = r.do(t, r.bob, http.MethodPost, "/sandbox", dockerfile)
+	}
+	last.want(t, http.StatusBadRequest, "32 sandboxes wait for builds")
+	select {
+	case g := <-logged:
+		t.Errorf("the log has ended before the build: %s", g.body)
+	default:
+	}
+	close(w.hold)
+	if g := <-logged; g.status != http.StatusOK || !strings.Contains(g.body, "run the first step") {
+		t.Errorf("log: %d %s", g.status, g.body)
+	}
+	r.await(t, id, "started")
+	if b := r.is(t, id); b.Name != "slow" || b.Labels["a"] != "b" || w.begun.Load() != 2 {
+		t.Errorf("the sandbox: %+v, %d builds", b, w.begun.Load())
+	}
+	r.do(t, r.ann, http.MethodGet, "/sandbox/"+deleted, "").want(t, http.StatusNotFound, "not found")
+	// One that cannot be created after the build says why.
+	again := r.do(t, r.ann, http.MethodPost, "/sandbox", request)
+	again.want(t, http.StatusConflict, "already exists")
 }
 
 // TestBuiltSnapshot builds a snapshot, follows its log, and creates a sandbox from it.

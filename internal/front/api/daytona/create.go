@@ -21,6 +21,7 @@ type sandboxHandlers struct {
 	egress    egress
 	access    api.HostAccess
 	changes   *changes
+	pending   *pendingSet
 	// archiveless is set when the provider turned out not to archive sandboxes.
 	archiveless atomic.Bool
 }
@@ -126,17 +127,20 @@ func (in createRequest) toIntervals() (intervals, error) {
 }
 
 // createSandbox creates a sandbox. It responds when the sandbox runs; if the client disconnects
-// before, the sandbox is deleted.
+// before, the sandbox is deleted. If its image must be built first, it responds at once.
 func (h *sandboxHandlers) createSandbox(c *call) (int, any, error) {
 	var in createRequest
 	if err := c.readBody(&in); err != nil {
 		return 0, nil, err
 	}
 	ctx := c.r.Context()
-	r, err := h.newRequest(ctx, c.client, in)
+	r, from, err := h.newRequest(ctx, c.client, in)
 	if err != nil {
 		h.manager.Events().Record(manager.Report{Actor: c.client.Owner, Action: "create", Err: err})
 		return 0, nil, err
+	}
+	if !from.waits.Status.Ended() && from.waits.ID != "" {
+		return h.createPending(c, r, from.waits, in.AutoArchive == nil)
 	}
 	made, err := h.createArchived(ctx, r, in.AutoArchive == nil)
 	if sandpit.CodeOf(err) == sandpit.AlreadyExists {
@@ -159,6 +163,9 @@ func (h *sandboxHandlers) createArchived(ctx context.Context, r manager.CreateRe
 	if !optional || !archives || r.Policy.AutoArchive == 0 || sandpit.CodeOf(err) != sandpit.Unsupported {
 		return made, err
 	}
+	if _, left := h.manager.Get(r.ID); r.ID != "" && sandpit.CodeOf(left) != sandpit.NotFound {
+		return made, err // the first attempt is still being undone, and the ID is not free
+	}
 	r.Policy.AutoArchive = 0
 	made, second := h.manager.Create(ctx, r)
 	if second != nil {
@@ -168,24 +175,23 @@ func (h *sandboxHandlers) createArchived(ctx context.Context, r manager.CreateRe
 	return made, nil
 }
 
-// newRequest converts a request to one of the manager.
-func (h *sandboxHandlers) newRequest(ctx context.Context, client api.Principal, in createRequest) (r manager.CreateRequest, err error) {
+// newRequest converts a request to one of the manager, and returns what the sandbox starts from.
+func (h *sandboxHandlers) newRequest(ctx context.Context, client api.Principal, in createRequest) (r manager.CreateRequest, from origin, err error) {
 	r.Owner, r.Admin = client.Owner, client.Admin
 	if err := in.check(); err != nil {
-		return r, err
+		return r, from, err
 	}
 	n, err := in.toIntervals()
 	if err != nil {
-		return r, err
+		return r, from, err
 	}
 	r.Policy = n.toPolicy(store.Policy{})
 	r.Lease.Action = sandpit.ActionKill
 	if r.Lease.Deadline, err = ttlDeadline(in.TTL, time.Now()); err != nil {
-		return r, err
+		return r, from, err
 	}
-	from, err := h.images.resolveRequest(ctx, client, in)
-	if err != nil {
-		return r, err
+	if from, err = h.images.resolveRequest(ctx, client, in); err != nil {
+		return r, from, err
 	}
 	r.Configured = from.configured
 	// Clients cannot name anything of the server's machine, but their snapshots can.
@@ -194,24 +200,24 @@ func (h *sandboxHandlers) newRequest(ctx context.Context, client api.Principal, 
 	}
 	r.Spec.Name, r.Spec.Image, r.Spec.User, r.Spec.Env = in.Name, from.image, in.User, in.Env
 	if r.Spec.Resources, err = toResources(in.CPU, in.Memory, in.Disk); err != nil {
-		return r, err
+		return r, from, err
 	}
 	m := mark{Snapshot: in.Snapshot, Build: from.build, Public: in.Public}
 	if in.Build != nil {
 		m.Image = string(from.image)
 	}
 	if r.Spec.Labels, err = m.toLabels(in.Labels, nil); err != nil {
-		return r, err
+		return r, from, err
 	}
 	if r.Spec.Mounts, err = h.toMounts(ctx, client, in.Volumes); err != nil {
-		return r, err
+		return r, from, err
 	}
 	if from.saved != nil {
 		r.Spec.Network, err = savedPolicy(*from.saved, in.networkSettings)
-		return r, err
+		return r, from, err
 	}
 	r.Spec.Network, r.Offline, err = h.egress.newPolicy(in.networkSettings)
-	return r, err
+	return r, from, err
 }
 
 // savedPolicy returns the policy of a sandbox that starts from a snapshot. The snapshot fixes

@@ -30,8 +30,10 @@ type origin struct {
 	image sandpit.Image
 	// configured says that the configuration names the image, not the client.
 	configured bool
-	// build is the build of the image, if a Dockerfile was built for the request.
+	// build is the build of the image, if a Dockerfile was built for the request, and waits is the
+	// same build if it has not ended.
 	build sandpit.BuildID
+	waits sandpit.TemplateBuild
 }
 
 // imageResolver finds what sandboxes start from.
@@ -43,8 +45,7 @@ type imageResolver struct {
 // resolveRequest returns what a new sandbox starts from: a snapshot or template of that name or
 // ID, what a Dockerfile describes, or the default image.
 //
-// NotFound: no such snapshot, or it belongs to another owner. Invalid: the Dockerfile, or its
-// build failed.
+// NotFound: no such snapshot, or it belongs to another owner. Invalid: the Dockerfile.
 func (t *imageResolver) resolveRequest(ctx context.Context, client api.Principal, in createRequest) (origin, error) {
 	switch {
 	case in.Build != nil:
@@ -144,10 +145,11 @@ func (b *imageBuilder) resolveDockerfile(ctx context.Context, client api.Princip
 	if err == nil && (build.ID == "" || build.Status == sandpit.BuildFailed) {
 		build, err = b.startBuild(ctx, client, manager.TemplateRequest{Owner: client.Owner, Name: name}, recipe)
 	}
-	if err == nil {
-		err = b.awaitBuild(ctx, client, build)
+	from := origin{image: sandpit.Image(sandpit.TemplatePrefix + name), build: build.ID}
+	if build.Status != sandpit.BuildReady {
+		from.waits = build
 	}
-	return origin{image: sandpit.Image(sandpit.TemplatePrefix + name), build: build.ID}, err
+	return from, err
 }
 
 // findBuild returns the latest build of an owner's template; its ID is "" if no build exists.

@@ -109,9 +109,12 @@ func (h *sandboxHandlers) archiveSandbox(c *call) (int, any, error) {
 	return h.changeSandbox(c, b, h.manager.Archive)
 }
 
-// deleteSandbox deletes a sandbox.
+// deleteSandbox deletes a sandbox, or cancels its creation while its image is being built.
 func (h *sandboxHandlers) deleteSandbox(c *call) (int, any, error) {
-	b, err := h.findSandbox(c)
+	b, err := findSandbox(c, h.manager)
+	if p, ok := h.findPending(c, err); ok {
+		return h.deletePending(c, p)
+	}
 	if err != nil {
 		return 0, nil, err
 	}

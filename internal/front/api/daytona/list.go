@@ -25,9 +25,22 @@ const (
 )
 
 // findSandbox returns the sandbox whose ID or name is in the path. NotFound: no such sandbox,
-// or it was deleted.
+// or it was deleted. Conflict: it waits for the build of its image.
 func (h *sandboxHandlers) findSandbox(c *call) (sandpit.Sandbox, error) {
-	return findSandbox(c, h.manager)
+	b, err := findSandbox(c, h.manager)
+	if p, ok := h.findPending(c, err); ok {
+		return b, p.refuse()
+	}
+	return b, err
+}
+
+// findPending returns the sandbox in the path if it waits for the build of its image. err is the
+// result of looking for it among those of the manager.
+func (h *sandboxHandlers) findPending(c *call, err error) (pendingSandbox, bool) {
+	if sandpit.CodeOf(err) != sandpit.NotFound {
+		return pendingSandbox{}, false
+	}
+	return h.pending.find(c.client, c.r.PathValue("sandbox"))
 }
 
 func findSandbox(c *call, m *manager.Manager) (sandpit.Sandbox, error) {
@@ -55,7 +68,11 @@ func isGone(b sandpit.Sandbox) bool {
 
 // getSandbox describes one sandbox.
 func (h *sandboxHandlers) getSandbox(c *call) (int, any, error) {
-	b, err := h.findSandbox(c)
+	b, err := findSandbox(c, h.manager)
+	if p, ok := h.findPending(c, err); ok {
+		out, err := h.describePending(c, p)
+		return http.StatusOK, out, err
+	}
 	if err != nil {
 		return 0, nil, err
 	}

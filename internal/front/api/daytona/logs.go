@@ -19,7 +19,10 @@ const logLines = 200
 // NotFound: there is no such snapshot or sandbox, or it was not built.
 func (s *Server) buildOf(c *call) (sandpit.BuildID, error) {
 	if c.r.PathValue("sandbox") != "" {
-		b, err := s.sandboxes.findSandbox(c)
+		b, err := findSandbox(c, s.sandboxes.manager)
+		if p, ok := s.sandboxes.findPending(c, err); ok {
+			return p.build, nil
+		}
 		if err != nil {
 			return "", err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/core/sshkey"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
@@ -73,7 +74,7 @@ func New(o Options) *Server {
 	builder := &imageBuilder{manager: m, parse: o.ParseDockerfile, internet: o.Internet}
 	sandboxes := &sandboxHandlers{
 		manager: m, describer: describer, images: &imageResolver{manager: m, builder: builder}, egress: egress{internet: o.Internet},
-		access: o.HostAccess, changes: changes,
+		access: o.HostAccess, changes: changes, pending: &pendingSet{},
 	}
 	return &Server{
 		maxBody: o.MaxBody, changes: changes, sandboxes: sandboxes,
@@ -203,21 +204,30 @@ func (h *changes) begin() error {
 	return nil
 }
 
-// run makes a change, which continues if the client disconnects. It returns the error of the
-// change, or nil if the change still continues after the wait.
-func (h *changes) run(ctx context.Context, do func(context.Context) error) error {
+// start makes a change in the background. ctx also ends with the server.
+func (h *changes) start(ctx context.Context, do func(context.Context)) error {
 	if err := h.begin(); err != nil {
 		return err
 	}
-	detached, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	// The change outlives the request, with which the request's account of memory ends.
+	ctx, cancel := context.WithCancel(memory.WithAccount(ctx, nil))
 	stop := context.AfterFunc(h.life, cancel)
-	done := make(chan error, 1)
 	go func() {
 		defer h.group.Done()
 		defer cancel()
 		defer stop()
-		done <- do(detached)
+		do(ctx)
 	}()
+	return nil
+}
+
+// run makes a change, which continues if the client disconnects. It returns the error of the
+// change, or nil if the change still continues after the wait.
+func (h *changes) run(ctx context.Context, do func(context.Context) error) error {
+	done := make(chan error, 1)
+	if err := h.start(context.WithoutCancel(ctx), func(ctx context.Context) { done <- do(ctx) }); err != nil {
+		return err
+	}
 	timer := time.NewTimer(h.wait)
 	defer timer.Stop()
 	select {

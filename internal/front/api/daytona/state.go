@@ -23,6 +23,11 @@ const (
 	stateDestroying = "destroying"
 	stateDestroyed  = "destroyed"
 	stateUnknown    = "unknown"
+
+	// Of sandboxes that wait for the build of their image.
+	statePendingBuild = "pending_build"
+	stateBuilding     = "building_snapshot"
+	stateBuildFailed  = "build_failed"
 )
 
 // stateName is a state of Daytona's API, and the state that the sandbox is to have.

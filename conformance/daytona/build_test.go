@@ -12,21 +12,48 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testsdk"
 	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 	"github.com/sandpit-dev/sandpit/internal/testing/testtools"
 )
+
+// newBuilder starts a server with a key that may build templates from a file of the machine. The
+// caller ends it.
+func newBuilder(t *testing.T) (*server, *testserver.Server) {
+	t.Helper()
+	dir := t.TempDir()
+	s := &server{program: testengine.Path(t), runtime: filepath.Join(dir, "run")}
+	s.environ = append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1")
+	process := testserver.Start(t, s.environ)
+	s.url = process.URL
+	s.key = strings.TrimSpace(s.command(t, "key", "create", "-q", "--owner", "builder", "--admin"))
+	return s, process
+}
+
+// TestBuilds has the SDK create sandboxes whose images are built first.
+func TestBuilds(t *testing.T) {
+	t.Parallel()
+	testsdk.Need(t, "node", "npm")
+	image := testtools.SmallImage(t)
+	s, process := newBuilder(t)
+	t.Cleanup(func() {
+		s.deleteAll(t, s.key)
+		process.End(t, syscall.SIGTERM)
+		s.awaitEngines(t)
+	})
+	environ := append(s.clientEnviron(), "IMAGE="+string(image))
+	for _, r := range testsdk.Run(t, testsdk.Install(t, "."), environ, scriptTimeout, "build.mjs") {
+		t.Run(r.Name, r.Report)
+	}
+}
 
 // TestKilledCreation kills the server while it builds the image of a sandbox, and at several times
 // between the end of the build and the start of the sandbox. The next server must have neither a
 // build nor a sandbox that is unfinished, and create the sandbox without a second build.
 func TestKilledCreation(t *testing.T) {
 	t.Parallel()
-	image, dir := testtools.SmallImage(t), t.TempDir()
-	s := &server{program: testengine.Path(t), runtime: filepath.Join(dir, "run")}
-	s.environ = append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1")
-	process := testserver.Start(t, s.environ)
-	s.url = process.URL
-	s.key = strings.TrimSpace(s.command(t, "key", "create", "-q", "--owner", "builder", "--admin"))
+	image := testtools.SmallImage(t)
+	s, process := newBuilder(t)
 	t.Cleanup(func() {
 		s.deleteAll(t, s.key)
 		process.End(t, syscall.SIGTERM)
@@ -47,10 +74,8 @@ func TestKilledCreation(t *testing.T) {
 
 		builds := s.awaitSnapshots(t, i, "active", "build_failed") // none is left unfinished
 		s.awaitBoxes(t)
-		status, text := s.send(t, http.MethodPost, "/api/sandbox", body)
-		var made struct{ ID string }
-		if err := json.Unmarshal([]byte(text), &made); err != nil || status != http.StatusOK {
-			t.Fatalf("killed %v after %s: create again: status %d: %v: %s", kill.after, kill.state, status, err, text)
+		if state, text := s.createAndWait(t, body); state != "started" {
+			t.Fatalf("killed %v after %s: create again: %s", kill.after, kill.state, text)
 		}
 		if again := s.awaitSnapshots(t, i, "active"); kill.state == "active" && again != builds {
 			t.Errorf("killed %v after %s: built again: %s; before: %s", kill.after, kill.state, again, builds)
@@ -59,6 +84,28 @@ func TestKilledCreation(t *testing.T) {
 		if left := s.awaitBoxes(t); left != 0 {
 			t.Errorf("killed %v after %s: %d sandboxes are left", kill.after, kill.state, left)
 		}
+	}
+}
+
+// createAndWait creates a sandbox and waits while its image is being built and it is created. It
+// returns its state and description.
+func (s *server) createAndWait(t *testing.T, body string) (state, text string) {
+	t.Helper()
+	status, text := s.send(t, http.MethodPost, "/api/sandbox", body)
+	var made struct{ ID, State string }
+	for end := time.Now().Add(long); ; time.Sleep(20 * time.Millisecond) {
+		if err := json.Unmarshal([]byte(text), &made); err != nil || status != http.StatusOK {
+			return "", text
+		}
+		switch made.State {
+		case "pending_build", "building_snapshot", "creating":
+		default:
+			return made.State, text
+		}
+		if time.Now().After(end) {
+			return made.State, text
+		}
+		status, text = s.send(t, http.MethodGet, "/api/sandbox/"+made.ID, "")
 	}
 }
 
