@@ -59,7 +59,7 @@ func CheckDocument(t *testing.T, path, mark, text string, update bool) {
 	switch {
 	case have == text:
 	case update:
-		if err := os.WriteFile(path, []byte(before+mark+text+endMark+after), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(before+mark+text+endMark+after), 0o600); err != nil { //nolint:gosec // a path of a test
 			t.Fatal(err)
 		}
 	default:

@@ -51,7 +51,7 @@ func Install(t *testing.T, from string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(path)), data, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(path)), data, 0o600); err != nil { //nolint:gosec // a path of a test
 			t.Fatal(err)
 		}
 	}
@@ -75,6 +75,7 @@ type Result struct {
 
 // Report is the function of a subtest for the result.
 func (r Result) Report(t *testing.T) {
+	t.Helper()
 	switch {
 	case r.Skipped:
 		t.Skip("skipped by node")

@@ -163,8 +163,8 @@ func (h *sandboxHandlers) createArchived(ctx context.Context, r manager.CreateRe
 	if !optional || !archives || r.Policy.AutoArchive == 0 || sandpit.CodeOf(err) != sandpit.Unsupported {
 		return made, err
 	}
-	if _, left := h.manager.Get(r.ID); r.ID != "" && sandpit.CodeOf(left) != sandpit.NotFound {
-		return made, err // the first attempt is still being undone, and the ID is not free
+	if r.ID != "" && !h.awaitUndone(ctx, r.ID) {
+		return made, err
 	}
 	r.Policy.AutoArchive = 0
 	made, second := h.manager.Create(ctx, r)
@@ -173,6 +173,27 @@ func (h *sandboxHandlers) createArchived(ctx context.Context, r manager.CreateRe
 	}
 	h.archiveless.Store(true)
 	return made, nil
+}
+
+// undoTimeout is how long undoing a creation may take before the ID counts as used.
+const undoTimeout = 30 * time.Second
+
+// awaitUndone waits until no part of a failed creation is left, and reports whether that is so.
+func (h *sandboxHandlers) awaitUndone(ctx context.Context, id sandpit.ID) bool {
+	ctx, cancel := context.WithTimeout(ctx, undoTimeout)
+	defer cancel()
+	ticker := time.NewTicker(buildPoll)
+	defer ticker.Stop()
+	for {
+		if _, err := h.manager.Get(id); sandpit.CodeOf(err) == sandpit.NotFound {
+			return true
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
 }
 
 // newRequest converts a request to one of the manager, and returns what the sandbox starts from.
