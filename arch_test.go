@@ -98,6 +98,8 @@ var directions = []direction{
 var exceptions = []struct{ from, imports, why string }{
 	{"internal/reach/workspace", "internal/inside/applet", "it starts applets and reads their answers"},
 	{"internal/reach/workspace", "internal/inside/fileserver", "it starts the file server and names its command"},
+	{"internal/reach/ownguest", "internal/inside/guest", "it starts a guest in a foreign computer"},
+	{"internal/reach/ownguest", "internal/inside/guestbin", "it copies the guest into a foreign computer"},
 	{"internal/agents/mcpclient", "internal/inside/applet", "it reaches URLs through the applet dial"},
 	{"internal/agents/tool", "internal/inside/applet", "tools call applets"},
 	{"internal/agents/tool", "internal/inside/interpreter", "tools speak to the interpreter"},
@@ -116,7 +118,7 @@ var importers = map[string][]string{
 	"internal/app/telemetry": {"internal/app/daemon/..."},
 	"internal/core/manager":  {"bench", "internal/app/...", "internal/core/manager/...", "internal/front/...", "internal/testing/..."},
 	"internal/core/queue":    {"internal/app/...", "internal/core/manager/...", "internal/core/queue/...", "internal/core/store", "internal/front/api/native"},
-	"internal/inside/guest":  {"cmd/...", "provider/..."},
+	"internal/inside/guest":  {"cmd/...", "internal/reach/ownguest", "provider/..."},
 	"provider/docker":        {"bench", "internal/testing/testoptions", "provider/docker/..."},
 	"provider/gvisor":        {"bench", "cmd/sandpit", "internal/testing/...", "provider/gvisor/..."},
 }

@@ -11,5 +11,8 @@
 // X-Access-Token, /init included. So no program in the sandbox can replace it. Programs in the sandbox can ask the
 // guest only for the environment that it gives to programs (interpreter.EnvironSocket).
 //
+// With the argument "launch" the executable starts a guest beside the first process of a foreign computer, such as a
+// sandbox of a cloud: that guest listens on a TCP port, and its key is in a file that only root can read.
+//
 // With the argument "interpreter" the executable is not a guest: it runs code in kernels, see package interpreter.
 package guest

@@ -38,6 +38,10 @@ func runRole(name string) (status int, known bool) {
 		return exitStatus(showFiles()), true
 	case maskedArg:
 		return exitStatus(runMasked(os.Args[2:])), true
+	case LaunchArg:
+		return exitStatus(runLaunch(os.Args[2:])), true
+	case listenArg:
+		return exitStatus(runListen(os.Args[2:])), true
 	}
 	return applet.Main(name)
 }

@@ -53,6 +53,16 @@ func Pack(w io.Writer, program []byte) error {
 // Open returns the guest for an architecture. It returns an error if the guest is not built in.
 func Open(arch string) (io.ReadCloser, error) { return openGuest(arch) }
 
+// OpenPacked returns the guest for an architecture in the gzip format that Pack writes. It returns an error if the guest
+// is not built in.
+func OpenPacked(arch string) (io.ReadCloser, error) {
+	f, err := files.Open("bin/" + FileName(arch))
+	if err != nil {
+		return nil, fmt.Errorf("open the guest for %s: %w", arch, err)
+	}
+	return f, nil
+}
+
 func openGuest(arch string) (*gzip.Reader, error) {
 	f, err := files.Open("bin/" + FileName(arch))
 	if err != nil {
