@@ -59,6 +59,8 @@ type Settings struct {
 type Guest struct {
 	*envd.Client
 
+	// Key is the key of the guest.
+	Key string
 	// Dialer opens connections to ports of the computer through the guest.
 	Dialer Dialer
 	// Started says that the guest has just been started: it knows no command.
@@ -77,7 +79,7 @@ func Start(ctx context.Context, c Computer, s Settings) (*Guest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start sandpit's guest: %w", err)
 	}
-	g := &Guest{Client: envd.New(c.HTTP, launched.Key), Dialer: Dialer{c.HTTP, launched.Key}, Started: launched.Started}
+	g := &Guest{Client: envd.New(c.HTTP, launched.Key), Key: launched.Key, Dialer: Dialer{c.HTTP, launched.Key}, Started: launched.Started}
 	if err := g.awaitReady(ctx, s); err != nil {
 		return nil, fmt.Errorf("start sandpit's guest: %w", err)
 	}
