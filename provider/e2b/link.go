@@ -118,7 +118,7 @@ func (t portTransport) toCloud(r *http.Request) (*http.Request, error) {
 	sent.Header.Set(sandboxHeader, t.b.h.Cloud)
 	sent.Header.Set(portHeader, strconv.Itoa(t.port))
 	sent.Header.Del(trafficHeader)
-	if a.TrafficToken != "" {
+	if a.TrafficToken != "" && t.port != guestPort { // the guest has a token of its own
 		sent.Header.Set(trafficHeader, a.TrafficToken)
 	}
 	return sent, nil
