@@ -33,6 +33,9 @@ type Harness struct {
 	Leftovers func(t *testing.T) []string
 	// Isolated is set if a sandbox has its own files, users, ports and host name.
 	Isolated bool
+	// Missing are checks that the provider cannot pass, named "group/check", and why. They are
+	// skipped with that reason. Default: none.
+	Missing map[string]string
 	// Patience is how long one step may take before it counts as hanging. Default: 30 seconds.
 	Patience time.Duration
 }
@@ -83,17 +86,37 @@ func Run(t *testing.T, h Harness) {
 			t.Errorf("left on the machine:\n%s", strings.Join(left, "\n"))
 		}
 	})
+	checkMissing(t, h)
 	s := newSuite(t, h)
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
 			for _, c := range g.checks {
 				t.Run(c.name, func(t *testing.T) {
+					if why, missing := h.Missing[g.name+"/"+c.name]; missing {
+						t.Skipf("missing: %s", why)
+					}
 					t.Parallel()
 					c.run(s.newTrial(t))
 				})
 			}
 		})
+	}
+}
+
+// checkMissing fails the test if Harness.Missing names a check that does not exist.
+func checkMissing(t *testing.T, h Harness) {
+	t.Helper()
+	known := make(map[string]bool)
+	for _, g := range groups() {
+		for _, c := range g.checks {
+			known[g.name+"/"+c.name] = true
+		}
+	}
+	for name, why := range h.Missing {
+		if !known[name] || why == "" {
+			t.Errorf("Missing names the check %q, for the reason %q: want a check that exists, and a reason", name, why)
+		}
 	}
 }
 

@@ -23,6 +23,9 @@ type Dialer struct {
 	key  string
 }
 
+// NewDialer returns a Dialer for a guest that rt reaches and that has a key.
+func NewDialer(rt http.RoundTripper, key string) Dialer { return Dialer{rt, key} }
+
 // Dial implements sandpit.Dialer. The connection ends with the HTTP connection that carries it.
 //
 // Invalid: not a port. Unavailable: nothing listens. Errors of the round tripper are returned.
