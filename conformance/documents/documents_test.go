@@ -122,6 +122,7 @@ func examples() map[string]example {
 		"tls.md: [server]":                                    {as: settings},
 		"api.md: curl -s -X POST localhost:8090/v1/sandboxes": {setUp: `sandpit image import "$ROOT" --name python:3.12-slim` + "\n", want: `"id":"s`},
 		"docker.md: sandpit run --provider docker":            {elsewhere: "internal/app/cli has scripts for Docker"},
+		"providers-e2b.md: export E2B_API_KEY":                {elsewhere: "provider/e2b runs the suite of providers; the example needs an account"},
 		"from-e2b.md: sandpit serve":                          {elsewhere: "conformance/e2b"},
 		"providers.md: provider = [":                          {as: settings},
 		"providers.md: $ sandpit providers":                   {elsewhere: "internal/app/cli; it needs an account"},

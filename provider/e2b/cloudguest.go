@@ -132,21 +132,35 @@ func (g *cloudGuest) ListProcesses(ctx context.Context) ([]sandpit.ProcessInfo, 
 	return g.client.ListProcesses(ctx)
 }
 
+// asUserError converts the error of a file call for an unknown user to Invalid. E2B's guest reports it with the code of a
+// wrong key, so a call that needs the key and no user tells them apart.
+func (g *cloudGuest) asUserError(ctx context.Context, err error) error {
+	if sandpit.CodeOf(err) != sandpit.Unauthenticated || g.extended.Load() {
+		return err
+	}
+	if _, envErr := g.client.Env(ctx); envErr != nil {
+		return err
+	}
+	return sandpit.Errorf(sandpit.Invalid, "%w", err)
+}
+
 // ReadFile implements sandpit.Files.
 func (g *cloudGuest) ReadFile(ctx context.Context, user, p string) (io.ReadCloser, error) {
-	return g.client.ReadFile(ctx, g.user(user), p)
+	r, err := g.client.ReadFile(ctx, g.user(user), p)
+	return r, g.asUserError(ctx, err)
 }
 
 // ReadRange implements sandpit.Files.
 func (g *cloudGuest) ReadRange(ctx context.Context, user, p string, offset, length int64) (io.ReadCloser, error) {
-	return g.client.ReadRange(ctx, g.user(user), p, offset, length)
+	r, err := g.client.ReadRange(ctx, g.user(user), p, offset, length)
+	return r, g.asUserError(ctx, err)
 }
 
 // WriteFile implements sandpit.Files. E2B's guest cannot set permissions: they are changed after the content was written.
 func (g *cloudGuest) WriteFile(ctx context.Context, user, p string, content io.Reader, o sandpit.WriteOptions) error {
 	user = g.user(user)
 	if err := g.client.WriteFile(ctx, user, p, content, o); err != nil || o.Mode == 0 || g.extended.Load() {
-		return err
+		return g.asUserError(ctx, err)
 	}
 	f, err := g.client.Stat(ctx, user, p)
 	if err != nil {
@@ -176,32 +190,35 @@ func (g *cloudGuest) run(ctx context.Context, user, doing string, args ...string
 
 // Stat implements sandpit.Files.
 func (g *cloudGuest) Stat(ctx context.Context, user, p string) (sandpit.File, error) {
-	return g.client.Stat(ctx, g.user(user), p)
+	f, err := g.client.Stat(ctx, g.user(user), p)
+	return f, g.asUserError(ctx, err)
 }
 
 // ListDir implements sandpit.Files.
 func (g *cloudGuest) ListDir(ctx context.Context, user, p string, depth int) ([]sandpit.File, error) {
-	return g.client.ListDir(ctx, g.user(user), p, depth)
+	list, err := g.client.ListDir(ctx, g.user(user), p, depth)
+	return list, g.asUserError(ctx, err)
 }
 
 // MakeDir implements sandpit.Files.
 func (g *cloudGuest) MakeDir(ctx context.Context, user, p string) error {
-	return g.client.MakeDir(ctx, g.user(user), p)
+	return g.asUserError(ctx, g.client.MakeDir(ctx, g.user(user), p))
 }
 
 // Move implements sandpit.Files.
 func (g *cloudGuest) Move(ctx context.Context, user, from, to string) error {
-	return g.client.Move(ctx, g.user(user), from, to)
+	return g.asUserError(ctx, g.client.Move(ctx, g.user(user), from, to))
 }
 
 // Remove implements sandpit.Files.
 func (g *cloudGuest) Remove(ctx context.Context, user, p string) error {
-	return g.client.Remove(ctx, g.user(user), p)
+	return g.asUserError(ctx, g.client.Remove(ctx, g.user(user), p))
 }
 
 // Watch implements sandpit.Files.
 func (g *cloudGuest) Watch(ctx context.Context, user, p string, o sandpit.WatchOptions) (sandpit.Watcher, error) {
-	return g.client.Watch(ctx, g.user(user), p, o)
+	w, err := g.client.Watch(ctx, g.user(user), p, o)
+	return w, g.asUserError(ctx, err)
 }
 
 // HTTP implements sandpit.GuestServer.

@@ -39,8 +39,10 @@ func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpi
 	if err != nil {
 		return nil, err
 	}
+	p.changeInfo(a.ID, func(known *sandboxInfo) { known.attempt = attempt })
 	instance, err := p.finishCreate(ctx, id, spec, a)
 	if err != nil {
+		p.forget(a.ID)
 		p.discard(ctx, id, attempt, a.ID)
 		return nil, err
 	}
@@ -125,7 +127,7 @@ func (p *Provider) requestSandbox(ctx context.Context, id sandpit.ID, attempt st
 // findAttempt looks for the sandbox of an attempt whose response was lost. It returns lost if there is none yet.
 func (p *Provider) findAttempt(id sandpit.ID, attempt string, lost error) (access, error) {
 	list, err := p.api.listSandboxes(p.ctx, map[string]string{markServer: p.o.Identity, markAttempt: attempt})
-	if err != nil || len(list) != 1 {
+	if err != nil || len(list) == 0 {
 		return access{}, lost
 	}
 	a, err := p.api.connectSandbox(p.ctx, id, list[0].ID, minTimeout)

@@ -80,11 +80,13 @@ func (p *Provider) deleteAttempt(id sandpit.ID, attempt, cloudID string) bool {
 	}
 }
 
-// deleteFound deletes the sandboxes of an attempt, and reports whether there were any.
+// deleteFound deletes the sandboxes of an attempt, and reports whether there were any. There can be two: the network may
+// have delivered the request twice.
 func (p *Provider) deleteFound(id sandpit.ID, attempt, cloudID string) (found bool, err error) {
 	if cloudID != "" {
-		err = p.api.deleteSandbox(p.ctx, id, cloudID)
-		return err == nil, err
+		if err := p.api.deleteSandbox(p.ctx, id, cloudID); err != nil {
+			return false, err
+		}
 	}
 	list, err := p.api.listSandboxes(p.ctx, map[string]string{markServer: p.o.Identity, markAttempt: attempt})
 	if err != nil {
@@ -104,9 +106,36 @@ func (p *Provider) isClosed() bool {
 	return p.closed
 }
 
-// isDiscarded reports whether the sandbox of an attempt is to be deleted.
-func (p *Provider) isDiscarded(attempt string) bool {
+// isDiscarded reports whether a sandbox is to be deleted.
+func (p *Provider) isDiscarded(one item) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.discards[attempt]
+	return p.discards[one.Metadata[markAttempt]] || p.discards[one.ID]
+}
+
+// discardTwins deletes sandboxes of the attempts of others that the provider uses: the network delivered the request
+// twice. It returns the rest.
+func (p *Provider) discardTwins(list []item) []item {
+	p.mu.Lock()
+	used := make(map[string]string, len(p.boxes)) // cloud's ID by attempt
+	for cloudID, known := range p.boxes {
+		if known.attempt != "" {
+			used[known.attempt] = cloudID
+		}
+	}
+	p.mu.Unlock()
+	rest := list[:0]
+	for _, one := range list {
+		cloudID := used[one.Metadata[markAttempt]]
+		if cloudID == "" || cloudID == one.ID {
+			rest = append(rest, one)
+			continue
+		}
+		p.o.Notice("provider e2b: the cloud has created sandbox " + one.Metadata[markID] + " twice; one is deleted")
+		if p.begin() == nil {
+			p.discardLater(sandpit.ID(one.Metadata[markID]), one.ID, func() (string, bool) { return one.ID, true })
+			p.wg.Done()
+		}
+	}
+	return rest
 }

@@ -105,6 +105,9 @@ func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if err := i.b.checkUsable(ctx); err != nil {
 		return nil, err
 	}

@@ -49,11 +49,11 @@ func (p *Provider) listOwn(ctx context.Context, more map[string]string) ([]item,
 	}
 	own := list[:0]
 	for _, one := range list {
-		if !p.isDiscarded(one.Metadata[markAttempt]) {
+		if !p.isDiscarded(one) {
 			own = append(own, one)
 		}
 	}
-	return own, nil
+	return p.discardTwins(own), nil
 }
 
 // stateOf converts a state of the cloud; "" for an unknown one. The cloud calls a stopped sandbox paused.
@@ -91,13 +91,14 @@ func (p *Provider) attachSandbox(ctx context.Context, h handle) (*Instance, erro
 	if err != nil {
 		return nil, err
 	}
-	if !hasPairs(one.Metadata, map[string]string{markServer: p.o.Identity, markID: string(h.ID)}) || p.isDiscarded(one.Metadata[markAttempt]) {
+	if !hasPairs(one.Metadata, map[string]string{markServer: p.o.Identity, markID: string(h.ID)}) || p.isDiscarded(one) {
 		return nil, sandpit.Errorf(sandpit.NotFound, "sandbox %s is not one of this server", h.ID)
 	}
 	spec, err := specOf(one)
 	if err != nil {
 		return nil, err
 	}
+	p.changeInfo(h.Cloud, func(known *sandboxInfo) { known.attempt = one.Metadata[markAttempt] })
 	b := newSandbox(p, h, spec)
 	b.setState(stateOf(one.State, p.info(h.Cloud)))
 	if one.State != stateRunning {

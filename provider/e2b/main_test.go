@@ -72,9 +72,20 @@ func (c *cloud) options() e2b.Options {
 // call asks the API, and returns the status and what was answered.
 func (c *cloud) call(tb testing.TB, method, path string) (int, []byte) {
 	tb.Helper()
+	return c.send(tb, method, path, "")
+}
+
+// post is call with a body.
+func (c *cloud) post(tb testing.TB, path, body string) (int, []byte) {
+	tb.Helper()
+	return c.send(tb, http.MethodPost, path, body)
+}
+
+func (c *cloud) send(tb testing.TB, method, path, body string) (int, []byte) {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, c.url+path, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -144,11 +155,18 @@ func newProvider(tb testing.TB, o e2b.Options) *e2b.Provider {
 // killIf deletes a sandbox of the cloud if it has an ID of ours.
 func (c *cloud) killIf(tb testing.TB, cloudID string, id sandpit.ID) {
 	tb.Helper()
+	if c.idOf(tb, cloudID) == id {
+		c.call(tb, http.MethodDelete, "/sandboxes/"+cloudID)
+	}
+}
+
+// idOf returns our ID of a sandbox of the cloud, or "".
+func (c *cloud) idOf(tb testing.TB, cloudID string) sandpit.ID {
+	tb.Helper()
 	_, text := c.call(tb, http.MethodGet, "/sandboxes/"+cloudID)
 	var one struct {
 		Metadata map[string]string `json:"metadata"`
 	}
-	if json.Unmarshal(text, &one) == nil && one.Metadata["sandpit-id"] == string(id) {
-		c.call(tb, http.MethodDelete, "/sandboxes/"+cloudID)
-	}
+	_ = json.Unmarshal(text, &one) // a sandbox that is gone has none
+	return sandpit.ID(one.Metadata["sandpit-id"])
 }

@@ -25,7 +25,7 @@ type Provider struct {
 	mu       sync.Mutex
 	closed   bool
 	creating map[sandpit.ID]bool     // IDs of sandboxes that are being created
-	discards map[string]bool         // attempts whose sandboxes are to be deleted
+	discards map[string]bool         // attempts and cloud's IDs of sandboxes that are to be deleted
 	boxes    map[string]*sandboxInfo // by the cloud's ID
 }
 
@@ -33,6 +33,7 @@ type Provider struct {
 type sandboxInfo struct {
 	network   *sandpit.NetworkPolicy // the policy that replaced that of the creation
 	filesOnly bool                   // it was paused without its memory: stopped
+	attempt   string                 // the attempt that created it; "" if the provider does not use it
 }
 
 var (

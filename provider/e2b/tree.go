@@ -33,7 +33,7 @@ func (g *cloudGuest) openTree(ctx context.Context, user, p string) (io.ReadClose
 	if err := g.checkUnconfined(ctx, "read a directory"); err != nil {
 		return nil, err
 	}
-	f, err := g.client.Stat(ctx, user, p)
+	f, err := g.Stat(ctx, user, p)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (g *cloudGuest) unpackTree(ctx context.Context, user, p string, stream io.R
 
 // prepareTarget creates a directory if it is missing, and returns its path and the symbolic links below it.
 func (g *cloudGuest) prepareTarget(ctx context.Context, user, p string) (dir string, links map[string]bool, err error) {
-	if err := g.client.MakeDir(ctx, user, p); err != nil && sandpit.CodeOf(err) != sandpit.AlreadyExists {
+	if err := g.MakeDir(ctx, user, p); err != nil && sandpit.CodeOf(err) != sandpit.AlreadyExists {
 		return "", nil, err
 	}
 	f, err := g.client.Stat(ctx, user, p)
@@ -226,9 +226,13 @@ type treeCheck struct {
 
 // copy copies the members of a stream until its end, or a member that is not allowed. Invalid.
 func (c *treeCheck) copy(to io.Writer, from io.Reader) error {
-	in, out := tar.NewReader(from), tar.NewWriter(to)
+	source := &firstByte{r: from}
+	in, out := tar.NewReader(source), tar.NewWriter(to)
 	for {
 		header, err := in.Next()
+		if errors.Is(err, io.EOF) && !source.seen {
+			return sandpit.Errorf(sandpit.Invalid, "not a tar stream: it is empty")
+		}
 		if errors.Is(err, io.EOF) {
 			return out.Close()
 		}
@@ -248,6 +252,19 @@ func (c *treeCheck) copy(to io.Writer, from io.Reader) error {
 			return treeError(err)
 		}
 	}
+}
+
+// firstByte is a reader that knows whether there was anything to read.
+type firstByte struct {
+	r    io.Reader
+	seen bool
+}
+
+// Read implements io.Reader.
+func (f *firstByte) Read(p []byte) (int, error) {
+	n, err := f.r.Read(p)
+	f.seen = f.seen || n > 0
+	return n, err
 }
 
 // checkMember returns Invalid for a member that could change something outside of the directory.

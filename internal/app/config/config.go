@@ -54,6 +54,8 @@ type Config struct {
 	Preview Preview
 	// E2B is the [e2b] section.
 	E2B E2B
+	// E2BCloud is where provider e2b finds its cloud.
+	E2BCloud E2BCloud
 	// Pools are the [[pool]] entries.
 	Pools []Pool
 
@@ -231,9 +233,10 @@ func Default() Config {
 
 		Providers: defaultProviders(),
 
-		Preview: defaultPreview(),
-		E2B:     defaultE2B(),
-		Sources: map[Key]string{},
+		Preview:  defaultPreview(),
+		E2B:      defaultE2B(),
+		E2BCloud: defaultE2BCloud(),
+		Sources:  map[Key]string{},
 	}
 	defaultServer(&c)
 	return c

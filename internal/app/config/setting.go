@@ -57,6 +57,14 @@ const (
 	KeyCeilingConnections    Key = "network.ceiling_connections"
 	KeyCeilingConnectionRate Key = "network.ceiling_connection_rate"
 
+	KeyE2BCloudKey        Key = "e2b_cloud.api_key" //nolint:gosec // the name of a setting, not its value
+	KeyE2BCloudDomain     Key = "e2b_cloud.domain"
+	KeyE2BCloudAPIURL     Key = "e2b_cloud.api_url"
+	KeyE2BCloudSandboxURL Key = "e2b_cloud.sandbox_url"
+	KeyE2BCloudTemplate   Key = "e2b_cloud.template"
+	KeyE2BCloudTimeout    Key = "e2b_cloud.timeout"
+	KeyE2BCloudGuest      Key = "e2b_cloud.guest"
+
 	KeyDockerHost         Key = "docker.host"
 	KeyDockerContext      Key = "docker.context"
 	KeyDockerTLSVerify    Key = "docker.tls_verify"

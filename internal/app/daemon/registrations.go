@@ -8,6 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/registration"
 	docker "github.com/sandpit-dev/sandpit/provider/docker/register"
+	e2b "github.com/sandpit-dev/sandpit/provider/e2b/register"
 	gvisor "github.com/sandpit-dev/sandpit/provider/gvisor/register"
 )
 
@@ -16,6 +17,7 @@ func registrations() []registration.Provider {
 	return []registration.Provider{
 		gvisor.Provider(),
 		docker.Provider(),
+		e2b.Provider(),
 	}
 }
 

@@ -114,7 +114,7 @@ func (c *Client) statusError(call Call, status *StatusError) error {
 	switch status.Status {
 	case http.StatusUnauthorized:
 		text := "%s: %s rejects the API key: %w"
-		if strings.Contains(lower, "expire") {
+		if strings.Contains(lower, "expire") && !strings.Contains(lower, "valid") {
 			text = "%s: the API key of %s has expired: %w"
 		}
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, text, what, c.o.Vendor, status), c.o.KeyHint)
@@ -122,7 +122,7 @@ func (c *Client) statusError(call Call, status *StatusError) error {
 		if isQuota(lower) {
 			return c.quotaError(what, status)
 		}
-		return sandpit.WithHint(sandpit.Errorf(sandpit.PermissionDenied, "%s: the API key does not permit it: %w", what, status), c.o.KeyHint)
+		return sandpit.Errorf(sandpit.PermissionDenied, "%s: %s does not permit it: %w", what, c.o.Vendor, status)
 	case http.StatusPaymentRequired:
 		return c.quotaError(what, status)
 	case http.StatusTooManyRequests:
