@@ -1,7 +1,9 @@
 package e2b_test
 
 import (
+	"cmp"
 	"maps"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -52,6 +54,20 @@ func TestProviderBesideGenuine(t *testing.T) {
 	runSuite(t, c, missing(), func(o *e2b.Options) { o.APIURL, o.SandboxURL = genuine, genuine })
 }
 
+// TestProviderCloud runs the suite in an account at E2B, or at the cloud that E2B's variables name.
+func TestProviderCloud(t *testing.T) {
+	key := os.Getenv("E2B_API_KEY")
+	if os.Getenv("SANDPIT_TEST_E2B_CLOUD") != "1" || key == "" {
+		t.Skip("set SANDPIT_TEST_E2B_CLOUD=1 and E2B_API_KEY to create sandboxes in your account at E2B")
+	}
+	c := &cloud{url: cmp.Or(os.Getenv("E2B_API_URL"), "https://api."+cmp.Or(os.Getenv("E2B_DOMAIN"), "e2b.app")), key: key}
+	runSuite(t, c, missing(), func(o *e2b.Options) {
+		o.APIURL, o.Domain, o.SandboxURL, o.Template = c.url, os.Getenv("E2B_DOMAIN"), os.Getenv("E2B_SANDBOX_URL"), os.Getenv("E2B_TEMPLATE")
+		o.Guest, o.Poll, o.Timeout = e2b.GuestOwn, 0, 10*time.Minute
+		c.identities = append(c.identities, o.Identity)
+	})
+}
+
 // runSuite runs the suite of providers with changed options.
 func runSuite(t *testing.T, c *cloud, missing map[string]string, change func(*e2b.Options)) {
 	t.Helper()
@@ -82,7 +98,7 @@ func runSuite(t *testing.T, c *cloud, missing map[string]string, change func(*e2
 				c.killIf(t, cloudID, id)
 			}
 		},
-		Leftovers: func(t *testing.T) []string { return c.list(t) },
+		Leftovers: func(t *testing.T) []string { return c.leftovers(t) },
 		Missing:   missing,
 		Patience:  time.Minute,
 	})

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -31,6 +32,8 @@ type cloud struct {
 	url, key string
 	runtime  string
 	process  *testserver.Server
+	// identities are those of the providers, for a cloud that has sandboxes of others, too.
+	identities []string
 }
 
 // newCloud starts a server with one owner. Its template "base" has the programs of this machine.
@@ -103,10 +106,28 @@ func (c *cloud) send(tb testing.TB, method, path, body string) (int, []byte) {
 	return res.StatusCode, text
 }
 
-// list returns the cloud's IDs of all sandboxes.
-func (c *cloud) list(tb testing.TB) (ids []string) {
+// leftovers returns the cloud's IDs of sandboxes that tests have left.
+func (c *cloud) leftovers(tb testing.TB) (ids []string) {
 	tb.Helper()
-	_, text := c.call(tb, http.MethodGet, "/v2/sandboxes?limit=1000")
+	if c.identities == nil {
+		return c.list(tb)
+	}
+	for _, identity := range c.identities {
+		ids = append(ids, c.listWith(tb, "&metadata="+url.QueryEscape("sandpit-server="+identity))...)
+	}
+	return ids
+}
+
+// list returns the cloud's IDs of all sandboxes.
+func (c *cloud) list(tb testing.TB) []string {
+	tb.Helper()
+	return c.listWith(tb, "")
+}
+
+// listWith is list with a further query.
+func (c *cloud) listWith(tb testing.TB, query string) (ids []string) {
+	tb.Helper()
+	_, text := c.call(tb, http.MethodGet, "/v2/sandboxes?limit=100"+query)
 	var list []struct {
 		ID string `json:"sandboxID"`
 	}
