@@ -88,12 +88,17 @@ func runSuite(t *testing.T, c *cloud, missing map[string]string, change func(*e2
 	}
 	providertest.Run(t, providertest.Harness{
 		New: func(t *testing.T) sandpit.Provider {
+			t.Helper()
 			o := c.options()
 			change(&o)
 			return open(t, o)
 		},
-		Reopen: func(t *testing.T, p sandpit.Provider) sandpit.Provider { return open(t, optionsOf(p)) },
-		Kill: func(t *testing.T, p sandpit.Provider, id sandpit.ID) {
+		Reopen: func(t *testing.T, p sandpit.Provider) sandpit.Provider {
+			t.Helper()
+			return open(t, optionsOf(p))
+		},
+		Kill: func(t *testing.T, _ sandpit.Provider, id sandpit.ID) {
+			t.Helper()
 			for _, cloudID := range c.list(t) {
 				c.killIf(t, cloudID, id)
 			}

@@ -124,7 +124,7 @@ func (p *Provider) requestSandbox(ctx context.Context, id sandpit.ID, attempt st
 	}
 }
 
-// findAttempt looks for the sandbox of an attempt whose response was lost. It returns lost if there is none yet.
+// findAttempt looks for the sandbox of an attempt whose response was lost. It returns lost if the sandbox does not exist yet.
 func (p *Provider) findAttempt(id sandpit.ID, attempt string, lost error) (access, error) {
 	list, err := p.api.listSandboxes(p.ctx, map[string]string{markServer: p.o.Identity, markAttempt: attempt})
 	if err != nil || len(list) == 0 {

@@ -34,7 +34,7 @@ func TestFaults(t *testing.T) {
 		operations = n
 	}
 	c := newCloud(t)
-	seed := uint64(time.Now().UnixNano()) //nolint:gosec // any number
+	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	proxy := faultproxy.Start(t, faultproxy.Options{Target: c.url, Seed: seed, Share: 0.25, Only: isAPICall})
 	o := c.options()

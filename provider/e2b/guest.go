@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -121,9 +122,7 @@ func (b *sandbox) openGuest(ctx context.Context, s guestSetup) error {
 	if err != nil {
 		return err
 	}
-	for name, value := range s.env {
-		env[name] = value
-	}
+	maps.Copy(env, s.env)
 	if s.hostname != "" {
 		if err := b.setHostname(ctx, s.hostname); err != nil {
 			return err

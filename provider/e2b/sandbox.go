@@ -98,8 +98,9 @@ func (b *sandbox) stateError(state sandpit.State) error {
 		return nil
 	case sandpit.StatePaused, sandpit.StateStopped:
 		return sandpit.Errorf(sandpit.Conflict, "sandbox %s is %s", b.h.ID, state)
+	default:
+		return sandpit.Errorf(sandpit.Unavailable, "sandbox %s: the cloud reports no known state", b.h.ID)
 	}
-	return sandpit.Errorf(sandpit.Unavailable, "sandbox %s: the cloud reports no known state", b.h.ID)
 }
 
 // readState asks the cloud for the state and records it. NotFound: the sandbox has ended.

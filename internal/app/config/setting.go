@@ -57,7 +57,7 @@ const (
 	KeyCeilingConnections    Key = "network.ceiling_connections"
 	KeyCeilingConnectionRate Key = "network.ceiling_connection_rate"
 
-	KeyE2BCloudKey        Key = "e2b_cloud.api_key" //nolint:gosec // the name of a setting, not its value
+	KeyE2BCloudKey        Key = "e2b_cloud.api_key"
 	KeyE2BCloudDomain     Key = "e2b_cloud.domain"
 	KeyE2BCloudAPIURL     Key = "e2b_cloud.api_url"
 	KeyE2BCloudSandboxURL Key = "e2b_cloud.sandbox_url"

@@ -117,7 +117,7 @@ func ensureKey(dir string) (string, error) {
 func answersKey(port int, key string) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+"/envs", http.NoBody)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+"/envs", http.NoBody) //nolint:gosec // of this computer
 	if err != nil {
 		return false
 	}
@@ -143,7 +143,7 @@ func startListener(dir string, port int, key string) error {
 		return err
 	}
 	defer to.Close()
-	cmd := exec.Command(program, listenArg, strconv.Itoa(port)) //nolint:noctx // it outlives this process
+	cmd := exec.Command(program, listenArg, strconv.Itoa(port)) //nolint:gosec,noctx // this program itself, which outlives this process
 	cmd.Args[0] = Name
 	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", to, to
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

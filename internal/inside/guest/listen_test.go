@@ -33,7 +33,7 @@ func TestDial(t *testing.T) {
 		}
 	}()
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
-	res := dialThrough(t, server.URL, "the key", port)
+	res := dialThrough(t, server.URL, "the key", port) //nolint:bodyclose // conn is closed below
 	if res.StatusCode != http.StatusSwitchingProtocols || res.Header.Get("Sec-Websocket-Accept") != "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" {
 		t.Fatalf("%s, %v", res.Status, res.Header)
 	}

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const secret = "key_0123456789abcdef" //nolint:gosec // of no account
+const secret = "key_0123456789abcdef" // of no account
 
 // newClient returns a client of a server, with short delays.
 func newClient(t *testing.T, h http.HandlerFunc) *cloudapi.Client {

@@ -72,7 +72,7 @@ func (c *Client) attempt(ctx context.Context, call Call, body []byte) (Response,
 	if err != nil {
 		return Response{}, &failure{err: err}
 	}
-	res, err := c.http.Do(r) //nolint:gosec // the administrator sets the address
+	res, err := c.http.Do(r)
 	if err != nil {
 		return Response{}, c.connectionFailure(ctx, call, timeout, err)
 	}
@@ -110,7 +110,7 @@ func isNeverSent(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || isDial(err)
 }
 
-// retryAfter returns the delay in a header: a number of seconds or a date. Zero: there is none.
+// retryAfter returns the delay in a header: a number of seconds or a date. Zero: no header.
 func retryAfter(h http.Header) time.Duration {
 	text := h.Get("Retry-After")
 	if n, err := strconv.ParseInt(text, 10, 32); err == nil {

@@ -68,7 +68,7 @@ func (d Dialer) open(ctx context.Context, port int) (*http.Response, error) {
 		guest.TokenHeader: {d.key}, "Connection": {"Upgrade"}, "Upgrade": {"websocket"},
 		"Sec-Websocket-Version": {"13"}, "Sec-Websocket-Key": {base64.StdEncoding.EncodeToString(nonce)},
 	}
-	return d.http.RoundTrip(r) //nolint:bodyclose // Dial closes it
+	return d.http.RoundTrip(r)
 }
 
 // dialCode returns the code of a status that is not 101.

@@ -97,6 +97,7 @@ func (g *Guest) awaitReady(ctx context.Context, s Settings) error {
 			return err
 		case sandpit.Unauthenticated:
 			return sandpit.Errorf(sandpit.Unavailable, "another program answers on its port: %w", err)
+		default: // it may be a matter of time
 		}
 		select {
 		case <-time.After(readyPoll):

@@ -84,8 +84,8 @@ func Start(tb testing.TB, o Options) *Proxy {
 		o.MaxDelay = 300 * time.Millisecond
 	}
 	p := &Proxy{
-		o: o, target: target, client: &http.Transport{}, rng: rand.New(rand.NewPCG(o.Seed, 1)), on: true, count: make(map[Fault]int),
-		plain: &httputil.ReverseProxy{FlushInterval: -1},
+		o: o, target: target, client: &http.Transport{}, on: true, count: make(map[Fault]int), plain: &httputil.ReverseProxy{FlushInterval: -1},
+		rng: rand.New(rand.NewPCG(o.Seed, 1)), //nolint:gosec // a seed must repeat its numbers
 	}
 	p.plain.Rewrite = func(r *httputil.ProxyRequest) { r.SetURL(target) }
 	p.plain.Transport = p.client
@@ -165,9 +165,9 @@ func (p *Proxy) serveFault(w http.ResponseWriter, r *http.Request, fault Fault) 
 	if err != nil {
 		return // the client is gone
 	}
-	res, data, err := p.forward(r, body)
+	res, data, err := p.forward(r, body) //nolint:bodyclose // forward closes it
 	if err == nil && fault == Duplicate {
-		res, data, err = p.forward(r, body)
+		res, data, err = p.forward(r, body) //nolint:bodyclose // forward closes it
 	}
 	if err != nil {
 		panic(http.ErrAbortHandler)
@@ -187,11 +187,11 @@ func (p *Proxy) serveFault(w http.ResponseWriter, r *http.Request, fault Fault) 
 	maps.Copy(w.Header(), res.Header)
 	w.WriteHeader(res.StatusCode)
 	if fault == CutWithin {
-		_, _ = w.Write(data[:len(data)/2]) // the connection is closed anyway
+		_, _ = w.Write(data[:len(data)/2]) //nolint:gosec // no browser; the connection is closed anyway
 		_ = http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)
 	}
-	_, _ = w.Write(data) // the client may be gone
+	_, _ = w.Write(data) //nolint:gosec // no browser; the client may be gone
 }
 
 // forward sends a request to the server, whose response must end by itself.

@@ -4,7 +4,6 @@ package register
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 
 	"github.com/sandpit-dev/sandpit"
@@ -63,7 +62,7 @@ func examineAccount(ctx context.Context, s registration.Surroundings) []registra
 		f.Text, f.Hint = "provider e2b cannot be used: "+err.Error(), sandpit.HintOf(err)
 		return []registration.Finding{f}
 	}
-	f.Text = fmt.Sprintf("the key is valid at %s", account.Endpoint)
+	f.Text = "the key is valid at " + account.Endpoint
 	return []registration.Finding{f}
 }
 
