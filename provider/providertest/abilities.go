@@ -57,7 +57,7 @@ func claim(c *trial) {
 	c.must(err, "start a process that stays")
 
 	c.must(claimer.Claim(c.ctx(), spec), "claim")
-	if journal, ok := box.Guest().(sandpit.Journal); ok {
+	if journal, ok := sandpit.As[sandpit.Journal](box.Guest()); ok {
 		list, err := journal.ListCommands(c.ctx())
 		c.must(err, "list the commands")
 		equal(c, "commands of the earlier users", len(list), 0)

@@ -23,7 +23,7 @@ func confinedChecks() []check {
 // within returns files that cannot leave some directories.
 func (c *trial) within(dirs ...string) sandpit.Files {
 	c.Helper()
-	confiner, ok := c.guest().(sandpit.Confiner)
+	confiner, ok := sandpit.As[sandpit.Confiner](c.guest())
 	if !ok {
 		c.Skip("this provider's guest has no Confiner")
 	}
@@ -148,7 +148,7 @@ func confinedSeveral(c *trial) {
 
 func confinedNowhere(c *trial) {
 	c.within(c.workDir)
-	confiner, _ := c.guest().(sandpit.Confiner)
+	confiner, _ := sandpit.As[sandpit.Confiner](c.guest())
 	for _, dirs := range [][]string{nil, {""}, {"relative"}, {c.workDir, "relative"}, {"/a\nb"}, {"/a\x00b"}} {
 		_, err := confiner.Within(dirs...)
 		c.wantCode(err, "confine to "+strings.Join(dirs, "|"), sandpit.Invalid)
@@ -211,7 +211,7 @@ func confinedByObserver(c *trial) {
 	c.shellIn(box, `echo kept > inside; mkdir -p "$1/d"; echo secret > "$1/file"; ln -s "$1" link`, outside)
 	guest.Observe(sandpit.GuestObserver{Confine: func(context.Context) []string { return []string{"."} }})
 	files := []sandpit.Files{box.Guest()}
-	if confiner, ok := box.Guest().(sandpit.Confiner); ok {
+	if confiner, ok := sandpit.As[sandpit.Confiner](box.Guest()); ok {
 		wider, err := confiner.Within("/")
 		c.must(err, "confine to everything")
 		files = append(files, wider)

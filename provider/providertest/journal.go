@@ -42,7 +42,7 @@ func (c *trial) journal() sandpit.Journal {
 
 func journalOf(c *trial, box sandpit.Instance) sandpit.Journal {
 	c.Helper()
-	j, ok := box.Guest().(sandpit.Journal)
+	j, ok := sandpit.As[sandpit.Journal](box.Guest())
 	if !ok {
 		c.Skip("this provider's guest keeps no journal")
 	}

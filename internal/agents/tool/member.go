@@ -65,7 +65,7 @@ func (m sessionGuest) Connect(ctx context.Context, pid int, s sandpit.Streams) (
 
 // Within implements sandpit.Confiner.
 func (m sessionGuest) Within(dirs ...string) (sandpit.Files, error) {
-	confiner, ok := m.Guest.(sandpit.Confiner)
+	confiner, ok := sandpit.As[sandpit.Confiner](m.Guest)
 	if !ok {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "this sandbox cannot confine files to directories")
 	}

@@ -11,7 +11,7 @@ import (
 
 // journalOf returns the command log of a guest.
 func journalOf(guest sandpit.Guest) sandpit.Journal {
-	if j, ok := guest.(sandpit.Journal); ok {
+	if j, ok := sandpit.As[sandpit.Journal](guest); ok {
 		return j
 	}
 	return noJournal{}

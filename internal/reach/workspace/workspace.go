@@ -87,7 +87,7 @@ func New(g sandpit.Guest, o Options) (*Workspace, error) {
 	if len(o.Within) == 0 {
 		return w, nil
 	}
-	confiner, ok := g.(sandpit.Confiner)
+	confiner, ok := sandpit.As[sandpit.Confiner](g)
 	if !ok {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "workspace: this sandbox cannot confine files to directories")
 	}

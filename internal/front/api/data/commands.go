@@ -15,7 +15,7 @@ import (
 
 // commandLog returns the guest's command log. Unsupported: the provider has none.
 func (c *call) commandLog() (sandpit.Journal, error) {
-	j, ok := c.guest.(sandpit.Journal)
+	j, ok := sandpit.As[sandpit.Journal](c.guest)
 	if !ok {
 		return nil, sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s does not record the output of commands", c.id)
 	}

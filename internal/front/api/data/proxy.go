@@ -17,7 +17,7 @@ var guestMethods = []string{
 
 // forwardToGuest forwards a request to the guest with the guest's key.
 func (s *Server) forwardToGuest(ctx context.Context, c *call) error {
-	server, ok := c.guest.(sandpit.GuestServer)
+	server, ok := sandpit.As[sandpit.GuestServer](c.guest)
 	if !ok {
 		return sandpit.Errorf(sandpit.Unsupported, "the provider of sandbox %s has no guest protocol", c.id)
 	}
