@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testing/faultproxy"
 	"github.com/sandpit-dev/sandpit/provider/e2b"
 )
 
@@ -286,6 +287,32 @@ func TestCloudGuest(t *testing.T) {
 	wantCode(t, "read a file with confinement", err, sandpit.Unsupported)
 	observed.Observe(sandpit.GuestObserver{})
 	testCloudPort(t, box)
+}
+
+// TestBrokenStream breaks the connections of a command: the command log has the output that was lost.
+func TestBrokenStream(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	o := c.options()
+	proxy := faultproxy.Start(t, faultproxy.Options{Target: c.url})
+	o.SandboxURL = proxy.URL
+	box := create(t, newProvider(t, o), sandpit.Spec{})
+	var out bytes.Buffer
+	p, err := box.Guest().Start(soon(t), sandpit.Command{
+		ID: "counts", Args: []string{"sh", "-c", "for i in $(seq 20); do echo $i; sleep 0.1; done; exit 7"}, Stdout: &out,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(700 * time.Millisecond)
+	proxy.CutAll()
+	status, err := p.Wait(soon(t))
+	if err != nil || status.Code != 7 {
+		t.Errorf("%v, %v", status, err)
+	}
+	if lines := strings.Fields(out.String()); len(lines) != 20 || lines[0] != "1" || lines[19] != "20" {
+		t.Errorf("output %q", lines)
+	}
 }
 
 func has[T any](box sandpit.Instance) bool {

@@ -291,7 +291,8 @@ func (p *remoteProcess) receiveOutput(ctx context.Context, stream events, f foll
 		err = io.ErrUnexpectedEOF
 	}
 	err = callError(ctx, err)
-	if !f.fromStart || p.id == "" || sandpit.CodeOf(err) != sandpit.Gone {
+	code := sandpit.CodeOf(err) // Unavailable: the connection to a sandbox of a cloud broke
+	if !f.fromStart || p.id == "" || code != sandpit.Gone && code != sandpit.Unavailable {
 		return sandpit.ExitStatus{}, err
 	}
 	return p.resumeOutput(ctx, told, f.streams, err)

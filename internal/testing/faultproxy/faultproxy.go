@@ -5,6 +5,7 @@ package faultproxy
 import (
 	"bytes"
 	"io"
+	"log"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -63,6 +64,7 @@ type Proxy struct {
 	URL string
 
 	o      Options
+	server *httptest.Server
 	plain  *httputil.ReverseProxy
 	client *http.Transport
 	target *url.URL
@@ -89,13 +91,14 @@ func Start(tb testing.TB, o Options) *Proxy {
 	}
 	p.plain.Rewrite = func(r *httputil.ProxyRequest) { r.SetURL(target) }
 	p.plain.Transport = p.client
-	server := httptest.NewServer(p)
+	p.plain.ErrorLog = log.New(io.Discard, "", 0) // failed copies are the purpose
+	p.server = httptest.NewServer(p)
 	tb.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
+		p.server.CloseClientConnections()
+		p.server.Close()
 		p.client.CloseIdleConnections()
 	})
-	p.URL = server.URL
+	p.URL = p.server.URL
 	return p
 }
 
@@ -105,6 +108,9 @@ func (p *Proxy) Heal() {
 	defer p.mu.Unlock()
 	p.on = false
 }
+
+// CutAll closes all connections of clients.
+func (p *Proxy) CutAll() { p.server.CloseClientConnections() }
 
 // Counts returns how many requests had each fault.
 func (p *Proxy) Counts() map[Fault]int {
