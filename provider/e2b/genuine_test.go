@@ -37,6 +37,10 @@ func newGenuine(t *testing.T, c *cloud) string {
 			http.Error(w, `{"code":404,"message":"not found"}`, http.StatusNotFound)
 			return
 		}
+		// Without it, the server stops reading a request whose response has begun, and the proxy breaks the response.
+		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
 		proxy.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)

@@ -116,8 +116,29 @@ type guestSetup struct {
 	isNew    bool
 }
 
+const (
+	// openAttempts is how often the provider tries to open a guest whose connections break: each step can be repeated.
+	openAttempts = 3
+	openPause    = 500 * time.Millisecond
+)
+
 // openGuest opens the guest of a sandbox that runs: it brings in sandpit's if that is possible.
 func (b *sandbox) openGuest(ctx context.Context, s guestSetup) error {
+	for attempt := 1; ; attempt++ {
+		err := b.tryOpenGuest(ctx, s)
+		if sandpit.CodeOf(err) != sandpit.Unavailable || attempt == openAttempts {
+			return err
+		}
+		select {
+		case <-time.After(openPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// tryOpenGuest opens the guest once.
+func (b *sandbox) tryOpenGuest(ctx context.Context, s guestSetup) error {
 	env, err := b.awaitCloudGuest(ctx)
 	if err != nil {
 		return err
