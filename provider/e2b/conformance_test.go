@@ -103,8 +103,11 @@ func runSuite(t *testing.T, c *cloud, missing map[string]string, change func(*e2
 				c.killIf(t, cloudID, id)
 			}
 		},
-		Leftovers: func(t *testing.T) []string { return c.leftovers(t) },
-		Missing:   missing,
-		Patience:  time.Minute,
+		Leftovers: func(t *testing.T) []string {
+			t.Helper()
+			return c.leftovers(t)
+		},
+		Missing:  missing,
+		Patience: time.Minute,
 	})
 }

@@ -87,6 +87,7 @@ func TestLife(t *testing.T) {
 
 // testPause checks that programs keep their memory, and that the sandbox cannot be used meanwhile.
 func testPause(t *testing.T, p sandpit.Provider) {
+	t.Helper()
 	box := create(t, p, sandpit.Spec{})
 	pauser := ability[sandpit.Pauser](t, box)
 	shell(t, box, "mkfifo ask answer; (n=0; while read x <ask; do n=$((n+1)); echo $n >answer; done) >/dev/null 2>&1 & :")
@@ -106,6 +107,7 @@ func testPause(t *testing.T, p sandpit.Provider) {
 }
 
 func testStats(t *testing.T, p sandpit.Provider) {
+	t.Helper()
 	box := create(t, p, sandpit.Spec{})
 	first, err := ability[sandpit.Statser](t, box).Stats(soon(t))
 	if err != nil {
@@ -117,6 +119,7 @@ func testStats(t *testing.T, p sandpit.Provider) {
 }
 
 func testNetworkPolicy(t *testing.T, p sandpit.Provider) {
+	t.Helper()
 	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true}})
 	policer := ability[sandpit.NetworkPolicer](t, box)
 	for _, n := range []sandpit.NetworkPolicy{
@@ -148,6 +151,7 @@ func testNetworkPolicy(t *testing.T, p sandpit.Provider) {
 }
 
 func testExpiry(t *testing.T, p sandpit.Provider) {
+	t.Helper()
 	box := create(t, p, sandpit.Spec{Expiry: sandpit.Expiry{Deadline: time.Now().Add(20 * time.Minute), Action: sandpit.ActionPause}})
 	renewer := ability[sandpit.Renewer](t, box)
 	if err := renewer.Renew(soon(t), sandpit.Expiry{Deadline: time.Now().Add(time.Hour), Action: sandpit.ActionSuspend}); err != nil {
@@ -159,6 +163,7 @@ func testExpiry(t *testing.T, p sandpit.Provider) {
 
 // testRefused creates sandboxes that E2B cannot have, and checks that none remains.
 func testRefused(t *testing.T, p sandpit.Provider) {
+	t.Helper()
 	for doing, spec := range map[string]sandpit.Spec{
 		"mount":     {Mounts: []sandpit.Mount{{Source: "/usr/share", Target: "/mnt"}}},
 		"volume":    {Mounts: []sandpit.Mount{{Volume: "data", Target: "/mnt"}}},
@@ -191,6 +196,7 @@ func testRefused(t *testing.T, p sandpit.Provider) {
 
 // testStrangers checks that a server sees and reaches its own sandboxes only.
 func testStrangers(t *testing.T, c *cloud) {
+	t.Helper()
 	mine, theirs := newProvider(t, c.options()), newProvider(t, c.options())
 	box := create(t, mine, sandpit.Spec{})
 	list, err := theirs.List(soon(t))
@@ -202,6 +208,7 @@ func testStrangers(t *testing.T, c *cloud) {
 }
 
 func testAccount(t *testing.T, c *cloud) {
+	t.Helper()
 	p := newProvider(t, c.options())
 	a, err := p.ReadAccount(soon(t))
 	if err != nil {
@@ -223,6 +230,7 @@ func testAccount(t *testing.T, c *cloud) {
 
 // testPausedByCloud pauses a sandbox without its provider.
 func testPausedByCloud(t *testing.T, c *cloud, p sandpit.Provider) {
+	t.Helper()
 	box := create(t, p, sandpit.Spec{})
 	exits := make(chan sandpit.Exit, 1)
 	go func() {
@@ -322,6 +330,7 @@ func has[T any](box sandpit.Instance) bool {
 
 // testCloudPort reaches a program inside through the cloud's proxy.
 func testCloudPort(t *testing.T, box sandpit.Instance) {
+	t.Helper()
 	shell(t, box, "mkdir -p /srv/www && echo hello >/srv/www/index.html && cd /srv/www && (python3 -m http.server 8123 >/dev/null 2>&1 &)")
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		r, err := http.NewRequestWithContext(soon(t), http.MethodGet, "http://sandbox/", http.NoBody)

@@ -5,7 +5,7 @@ package faultproxy
 import (
 	"bytes"
 	"io"
-	"log"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -91,7 +91,7 @@ func Start(tb testing.TB, o Options) *Proxy {
 	}
 	p.plain.Rewrite = func(r *httputil.ProxyRequest) { r.SetURL(target) }
 	p.plain.Transport = p.client
-	p.plain.ErrorLog = log.New(io.Discard, "", 0) // failed copies are the purpose
+	p.plain.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // failed copies are the purpose
 	p.server = httptest.NewServer(p)
 	tb.Cleanup(func() {
 		p.server.CloseClientConnections()
