@@ -37,6 +37,8 @@ type Config struct {
 	Docker Docker
 	// Providers is the [providers] section.
 	Providers Providers
+	// Daytona is the [daytona] section.
+	Daytona Daytona
 	// Server, SSH, Manager, Queue, Log and Telemetry are the sections of those names.
 	Server    Server
 	SSH       SSH
@@ -229,7 +231,8 @@ func Default() Config {
 			MaxPulls:    4,
 			PullTimeout: 30 * time.Minute,
 		},
-		Docker: defaultDocker(),
+		Docker:  defaultDocker(),
+		Daytona: defaultDaytona(),
 
 		Providers: defaultProviders(),
 

@@ -124,9 +124,14 @@ func TestOpenManusFile(t *testing.T) {
 	if diff := cmp.Diff(want, c.Sandbox); diff != "" {
 		t.Errorf("sandbox (-want +got):\n%s", diff)
 	}
-	ignored := []string{"llm", "browser", "search", "mcp", "runflow", "daytona"}
+	ignored := []string{"llm", "browser", "search", "mcp", "runflow"}
 	if diff := cmp.Diff(ignored, c.Ignored); diff != "" {
 		t.Errorf("ignored (-want +got):\n%s", diff)
+	}
+	daytona := config.Default().Daytona
+	daytona.Key, daytona.VNCPassword, daytona.ServerURL = "not-a-real-key", "not-a-real-password", "https://daytona.example/api"
+	if diff := cmp.Diff(daytona, c.Daytona); diff != "" {
+		t.Errorf("daytona (-want +got):\n%s", diff)
 	}
 	if c.File != o.File {
 		t.Errorf("file = %q, want %q", c.File, o.File)

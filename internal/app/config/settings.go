@@ -15,7 +15,7 @@ const bothSizes = `"512m" or "2g"`
 func allSettings() []setting {
 	var list []setting
 	for _, part := range [][]setting{
-		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), e2bCloudSettings(), providersSettings(), serverSettings(), tlsSettings(), previewSettings(),
+		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), daytonaSettings(), e2bCloudSettings(), providersSettings(), serverSettings(), tlsSettings(), previewSettings(),
 		e2bSettings(), sshSettings(), managerSettings(), usageSettings(), queueSettings(), archiveSettings(), auditSettings(), outputSettings(),
 	} {
 		list = append(list, part...)

@@ -7,6 +7,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/app/registration"
+	daytona "github.com/sandpit-dev/sandpit/provider/daytona/register"
 	docker "github.com/sandpit-dev/sandpit/provider/docker/register"
 	e2b "github.com/sandpit-dev/sandpit/provider/e2b/register"
 	gvisor "github.com/sandpit-dev/sandpit/provider/gvisor/register"
@@ -18,6 +19,7 @@ func registrations() []registration.Provider {
 		gvisor.Provider(),
 		docker.Provider(),
 		e2b.Provider(),
+		daytona.Provider(),
 	}
 }
 
