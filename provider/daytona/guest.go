@@ -22,6 +22,7 @@ const launchTime = time.Minute
 func (b *sandbox) ensureGuest(ctx context.Context, now box) error {
 	b.guests.Lock()
 	defer b.guests.Unlock()
+	ctx = context.WithValue(ctx, startingKey{}, true)
 	spec, err := specOf(now)
 	if err != nil {
 		return sandpit.Errorf(sandpit.Internal, "read the spec of sandbox %s: %w", b.id, err)
@@ -48,6 +49,21 @@ func (b *sandbox) ensureGuest(ctx context.Context, now box) error {
 		b.client.UseToken(*key)
 	}
 	return nil
+}
+
+// startingKey is the context key of calls that start the guest.
+type startingKey struct{}
+
+// isStarting reports whether a call is part of a start of the guest.
+func isStarting(ctx context.Context) bool { return ctx.Value(startingKey{}) != nil }
+
+// restartGuest starts the guest of a sandbox that runs without it.
+func (b *sandbox) restartGuest(ctx context.Context) error {
+	now, err := b.readBox(ctx)
+	if err != nil {
+		return err
+	}
+	return b.ensureGuest(ctx, now)
 }
 
 // runScript runs a script for package ownguest.

@@ -60,7 +60,7 @@ type Options struct {
 	VNCPassword string
 	// Defaults are the limits of sandboxes whose specs have none. Default: DefaultResources.
 	Defaults sandpit.Resources
-	// Public opens the ports of sandboxes to everyone who knows their URLs. Default: a URL needs
+	// Public opens the ports of sandboxes to everyone with their URLs. Default: a URL needs
 	// a token.
 	Public bool
 	// AutoStop is the time without use until a sandbox is stopped, AutoArchive the time stopped

@@ -3,10 +3,12 @@ package daytona
 import (
 	"cmp"
 	"context"
+	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/cloudapi"
 )
 
 // Renew implements sandpit.Renewer: it counts as a use of the sandbox, and changes the intervals and
@@ -26,7 +28,9 @@ func (i *Instance) Renew(ctx context.Context, e sandpit.Expiry) error {
 		if now.State != stateStarted {
 			return nil
 		}
-		_, err = i.b.p.control.change(ctx, i.b.id, i.b.ref, "last-activity")
+		err = i.b.p.control.call(ctx, cloudapi.Call{
+			Operation: "renew", Sandbox: i.b.id, Method: http.MethodPost, Path: sandboxPath(i.b.ref, "last-activity"), Repeatable: true,
+		})
 		switch sandpit.CodeOf(err) {
 		case sandpit.NotFound, sandpit.Conflict: // an old server, or it has just stopped: calls into it count as well
 			return nil

@@ -43,8 +43,24 @@ func (f forwarder) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, b.explainFailure(r.Context(), err)
 	}
+	switch res.StatusCode {
+	case http.StatusBadGateway, http.StatusGatewayTimeout:
+		_ = res.Body.Close() // was not read
+		if err := b.checkFresh(r.Context()); err != nil {
+			return nil, err
+		}
+		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s: %w", b.id, errNoGuest)
+	case http.StatusBadRequest, http.StatusNotFound: // of the toolbox, if the sandbox does not run
+		if err := b.checkFresh(r.Context()); err != nil {
+			_ = res.Body.Close() // was not read
+			return nil, err
+		}
+	}
 	return res, nil
 }
+
+// errNoGuest is the error of a connection to a guest that does not run.
+var errNoGuest = errors.New("its guest does not run")
 
 func closeBody(r *http.Request) {
 	if r.Body != nil {
@@ -81,11 +97,23 @@ func newPortTransport(dial func(context.Context) (net.Conn, error)) *http.Transp
 // dialTime bounds the opening of a connection.
 const dialTime = 30 * time.Second
 
-// dial opens a connection to a port inside.
+// dial opens a connection to a port inside. It starts a guest that does not run: another program may
+// have started the sandbox, or ended its guest.
 func (t *tunnel) dial(ctx context.Context, port int) (net.Conn, error) {
+	conn, err := t.dialOnce(ctx, port)
+	if !errors.Is(err, errNoGuest) || isStarting(ctx) {
+		return conn, err
+	}
+	if restart := t.b.restartGuest(ctx); restart != nil {
+		return nil, errors.Join(err, restart)
+	}
+	return t.dialOnce(ctx, port)
+}
+
+func (t *tunnel) dialOnce(ctx context.Context, port int) (net.Conn, error) {
 	key := t.key.Load()
 	if key == nil {
-		return nil, sandpit.Errorf(sandpit.Unavailable, "the guest of sandbox %s has not started", t.b.id)
+		return nil, sandpit.Errorf(sandpit.Unavailable, "sandbox %s: %w", t.b.id, errNoGuest)
 	}
 	limited, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()

@@ -29,7 +29,8 @@ type Options struct {
 	Endpoint string
 	// Header is sent with each call. It contains the key.
 	Header http.Header
-	// Secrets are texts that no error may contain. Each value of Header is one, too.
+	// Secrets are texts that no error may contain. Each value of the headers that carry keys is
+	// one, too: Authorization, and those whose names end in "Key" or "Token".
 	Secrets []string
 	// KeyHint says where a valid key comes from and how it is set. Default: none.
 	KeyHint string
@@ -83,7 +84,9 @@ func New(o Options) (*Client, error) {
 			if !isHeaderValue(value) {
 				return nil, sandpit.Errorf(sandpit.Invalid, "provider %s: the key, or another value for the header %s, contains characters that cannot be sent", o.Provider, name)
 			}
-			c.secrets = append(c.secrets, strings.TrimPrefix(value, "Bearer "))
+			if isKeyHeader(name) {
+				c.secrets = append(c.secrets, strings.TrimPrefix(value, "Bearer "))
+			}
 		}
 	}
 	transport := o.Transport
@@ -97,6 +100,12 @@ func New(o Options) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
+}
+
+// isKeyHeader reports whether the values of a header are keys.
+func isKeyHeader(name string) bool {
+	name = strings.ToLower(name)
+	return name == "authorization" || strings.HasSuffix(name, "key") || strings.HasSuffix(name, "token")
 }
 
 // isHeaderValue reports whether a header can have a value.
