@@ -136,7 +136,7 @@ func (b *sandbox) awaitServices(ctx context.Context) error {
 		_, err := b.sessionRuns(limited, "/process/session/"+serviceSession)
 		return err
 	}
-	script := "supervisorctl"
+	script := quoteShell(strings.TrimSuffix(words[0], "d") + "ctl") // beside supervisord
 	if file := configFile(words); file != "" {
 		script += " -c " + quoteShell(file)
 	}
