@@ -123,6 +123,8 @@ func examples() map[string]example {
 		"api.md: curl -s -X POST localhost:8090/v1/sandboxes": {setUp: `sandpit image import "$ROOT" --name python:3.12-slim` + "\n", want: `"id":"s`},
 		"docker.md: sandpit run --provider docker":            {elsewhere: "internal/app/cli has scripts for Docker"},
 		"providers-e2b.md: export E2B_API_KEY":                {elsewhere: "provider/e2b runs the suite of providers; the example needs an account"},
+		"providers-daytona.md: export DAYTONA_API_KEY":        {elsewhere: "it needs an account; provider/daytona tests with a server of its own"},
+		"providers-daytona.md: [daytona]":                     {as: settings},
 		"from-e2b.md: sandpit serve":                          {elsewhere: "conformance/e2b"},
 		"providers.md: provider = [":                          {as: settings},
 		"providers.md: $ sandpit providers":                   {elsewhere: "internal/app/cli; it needs an account"},

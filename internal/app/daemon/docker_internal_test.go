@@ -218,7 +218,7 @@ func TestDockerComesLater(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = c.Sandboxes.Create(t.Context(), client.CreateRequest{Provider: "nobody"})
-	if !errors.Is(err, sandpit.Unsupported) || !strings.Contains(err.Error(), `Unsupported provider type: "nobody". Available providers: docker, e2b, gvisor`) {
+	if !errors.Is(err, sandpit.Unsupported) || !strings.Contains(err.Error(), `Unsupported provider type: "nobody". Available providers: daytona, docker, e2b, gvisor`) {
 		t.Errorf("nobody's: %v", err)
 	}
 }
