@@ -27,6 +27,9 @@ func (b *sandbox) ensureGuest(ctx context.Context, now box) error {
 	if err != nil {
 		return sandpit.Errorf(sandpit.Internal, "read the spec of sandbox %s: %w", b.id, err)
 	}
+	if b.tools != nil {
+		return b.tools.prepare(ctx, spec)
+	}
 	account, err := b.readAccount(ctx)
 	if err != nil {
 		return err

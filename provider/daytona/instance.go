@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -101,6 +102,12 @@ func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err := i.b.checkUsable(ctx); err != nil {
 		return nil, err
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if i.b.tools != nil {
+		return nil, refuseTool("connect to port " + strconv.Itoa(port))
+	}
 	conn, err := i.b.tunnel.dial(ctx, port)
 	if err != nil {
 		return nil, fmt.Errorf("connect to port %d: %w", port, err)
@@ -110,6 +117,9 @@ func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 // HTTP implements sandpit.Instance.
 func (i *Instance) HTTP(port int) http.RoundTripper {
+	if i.b.tools != nil {
+		return proxyTransport{i.b, port}
+	}
 	if port == guestPort {
 		return i.b.monitor.Guest(i.b.tunnel)
 	}
@@ -149,4 +159,49 @@ func (b *sandbox) portTransport(port int) *http.Transport {
 		b.transports[port] = t
 	}
 	return t
+}
+
+// proxyTransport sends requests to a port through the toolbox's proxy.
+type proxyTransport struct {
+	b    *sandbox
+	port int
+}
+
+// RoundTrip implements http.RoundTripper. The toolbox keeps some headers for itself; a request with
+// one of them is refused.
+func (t proxyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	err := checkPort(t.port)
+	if err == nil {
+		err = t.b.checkUsable(r.Context())
+	}
+	for _, name := range []string{"Authorization", "Cookie"} {
+		if err == nil && r.Header.Get(name) != "" {
+			err = refuseTool("send the header " + name + " to port " + strconv.Itoa(t.port))
+		}
+	}
+	if err != nil {
+		closeBody(r)
+		return nil, err
+	}
+	out, err := t.b.newRequest(r.Context(), toolCall{method: r.Method, path: proxyPath(t.port, r.URL.EscapedPath()), body: r.Body})
+	if err != nil {
+		closeBody(r)
+		return nil, err
+	}
+	out.URL.RawQuery, out.ContentLength = r.URL.RawQuery, r.ContentLength
+	for name, values := range r.Header {
+		out.Header[name] = values
+	}
+	res, err := t.b.p.toolbox.http.RoundTrip(out)
+	if err != nil {
+		return nil, t.b.explainFailure(r.Context(), err)
+	}
+	if res.StatusCode != http.StatusBadGateway && res.StatusCode != http.StatusGatewayTimeout {
+		return res, nil
+	}
+	_ = res.Body.Close() // was not read
+	if err := t.b.checkFresh(r.Context()); err != nil {
+		return nil, err
+	}
+	return nil, sandpit.Errorf(sandpit.Unavailable, "no program answers at port %d", t.port)
 }

@@ -38,7 +38,8 @@ type sandbox struct {
 	tunnel  *tunnel
 	monitor *liveness.Monitor
 	client  *envd.Client
-	guest   sandpit.Guest // client, or the toolbox
+	tools   *toolGuest    // nil if the sandbox has sandpit's guest
+	guest   sandpit.Guest // client or tools
 }
 
 func newSandbox(p *Provider, id sandpit.ID, ref string) *sandbox {
@@ -50,6 +51,10 @@ func newSandbox(p *Provider, id sandpit.ID, ref string) *sandbox {
 	b.monitor = liveness.New(id, b.probeGuest, p.o.Liveness)
 	b.client = envd.New(b.monitor.Guest(b.tunnel), "")
 	b.guest = b.client
+	if p.o.Toolbox {
+		b.tools = newToolGuest(b)
+		b.guest = b.tools
+	}
 	return b
 }
 

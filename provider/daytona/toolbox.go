@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -233,12 +234,13 @@ func (b *sandbox) execute(ctx context.Context, script string, limit time.Duratio
 func (b *sandbox) upload(ctx context.Context, path string, content io.Reader) error {
 	body, form := io.Pipe()
 	w := multipart.NewWriter(form)
+	source := &recordedReader{from: content}
 	go func() {
 		err := w.WriteField("files[0].path", path)
 		if err == nil {
 			var part io.Writer
 			if part, err = w.CreateFormFile("files[0].file", "file"); err == nil {
-				_, err = io.Copy(part, content)
+				_, err = io.Copy(part, source)
 			}
 		}
 		if err == nil {
@@ -248,11 +250,40 @@ func (b *sandbox) upload(ctx context.Context, path string, content io.Reader) er
 	}()
 	res, err := b.send(ctx, toolCall{method: http.MethodPost, path: "/files/bulk-upload", body: body, contentType: w.FormDataContentType()})
 	_ = body.Close() // ends the goroutine if the request was not sent
+	if failed := source.failure(); failed != nil && ctx.Err() == nil {
+		err = failed // the request failed because of it
+	}
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
 	return errors.Join(err, res.Body.Close())
+}
+
+// recordedReader is a reader that remembers its error.
+type recordedReader struct {
+	from io.Reader
+
+	mu  sync.Mutex
+	err error
+}
+
+// Read implements io.Reader.
+func (r *recordedReader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.mu.Lock()
+		r.err = err
+		r.mu.Unlock()
+	}
+	return n, err
+}
+
+// failure returns the error of the reader, or nil.
+func (r *recordedReader) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
 }
 
 // toolboxURL returns the URL of the sandbox's toolbox.
