@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -114,11 +115,11 @@ func (c control) call(ctx context.Context, call cloudapi.Call) error {
 }
 
 func sandboxPath(ref string, rest ...string) string {
-	path := "/sandbox/" + url.PathEscape(ref)
+	parts := []string{"/sandbox", url.PathEscape(ref)}
 	for _, part := range rest {
-		path += "/" + url.PathEscape(part)
+		parts = append(parts, url.PathEscape(part))
 	}
-	return path
+	return strings.Join(parts, "/")
 }
 
 func (c control) createBox(ctx context.Context, id sandpit.ID, r createRequest) (b box, err error) {

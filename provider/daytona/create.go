@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -54,7 +55,7 @@ func (p *Provider) undoCreation(ctx context.Context, id sandpit.ID, ref string, 
 	clean, cancel := p.cleanupContext(ctx)
 	defer cancel()
 	if err := p.deleteAndWait(clean, id, ref); err != nil {
-		p.warn(clean, "undo the creation of a sandbox", "sandbox", string(id), "error", err) // List still returns it
+		p.o.Log.WarnContext(clean, "daytona: undo the creation of a sandbox", slog.String("sandbox", string(id)), slog.Any("error", err)) // List still returns it
 		return err
 	}
 	if one != nil {
@@ -171,10 +172,10 @@ func (p *Provider) checkIntervals(ctx context.Context, id sandpit.ID, spec sandp
 		got  *int64
 	}{"autoStopInterval": {want.stop, now.AutoStop}, "autoDeleteInterval": {want.remove, now.AutoDelete}} {
 		if pair.got == nil || *pair.got != pair.want {
-			p.warn(ctx, "the cloud has not taken over an interval", "sandbox", string(id), "interval", name, "want", pair.want)
+			p.o.Log.WarnContext(ctx, "daytona: interval not applied", slog.String("sandbox", string(id)), slog.String("interval", name), slog.Int64("want", pair.want))
 		}
 	}
 	if toTTL(spec.Expiry, time.Now()) > 0 && now.AutoDestroyAt == "" {
-		p.warn(ctx, "the cloud does not delete the sandbox at its deadline; only this server does", "sandbox", string(id))
+		p.o.Log.WarnContext(ctx, "daytona: deadline not applied; only this server deletes the sandbox then", slog.String("sandbox", string(id)))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -189,9 +190,7 @@ func (t proxyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	out.URL.RawQuery, out.ContentLength = r.URL.RawQuery, r.ContentLength
-	for name, values := range r.Header {
-		out.Header[name] = values
-	}
+	maps.Copy(out.Header, r.Header)
 	res, err := t.b.p.toolbox.http.RoundTrip(out)
 	if err != nil {
 		return nil, t.b.explainFailure(r.Context(), err)

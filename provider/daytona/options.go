@@ -1,7 +1,6 @@
 package daytona
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"log/slog"
@@ -197,9 +196,4 @@ func (o Options) readOrCreate(name string) (string, error) {
 		}
 	}
 	return "", sandpit.Errorf(sandpit.Unavailable, "read %q: the file was removed repeatedly", file)
-}
-
-// warn logs a warning.
-func (p *Provider) warn(ctx context.Context, text string, args ...any) {
-	p.o.Log.WarnContext(ctx, "daytona: "+text, args...)
 }

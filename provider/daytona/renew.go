@@ -31,9 +31,8 @@ func (i *Instance) Renew(ctx context.Context, e sandpit.Expiry) error {
 		err = i.b.p.control.call(ctx, cloudapi.Call{
 			Operation: "renew", Sandbox: i.b.id, Method: http.MethodPost, Path: sandboxPath(i.b.ref, "last-activity"), Repeatable: true,
 		})
-		switch sandpit.CodeOf(err) {
-		case sandpit.NotFound, sandpit.Conflict: // an old server, or it has just stopped: calls into it count as well
-			return nil
+		if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.Conflict {
+			return nil // an old server, or it has just stopped: calls into it count as well
 		}
 		return err
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
@@ -358,7 +359,7 @@ func (w *watcher) run() {
 			return
 		}
 		if err := w.look(all); err != nil && w.p.life.Err() == nil {
-			w.p.o.Log.DebugContext(w.p.life, "daytona: read the states of sandboxes", "error", err)
+			w.p.o.Log.DebugContext(w.p.life, "daytona: read the states of sandboxes", slog.Any("error", err))
 		}
 		select {
 		case <-time.After(w.p.o.Poll):

@@ -68,7 +68,7 @@ func configFile(words []string) string {
 // program runs, nothing is done.
 func (b *sandbox) openServiceSession(ctx context.Context) error {
 	session := "/process/session/" + serviceSession
-	c, err := jsonCall(http.MethodPost, "/process/session", map[string]string{"sessionId": serviceSession})
+	c, err := jsonCall("/process/session", map[string]string{"sessionId": serviceSession})
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (b *sandbox) openServiceSession(ctx context.Context) error {
 		if err := b.readNothing(ctx, toolCall{method: http.MethodDelete, path: session}); err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
 			return err
 		}
-		if c, err = jsonCall(http.MethodPost, "/process/session", map[string]string{"sessionId": serviceSession}); err != nil {
+		if c, err = jsonCall("/process/session", map[string]string{"sessionId": serviceSession}); err != nil {
 			return err
 		}
 		if err := b.readNothing(ctx, c); err != nil {
@@ -89,7 +89,7 @@ func (b *sandbox) openServiceSession(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	c, err = jsonCall(http.MethodPost, session+"/exec", map[string]any{
+	c, err = jsonCall(session+"/exec", map[string]any{
 		"command": "exec " + b.p.o.Entrypoint, "runAsync": true, "var_async": true, "async": true,
 	})
 	if err != nil {

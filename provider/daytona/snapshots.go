@@ -62,8 +62,9 @@ func (p *Provider) snapshotFile(id sandpit.SnapshotID) string {
 // readRecord returns the record of a snapshot.
 func (p *Provider) readRecord(id sandpit.SnapshotID) (r snapshotRecord, err error) {
 	if p.o.Ephemeral {
-		if value, ok := p.snapshotRecords.Load(id); ok {
-			return value.(snapshotRecord), nil //nolint:forcetypeassert // nothing else is stored
+		value, _ := p.snapshotRecords.Load(id)
+		if r, ok := value.(snapshotRecord); ok {
+			return r, nil
 		}
 		return r, sandpit.Errorf(sandpit.NotFound, "snapshot %s has no record", id)
 	}

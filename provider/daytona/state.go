@@ -23,12 +23,6 @@ const (
 	stateDestroyed   state = "destroyed"
 )
 
-// Transitions that the provider has to know.
-const (
-	stateArchiving    state = "archiving"
-	stateSnapshotting state = "snapshotting"
-)
-
 // toState returns a state in the terms of sandpit, or "" for a transition, an error and the end.
 func (s state) toState() sandpit.State {
 	switch s {

@@ -106,10 +106,10 @@ type toolCall struct {
 	contentType  string
 }
 
-// jsonCall returns a call with a JSON body.
-func jsonCall(method, path string, body any) (toolCall, error) {
+// jsonCall returns a POST with a JSON body.
+func jsonCall(path string, body any) (toolCall, error) {
 	data, err := json.Marshal(body)
-	return toolCall{method: method, path: path, body: bytes.NewReader(data), contentType: "application/json"}, err
+	return toolCall{method: http.MethodPost, path: path, body: bytes.NewReader(data), contentType: "application/json"}, err
 }
 
 // newRequest returns a request to the toolbox of a sandbox.
@@ -221,7 +221,7 @@ type executed struct {
 
 // execute runs a script in the toolbox's shell, as the toolbox's user.
 func (b *sandbox) execute(ctx context.Context, script string, limit time.Duration) (out executed, err error) {
-	c, err := jsonCall(http.MethodPost, "/process/execute", map[string]any{"command": script, "timeout": int(limit / time.Second)})
+	c, err := jsonCall("/process/execute", map[string]any{"command": script, "timeout": int(limit / time.Second)})
 	if err != nil {
 		return out, err
 	}

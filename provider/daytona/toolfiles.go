@@ -135,7 +135,7 @@ func (g *toolGuest) openFile(ctx context.Context, user, file string) (io.ReadClo
 	case !about.Mode.IsRegular():
 		return nil, sandpit.Errorf(sandpit.Invalid, "not a regular file")
 	}
-	res, err := g.b.send(ctx, toolCall{method: http.MethodGet, path: "/files/download", query: pathQuery(about.Path)})
+	res, err := g.b.send(ctx, toolCall{method: http.MethodGet, path: "/files/download", query: pathQuery(about.Path)}) //nolint:bodyclose // the caller closes it
 	if err != nil {
 		return nil, err
 	}
@@ -316,7 +316,7 @@ func (g *toolGuest) ReadTree(ctx context.Context, user, file string) (io.ReadClo
 	err = g.script(ctx, "cd -- "+quoteShell(dir)+" && tar -cf "+quoteShell(temporary)+" -- "+quoteShell(member))
 	if err == nil {
 		var res *http.Response
-		if res, err = g.b.send(ctx, toolCall{method: http.MethodGet, path: "/files/download", query: pathQuery(temporary)}); err == nil {
+		if res, err = g.b.send(ctx, toolCall{method: http.MethodGet, path: "/files/download", query: pathQuery(temporary)}); err == nil { //nolint:bodyclose // newTreeBody takes it
 			return newTreeBody(explainedBody{res.Body, g.b, ctx}, remove), nil
 		}
 	}
@@ -363,7 +363,7 @@ func copyFiles(to io.Writer, from io.Reader) error {
 		if err := w.WriteHeader(h); err != nil {
 			return err
 		}
-		if _, err := io.Copy(w, r); err != nil {
+		if _, err := io.Copy(w, r); err != nil { //nolint:gosec // the caller reads as much as it wants
 			return err
 		}
 	}

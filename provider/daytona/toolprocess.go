@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -81,7 +82,7 @@ func (p *toolProcess) Resize(ctx context.Context, size sandpit.TerminalSize) err
 	if p.terminal == "" {
 		return sandpit.Errorf(sandpit.Conflict, "process %d has no terminal", p.pid)
 	}
-	c, err := jsonCall(http.MethodPost, "/process/pty/"+p.terminal+"/resize", map[string]uint16{"cols": size.Cols, "rows": size.Rows})
+	c, err := jsonCall("/process/pty/"+p.terminal+"/resize", map[string]uint16{"cols": size.Cols, "rows": size.Rows})
 	if err != nil {
 		return err
 	}
@@ -150,7 +151,7 @@ func (p *toolProcess) add(limit time.Duration) {
 		p.timedOut = true
 		p.mu.Unlock()
 		if err := p.Signal(p.g.b.p.life, sandpit.SIGKILL); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
-			p.g.b.p.warn(p.g.b.p.life, "kill a command that took too long", "sandbox", string(p.g.b.id), "error", err)
+			p.g.b.p.o.Log.WarnContext(p.g.b.p.life, "daytona: kill a command that took too long", slog.String("sandbox", string(p.g.b.id)), slog.Any("error", err))
 		}
 	})
 }
@@ -230,14 +231,15 @@ func (g *toolGuest) prefixOf(dir string, env map[string]string) (string, error) 
 	if err != nil {
 		return "", err
 	}
-	text := "cd -- " + quoteShell(full) + " || exit 125\n"
+	var text strings.Builder
+	text.WriteString("cd -- " + quoteShell(full) + " || exit 125\n")
 	for name, value := range env {
 		if !namePattern.MatchString(name) || strings.ContainsRune(value, 0) {
 			return "", sandpit.Errorf(sandpit.Invalid, "environment variable %.100q: not a name that a shell can set, or a value with a zero byte", name)
 		}
-		text += "export " + name + "=" + quoteShell(value) + "\n"
+		text.WriteString("export " + name + "=" + quoteShell(value) + "\n")
 	}
-	return text, nil
+	return text.String(), nil
 }
 
 // checkProgram returns the error of a command that cannot start.
@@ -293,7 +295,7 @@ func (g *toolGuest) startSession(ctx context.Context, p *toolProcess, cmd sandpi
 	name := "sandpit-" + rand.Text()
 	pidFile := "/tmp/." + name
 	session := "/process/session/" + name
-	c, err := jsonCall(http.MethodPost, "/process/session", map[string]string{"sessionId": name})
+	c, err := jsonCall("/process/session", map[string]string{"sessionId": name})
 	if err != nil {
 		return err
 	}
@@ -303,7 +305,7 @@ func (g *toolGuest) startSession(ctx context.Context, p *toolProcess, cmd sandpi
 	var made struct {
 		ID string `json:"cmdId"`
 	}
-	c, err = jsonCall(http.MethodPost, session+"/exec", map[string]any{
+	c, err = jsonCall(session+"/exec", map[string]any{
 		"command": sessionScript(prefix, cmd, pidFile), "runAsync": true, "async": true, "suppressInputEcho": true,
 	})
 	if err == nil {
@@ -349,9 +351,8 @@ func (g *toolGuest) endSession(ctx context.Context, session string) error {
 	clean, cancel := g.b.p.cleanupContext(ctx)
 	defer cancel()
 	err := g.b.readNothing(clean, toolCall{method: http.MethodDelete, path: session})
-	switch sandpit.CodeOf(err) {
-	case sandpit.NotFound, sandpit.Gone, sandpit.Conflict: // it has ended with the sandbox
-		return nil
+	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.Gone || code == sandpit.Conflict {
+		return nil // it has ended with the sandbox
 	}
 	return err
 }
@@ -386,7 +387,7 @@ func (g *toolGuest) feed(ctx context.Context, target string, from io.Reader) {
 			text += ".\n"
 		}
 		if text != "" {
-			c, failed := jsonCall(http.MethodPost, target, map[string]string{"data": text})
+			c, failed := jsonCall(target, map[string]string{"data": text})
 			if failed == nil {
 				failed = g.b.readNothing(ctx, c)
 			}
@@ -557,7 +558,7 @@ func (g *toolGuest) startTerminal(ctx context.Context, p *toolProcess, cmd sandp
 	if err := b.upload(ctx, script, strings.NewReader(text)); err != nil {
 		return err
 	}
-	c, err := jsonCall(http.MethodPost, "/process/pty", map[string]any{"id": p.terminal, "cols": cmd.Terminal.Cols, "rows": cmd.Terminal.Rows})
+	c, err := jsonCall("/process/pty", map[string]any{"id": p.terminal, "cols": cmd.Terminal.Cols, "rows": cmd.Terminal.Rows})
 	if err == nil {
 		err = b.readNothing(ctx, c)
 	}

@@ -42,7 +42,7 @@ type Daytona struct {
 
 // The keys of the [daytona] section.
 const (
-	KeyDaytonaKey           Key = "daytona.daytona_api_key" //nolint:gosec // the name of a setting, not its value
+	KeyDaytonaKey           Key = "daytona.daytona_api_key"
 	KeyDaytonaServerURL     Key = "daytona.daytona_server_url"
 	KeyDaytonaTarget        Key = "daytona.daytona_target"
 	KeyDaytonaImage         Key = "daytona.sandbox_image_name"

@@ -4,7 +4,6 @@ package register
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -123,5 +122,5 @@ func readAccount(ctx context.Context, s registration.Surroundings) (text string,
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	a, err := p.ReadAccount(ctx)
-	return fmt.Sprintf("the API key works at %s", a.Endpoint), err
+	return "the API key works at " + a.Endpoint, err
 }
