@@ -18,7 +18,7 @@ func refineError(err error) error {
 	text := strings.ToLower(err.Error())
 	switch {
 	case status == http.StatusBadRequest && isQuota(text):
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%w", err), quotaHint)
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "a quota of the account at Daytona is used up: %w", err), quotaHint)
 	case status == http.StatusBadRequest && isImage(text):
 		return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "%w", err), imageHint)
 	case status == http.StatusBadRequest && isState(text):
