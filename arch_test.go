@@ -65,12 +65,13 @@ var directions = []direction{
 	},
 	{
 		from: "internal/app/cli/...", why: "it asks a server through the client, and this machine through daemon and build",
-		may: []string{"api", "client", "internal/app/config", "internal/app/daemon", "internal/app/registration", "internal/agents/...", "internal/build/...", "internal/reach/workspace", "internal/files/..."},
+		may: []string{"agent/...", "api", "client", "internal/app/config", "internal/app/daemon", "internal/app/registration", "internal/agents/...", "internal/build/...", "internal/reach/workspace", "internal/files/..."},
 	},
 	{from: "internal/app/config", alone: true, why: "every program reads the same settings"},
 	{from: "internal/app/registration", may: []string{"internal/app/config", "internal/build/image"}, why: "providers describe themselves with it"},
 	{from: "internal/app/telemetry", alone: true, may: []string{"internal/app/config", "internal/core/..."}, why: "it observes; no part knows it"},
 
+	{from: "agent/model/...", why: "users import it: models of vendors, without sandboxes and settings"},
 	{from: "api", alone: true, why: "users import it: the documents of sandpit's own API and nothing else"},
 	{from: "client", alone: true, may: []string{"api", "internal/front/wire", "internal/reach/...", "internal/app/config"}, why: "users import it: it has no part of a server"},
 	{
@@ -130,7 +131,7 @@ const maxGroups = 9
 // would otherwise spread; tests included.
 var owners = map[string][]string{
 	"connectrpc.com":                         {"internal/front/api/...", "internal/reach/envd", "internal/reach/gen/...", "internal/inside/guest", "provider/fake"},
-	"github.com/BurntSushi/toml":             {"internal/app/config", "internal/build/template"},
+	"github.com/BurntSushi/toml":             {"agent/model/script", "internal/app/config", "internal/build/template"},
 	"github.com/ProtonMail/go-crypto":        {"internal/build/debian"},
 	"github.com/docker/cli":                  {"internal/build/image"},
 	"github.com/google/go-containerregistry": {"internal/build/image", "internal/testing/testdocker"},

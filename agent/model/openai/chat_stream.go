@@ -1,0 +1,161 @@
+package openai
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/sandpit-dev/sandpit/agent/model"
+	"github.com/sandpit-dev/sandpit/agent/model/internal/endpoint"
+)
+
+// maxCalls bounds how many tools one message may call.
+const maxCalls = 256
+
+// chatChunk is one event of a chat completion.
+type chatChunk struct {
+	Choices []struct {
+		Delta struct {
+			Content   string      `json:"content"`
+			Refusal   string      `json:"refusal"`
+			ToolCalls []callChunk `json:"tool_calls"`
+		} `json:"delta"`
+		FinishReason string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage *chatUsage      `json:"usage"`
+	Error json.RawMessage `json:"error"`
+}
+
+type callChunk struct {
+	Index    *int   `json:"index"`
+	ID       string `json:"id"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+type chatUsage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Details    struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// chatReader assembles a chat completion.
+type chatReader struct {
+	sender
+	text, refusal strings.Builder
+	calls         []*chatCallReader
+	finish        string
+	usage         model.Usage
+}
+
+// chatCallReader assembles one call.
+type chatCallReader struct {
+	index     int
+	id, name  string
+	arguments strings.Builder
+}
+
+// ReadEvent implements endpoint.Reader.
+func (r *chatReader) ReadEvent(_ string, data []byte) error {
+	if string(data) == "[DONE]" {
+		if err := r.Finish(); err != nil {
+			return err
+		}
+		return io.EOF
+	}
+	var chunk chatChunk
+	if err := json.Unmarshal(data, &chunk); err != nil {
+		return endpoint.InvalidEvent(err)
+	}
+	if len(chunk.Error) > 0 && string(chunk.Error) != "null" {
+		return endpoint.ParseError(chunk.Error)
+	}
+	if u := chunk.Usage; u != nil {
+		r.usage = model.Usage{Input: u.Prompt, Cached: u.Details.Cached, Output: u.Completion}
+	}
+	if len(chunk.Choices) == 0 {
+		return nil // usage, or a filter's report of Azure
+	}
+	choice := chunk.Choices[0]
+	r.refusal.WriteString(choice.Delta.Refusal)
+	r.text.WriteString(choice.Delta.Content)
+	r.send(model.Delta{Text: choice.Delta.Content + choice.Delta.Refusal})
+	for _, c := range choice.Delta.ToolCalls {
+		if err := r.readCall(c); err != nil {
+			return err
+		}
+	}
+	r.finish = cmp.Or(choice.FinishReason, r.finish)
+	return nil
+}
+
+// readCall takes a part of a call. Some servers number no calls, or all of them with 0.
+func (r *chatReader) readCall(c callChunk) error {
+	index := max(len(r.calls)-1, 0)
+	switch {
+	case c.Index != nil:
+		index = *c.Index
+	case c.ID != "" || len(r.calls) == 0:
+		index = len(r.calls)
+	}
+	var call *chatCallReader
+	for _, known := range r.calls {
+		if known.index == index && (c.ID == "" || known.id == "" || c.ID == known.id) {
+			call = known
+		}
+	}
+	if call == nil {
+		if len(r.calls) == maxCalls {
+			return endpoint.InvalidEvent(fmt.Errorf("more than %d calls", maxCalls))
+		}
+		call = &chatCallReader{index: index}
+		r.calls = append(r.calls, call)
+	}
+	call.id = cmp.Or(call.id, c.ID)
+	if call.name == "" && c.Function.Name != "" {
+		call.name = c.Function.Name
+		r.send(model.Delta{CallName: call.name})
+	}
+	call.arguments.WriteString(c.Function.Arguments)
+	return nil
+}
+
+// Finish implements endpoint.Reader. Some servers end without [DONE].
+func (r *chatReader) Finish() error {
+	if r.finish == "" {
+		return endpoint.ErrIncomplete
+	}
+	return nil
+}
+
+func (r *chatReader) response() model.Response {
+	m := model.Message{Role: model.RoleAssistant, Text: r.text.String() + r.refusal.String()}
+	for _, c := range r.calls {
+		m.Calls = append(m.Calls, newCall(c.id, c.name, c.arguments.String()))
+	}
+	res := model.Response{Message: m, Usage: r.usage, Stop: model.StopEnd}
+	switch {
+	case r.finish == "content_filter" || r.refusal.Len() > 0:
+		res.Stop = model.StopRefusal
+	case r.finish == "length":
+		res.Stop = model.StopLength
+	case len(m.Calls) > 0: // some servers say "stop" here
+		res.Stop = model.StopTools
+	}
+	return res
+}
+
+// newCall returns a call. It gets an ID if the server gave it none, because results refer to it.
+func newCall(id, name, arguments string) model.ToolCall {
+	if id == "" {
+		id = "call_" + rand.Text()
+	}
+	return model.ToolCall{ID: id, Name: name, Arguments: cmp.Or(arguments, "{}")}
+}
