@@ -62,7 +62,7 @@ func configFindings(cfg config.Config) []registration.Finding {
 	for _, text := range cfg.Notices {
 		all = append(all, registration.Finding{Name: name, Text: text, Hint: "see docs/configuration.md"})
 	}
-	return all
+	return append(all, modelFindings(cfg)...)
 }
 
 // findPython checks whether the Python interpreter of this shell is one that the host image

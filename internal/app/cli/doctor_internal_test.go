@@ -14,7 +14,7 @@ import (
 func TestDoctorNamesWhatIsIgnored(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "config.toml")
-	if err := os.WriteFile(file, []byte("[browser]\nkey = 'secret-value'\n[llm]\nmodel = 'x'\n[sandbox]\nuse_sandbox = false\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("[browser]\nkey = 'secret-value'\n[llm]\nmodel = 'x'\napi_key = 'sk-secret'\nbase_url = 'https://llm.example/v1'\n[sandbox]\nuse_sandbox = false\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	cfg, err := config.Load(config.Options{File: file, Environ: []string{"HOME=" + t.TempDir()}})
@@ -28,7 +28,7 @@ func TestDoctorNamesWhatIsIgnored(t *testing.T) {
 			t.Errorf("%q is no failure", f.Text)
 		}
 	}
-	for _, want := range []string{file, "[browser], [llm]", "sandbox.use_sandbox = false has no effect"} {
+	for _, want := range []string{file, "other programs: [browser]", "[llm]: x (openai) at https://llm.example/v1, API key set", "sandbox.use_sandbox = false has no effect"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("got\n%s\nwant %q", &text, want)
 		}

@@ -58,6 +58,9 @@ type Config struct {
 	E2B E2B
 	// E2BCloud is where provider e2b finds its cloud.
 	E2BCloud E2BCloud
+	// LLM is the [llm] section, and NamedLLMs are those below it, such as [llm.vision], by name.
+	LLM       LLM
+	NamedLLMs map[string]LLM
 	// Pools are the [[pool]] entries.
 	Pools []Pool
 
@@ -239,6 +242,7 @@ func Default() Config {
 		Preview:  defaultPreview(),
 		E2B:      defaultE2B(),
 		E2BCloud: defaultE2BCloud(),
+		LLM:      LLM{MaxTokens: 4096},
 		Sources:  map[Key]string{},
 	}
 	defaultServer(&c)

@@ -56,6 +56,11 @@ func renderValue(v any) string {
 			return ""
 		}
 		return hidden
+	case *float64:
+		if v == nil {
+			return ""
+		}
+		return strconv.FormatFloat(*v, 'g', -1, 64)
 	case int64:
 		return renderSize(v)
 	case time.Duration:

@@ -204,6 +204,10 @@ func (f *file) loadSection(e entry) {
 		return
 	}
 	for _, sub := range f.listEntries(t) {
+		if _, isTable := sub.value.(map[string]any); isTable && e.name == sectionLLM {
+			f.loadNamedLLM(sub)
+			continue
+		}
 		key := Key(e.name + "." + sub.name)
 		if !f.applyValue(key, sub.value, f.name, sub.line) {
 			f.addProblem(sub, key, unknownText("key", sub.name, namesIn(e.name)))

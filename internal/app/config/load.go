@@ -66,6 +66,7 @@ func Load(o Options) (Config, error) {
 	l.fillDirs()
 	l.fillDocker()
 	l.fillServer()
+	l.fillLLM()
 	l.checkTogether()
 	l.noticeSandbox()
 	return l.cfg, l.problems.errorOrNil()
@@ -94,6 +95,8 @@ type loader struct {
 	env      map[string]string
 	cfg      Config
 	problems *Problems
+	// namedLLMs are the lines of sections such as [llm.vision].
+	namedLLMs []namedValue
 }
 
 // applyValue sets key and remembers where the value came from. It reports whether

@@ -70,7 +70,7 @@ func TestDefaults(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"no file":       "",
-		"no section":    "[llm]\nmodel = \"m\"\n",
+		"no section":    "[search]\nengine = \"m\"\n",
 		"empty section": "[sandbox]\n",
 		"only comments": "# nothing\n",
 		"byte order":    "\ufeff[sandbox]\n",
@@ -124,7 +124,7 @@ func TestOpenManusFile(t *testing.T) {
 	if diff := cmp.Diff(want, c.Sandbox); diff != "" {
 		t.Errorf("sandbox (-want +got):\n%s", diff)
 	}
-	ignored := []string{"llm", "browser", "search", "mcp", "runflow"}
+	ignored := []string{"browser", "search", "mcp", "runflow"}
 	if diff := cmp.Diff(ignored, c.Ignored); diff != "" {
 		t.Errorf("ignored (-want +got):\n%s", diff)
 	}
@@ -135,6 +135,14 @@ func TestOpenManusFile(t *testing.T) {
 	}
 	if c.File != o.File {
 		t.Errorf("file = %q, want %q", c.File, o.File)
+	}
+	llm := config.LLM{APIType: "openai", Model: "some-model", BaseURL: "https://llm.example/v1/", APIKey: "sk-not-a-real-key", MaxTokens: 8192, Temperature: new(0.0)}
+	if diff := cmp.Diff(llm, c.LLM); diff != "" {
+		t.Errorf("llm (-want +got):\n%s", diff)
+	}
+	llm.Model = "some-vision-model"
+	if diff := cmp.Diff(map[string]config.LLM{"vision": llm}, c.NamedLLMs); diff != "" {
+		t.Errorf("named (-want +got):\n%s", diff)
 	}
 }
 

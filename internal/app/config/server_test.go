@@ -125,6 +125,7 @@ func TestServerFile(t *testing.T) {
 	t.Parallel()
 	c := load(t, user(serverFile))
 	want := config.Default()
+	want.LLM.APIType = config.LLMOpenAI
 	want.Provider, want.ProviderList = "docker", []string{"docker"}
 	want.URL, want.APIKey = "https://sandpit.example.com", "e2b_file"
 	want.Server = config.Server{
@@ -369,7 +370,7 @@ func TestTraces(t *testing.T) {
 func TestSecretsAreNeverShown(t *testing.T) {
 	t.Parallel()
 	const password = "p4ssw0rd"
-	c := load(t, user("api_key = '"+password+"'\n[image]\nauth = 'ghcr.io=u:"+password+"'\n[queue]\nredis_url = 'redis://:"+password+"@x'\n",
+	c := load(t, user("api_key = '"+password+"'\n[image]\nauth = 'ghcr.io=u:"+password+"'\n[queue]\nredis_url = 'redis://:"+password+"@x'\n[llm]\napi_key = '"+password+"'\n[llm.a]\nmodel = 'm'\n",
 		"OTEL_EXPORTER_OTLP_ENDPOINT=http://x", "OTEL_EXPORTER_OTLP_HEADERS=authorization="+password))
 	text, err := json.Marshal(c.Queue)
 	if err != nil {

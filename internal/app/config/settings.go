@@ -16,7 +16,7 @@ func allSettings() []setting {
 	var list []setting
 	for _, part := range [][]setting{
 		programSettings(), sandboxSettings(), networkSettings(), imageSettings(), dockerSettings(), daytonaSettings(), e2bCloudSettings(), providersSettings(), serverSettings(), tlsSettings(), previewSettings(),
-		e2bSettings(), sshSettings(), managerSettings(), usageSettings(), queueSettings(), archiveSettings(), auditSettings(), outputSettings(),
+		e2bSettings(), sshSettings(), managerSettings(), usageSettings(), queueSettings(), archiveSettings(), auditSettings(), outputSettings(), llmSettings(),
 	} {
 		list = append(list, part...)
 	}
