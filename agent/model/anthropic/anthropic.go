@@ -4,8 +4,10 @@ package anthropic
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/agent/model"
@@ -38,7 +40,7 @@ type Options struct {
 	// MaxTokens bounds responses whose request has no bound. Default: 4096.
 	MaxTokens int
 	// Temperature is that of requests that have none. Above 1 it counts as 1, the most that the API
-	// accepts. Default: the vendor's.
+	// accepts. Newer models accept none. Default: the vendor's.
 	Temperature *float64
 	// NoCache does not ask for a cache of the conversation. The cache makes repeated beginnings of
 	// conversations cheaper, and writing it more expensive. Default: it is asked for.
@@ -51,6 +53,8 @@ type Options struct {
 type Model struct {
 	o        Options
 	endpoint *endpoint.Endpoint
+	// cold is set when the API has refused a temperature, as it does for its newer models.
+	cold atomic.Bool
 }
 
 // New returns a model. It opens no connection.
@@ -77,8 +81,17 @@ func (m *Model) Name() string { return m.o.Model }
 // Window implements model.Model.
 func (m *Model) Window() int { return m.o.Window }
 
-// Generate implements model.Model.
+// Generate implements model.Model. If the API refuses the temperature, the request is sent again
+// without it, and it is left out from then on.
 func (m *Model) Generate(ctx context.Context, r model.Request, onDelta func(model.Delta)) (model.Response, error) {
+	res, err := m.generate(ctx, r, onDelta)
+	if p, ok := errors.AsType[*model.APIError](err); ok && p.Status == http.StatusBadRequest && strings.Contains(p.Message, "temperature") && m.cold.CompareAndSwap(false, true) {
+		return m.generate(ctx, r, onDelta)
+	}
+	return res, err
+}
+
+func (m *Model) generate(ctx context.Context, r model.Request, onDelta func(model.Delta)) (model.Response, error) {
 	request, err := m.newRequest(r)
 	if err != nil {
 		return model.Response{}, err

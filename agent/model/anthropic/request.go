@@ -73,6 +73,9 @@ func (m *Model) newRequest(r model.Request) (request, error) {
 	if c.Temperature == nil {
 		c.Temperature = m.o.Temperature
 	}
+	if m.cold.Load() {
+		c.Temperature = nil
+	}
 	if c.Temperature != nil {
 		c.Temperature = new(min(*c.Temperature, 1))
 	}

@@ -5,8 +5,15 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit/agent/model"
+)
+
+// The versions of the API. The new one has no sampling parameters.
+const (
+	oldVersion = "2023-06-01"
+	newVersion = "2026-10-21"
 )
 
 // anthropic is how Anthropic's API complains.
@@ -54,15 +61,19 @@ func (anthropic) invalid(path, message string) *refusal {
 }
 
 func (a anthropic) authorize(r *http.Request) (string, *refusal) {
-	switch {
-	case r.Header.Get("X-Api-Key") == "":
-		return "", &refusal{status: http.StatusUnauthorized, kind: "authentication_error", message: "x-api-key header is required"}
-	case r.Header.Get("Anthropic-Version") == "":
-		return "", a.invalid("anthropic-version", "header is required")
-	case r.Header.Get("Anthropic-Version") != "2023-06-01":
-		return "", a.invalid("anthropic-version", `"`+r.Header.Get("Anthropic-Version")+`" is not a valid version`)
+	key, version := r.Header.Get("X-Api-Key"), r.Header.Get("Anthropic-Version")
+	if key == "" {
+		key, _ = strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
-	return r.Header.Get("X-Api-Key"), nil
+	switch {
+	case key == "":
+		return "", &refusal{status: http.StatusUnauthorized, kind: "authentication_error", message: "x-api-key header is required"}
+	case version == "":
+		return "", a.invalid("anthropic-version", "header is required")
+	case version != oldVersion && version != newVersion:
+		return "", a.invalid("anthropic-version", `"`+version+`" is not a valid version`)
+	}
+	return key, nil
 }
 
 func (anthropic) wrongKey(string) *refusal {
@@ -133,7 +144,7 @@ func contentOf(a answer) []map[string]any {
 
 func (messagesProtocol) document(c call, a answer) any {
 	return map[string]any{
-		"id": "msg_" + c.id, "type": "message", "role": "assistant", "model": c.model, "content": contentOf(a),
+		"id": "msg_" + c.id, "type": "message", "role": "assistant", "model": c.model, "content": contentOf(a), "container": nil, "stop_details": nil,
 		"stop_reason": messagesStop[a.stop], "stop_sequence": nil, "usage": usageDocument(a.usage, a.usage.Output),
 	}
 }

@@ -51,6 +51,8 @@ func (f field) kind() byte {
 type checker struct {
 	d   dialect
 	err *refusal
+	// version is the version of the API that the request names. Only Anthropic has one.
+	version string
 }
 
 func (c *checker) fail(r *refusal) {

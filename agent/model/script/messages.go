@@ -16,13 +16,20 @@ type messagesProtocol struct{ anthropic }
 const maxCacheMarks = 4
 
 var messagesParameters = []string{
-	"model", "messages", "max_tokens", "cache_control", "container", "context_management", "inference_geo", "mcp_servers", "metadata",
-	"output_config", "output_format", "service_tier", "stop_sequences", "stream", "system", "temperature", "thinking", "tool_choice", "tools",
-	"top_k", "top_p",
+	"model", "messages", "max_tokens", "cache_control", "container", "context_management", "diagnostics", "inference_geo", "mcp_servers",
+	"metadata", "output_config", "output_format", "service_tier", "speed", "stop_sequences", "stream", "system", "thinking", "tool_choice",
+	"tools", "user_profile_id", "workspace_id",
 }
 
+// samplingParameters are those that only the old version has.
+var samplingParameters = []string{"temperature", "top_k", "top_p"}
+
 func (messagesProtocol) parse(c *checker, body field) call {
-	f := c.object(body, messagesParameters...)
+	known := messagesParameters
+	if c.version != newVersion {
+		known = slices.Concat(known, samplingParameters)
+	}
+	f := c.object(body, known...)
 	if c.err != nil {
 		return call{}
 	}
@@ -281,7 +288,7 @@ func (v *conversation) readText(raw field) string {
 
 func (v *conversation) readImage(raw field) model.Image {
 	raw.path += ".image"
-	f := v.object(raw, "type", "source", "cache_control")
+	f := v.object(raw, "type", "source", "cache_control", "transformations")
 	readCacheMark(v.checker, f["cache_control"], v.marks)
 	source := v.need(f["source"])
 	source.path += ".base64"
@@ -309,7 +316,7 @@ func (v *conversation) readImage(raw field) model.Image {
 
 func (v *conversation) readToolUse(raw field) model.ToolCall {
 	raw.path += ".tool_use"
-	f := v.object(raw, "type", "id", "name", "input", "cache_control", "caller")
+	f := v.object(raw, "type", "id", "name", "input", "cache_control", "caller", "toolset_name")
 	readCacheMark(v.checker, f["cache_control"], v.marks)
 	call := model.ToolCall{ID: v.text(v.need(f["id"])), Name: v.text(v.need(f["name"])), Arguments: string(v.need(f["input"]).raw)}
 	switch {
@@ -331,7 +338,7 @@ func (v *conversation) readToolUse(raw field) model.ToolCall {
 func (v *conversation) readToolResult(raw field, i int) {
 	path := raw.path
 	raw.path += ".tool_result"
-	f := v.object(raw, "type", "tool_use_id", "content", "is_error", "cache_control")
+	f := v.object(raw, "type", "tool_use_id", "content", "is_error", "cache_control", "toolset_name")
 	readCacheMark(v.checker, f["cache_control"], v.marks)
 	m := model.Message{Role: model.RoleTool, CallID: v.text(v.need(f["tool_use_id"])), Failed: v.boolean(f["is_error"])}
 	if f["content"].kind() == '[' {

@@ -15,8 +15,8 @@ import (
 type responsesProtocol struct{ openAI }
 
 var responsesParameters = []string{
-	"background", "context_management", "conversation", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata",
-	"model", "parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_retention", "reasoning",
+	"access_programs", "background", "context_management", "conversation", "image", "include", "input", "instructions", "max_output_tokens", "max_tool_calls", "metadata",
+	"model", "moderation", "parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "reasoning",
 	"safety_identifier", "service_tier", "store", "stream", "stream_options", "temperature", "text", "tool_choice", "tools", "top_logprobs",
 	"top_p", "truncation", "user",
 }
@@ -45,7 +45,7 @@ func (responsesProtocol) parse(c *checker, body field) call {
 		parsed.reasoning = parsed.reasoning || c.text(one) == "reasoning.encrypted_content"
 	}
 	for _, tool := range c.list(f["tools"]) {
-		t := c.object(tool, "type", "name", "description", "parameters", "strict")
+		t := c.object(tool, "type", "name", "description", "parameters", "strict", "allowed_callers", "async", "defer_loading", "output_schema")
 		if kind := c.text(c.need(t["type"])); c.err == nil && kind != "function" {
 			c.invalid(t["type"], fmt.Sprintf("This server does not support tools of type '%s'.", kind))
 		}
@@ -142,7 +142,7 @@ func readInputContent(c *checker, content field, textPart string) (text string, 
 		return c.text(content), nil
 	}
 	for _, raw := range c.list(content) {
-		f := c.object(raw, "type", "text", "image_url", "detail", "annotations", "logprobs", "refusal", "file_id")
+		f := c.object(raw, "type", "text", "image_url", "detail", "annotations", "logprobs", "refusal", "file_id", "prompt_cache_breakpoint")
 		switch kind := c.text(c.need(f["type"])); {
 		case kind == textPart:
 			text += c.text(c.need(f["text"]))
@@ -160,7 +160,7 @@ func readInputContent(c *checker, content field, textPart string) (text string, 
 }
 
 func readInputCall(c *checker, raw field) model.ToolCall {
-	f := c.object(raw, "type", "call_id", "name", "arguments", "id", "status", "namespace")
+	f := c.object(raw, "type", "call_id", "name", "arguments", "id", "status", "namespace", "async", "caller")
 	call := model.ToolCall{ID: c.text(c.need(f["call_id"])), Name: c.text(c.need(f["name"])), Arguments: c.text(c.need(f["arguments"]))}
 	if c.err == nil && !isToolName(call.Name, 128) {
 		c.invalid(f["name"], fmt.Sprintf("Invalid '%s': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.", f["name"].path))
@@ -169,7 +169,7 @@ func readInputCall(c *checker, raw field) model.ToolCall {
 }
 
 func readOutput(c *checker, raw field, r *model.Request, missing *missingCalls) {
-	f := c.object(raw, "type", "call_id", "output", "id", "status")
+	f := c.object(raw, "type", "call_id", "output", "id", "status", "caller", "name", "namespace")
 	m := model.Message{Role: model.RoleTool, CallID: c.text(c.need(f["call_id"]))}
 	m.Text, m.Images = readInputContent(c, f["output"], "input_text")
 	if c.err == nil && !missing.answer(m.CallID) {

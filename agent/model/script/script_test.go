@@ -170,3 +170,27 @@ func TestFailures(t *testing.T) {
 		}
 	}
 }
+
+// TestDocumentation follows the script of docs/agent-models.md.
+func TestDocumentation(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/agent-models.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "```toml\nmodel = ")
+	text, _, ended := strings.Cut(text, "```")
+	if !found || !ended {
+		t.Fatal("the page has no script")
+	}
+	m := parse(t, "model = "+text)
+	if _, err := m.Generate(t.Context(), ask("hello"), nil); err != nil {
+		t.Errorf("first turn: %v", err)
+	}
+	if _, err := m.Generate(t.Context(), ask("x"), nil); sandpit.CodeOf(err) != sandpit.Exhausted || sandpit.RetryAfterOf(err) != time.Second {
+		t.Errorf("second turn: %v, want exhausted with a delay", err)
+	}
+	if res, err := m.Generate(t.Context(), ask("hello.txt"), nil); err != nil || res.Usage.Cached != 800 || m.Unused() != 0 {
+		t.Errorf("third turn: %+v, %v", res, err)
+	}
+}

@@ -145,7 +145,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, p protocol) (call,
 	if !json.Valid(text) {
 		return call{}, p.invalid("", "We could not parse the JSON body of your request.")
 	}
-	checks := &checker{d: p}
+	checks := &checker{d: p, version: r.Header.Get("Anthropic-Version")}
 	c := p.parse(checks, field{text, ""})
 	if checks.err != nil {
 		return call{}, checks.err

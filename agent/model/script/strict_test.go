@@ -63,23 +63,23 @@ func TestChat(t *testing.T) {
 		`{"model":"script"`:  "could not parse the JSON",
 		`{"model":"script"}`: "Missing required parameter: 'messages'.",
 		messages(``):         "empty array",
-		messages(`{"role":"user","content":"a","foo":1}`):                                                        "Unknown parameter: 'messages[0].foo'.",
-		`{"model":"script","messages":[{"role":"user","content":"a"}],"max_token":5}`:                            "Unknown parameter: 'max_token'.",
-		`{"model":"script","messages":"hello"}`:                                                                  "Invalid type for 'messages'",
-		`{"model":"other","messages":[{"role":"user","content":"a"}]}`:                                           "model_not_found",
-		`{"model":"script","messages":[{"role":"user","content":"a"}],"temperature":2.5}`:                        "decimal_above_max_value",
-		`{"model":"script","messages":[{"role":"user","content":"a"}],"max_tokens":0}`:                           "integer_below_min_value",
-		`{"model":"script","messages":[{"role":"user","content":"a"}],"max_tokens":1.5}`:                         "Invalid type for 'max_tokens'",
-		`{"model":"script","messages":[{"role":"user","content":"a"}],"stream_options":{}}`:                      "only allowed when 'stream' is enabled",
-		`{"model":"script","messages":[{"role":"user","content":"a"}],"tool_choice":"auto"}`:                     "only allowed when 'tools' are specified",
-		`{"model":"script","messages":[{"role":"user","content":"a"}],"max_tokens":1,"max_completion_tokens":1}`: "at the same time",
-		messages(`{"role":"robot","content":"a"}`):                                                               "Invalid value: 'robot'.",
-		messages(`{"role":"user"}`):                                             "Missing required parameter: 'messages[0].content'.",
-		messages(`{"role":"assistant"}`):                                        "expected a string, got null",
-		messages(`{"role":"user","content":"a"},` + called):                     "did not have response messages: c1",
-		messages(called + `,{"role":"user","content":"a"}`):                     "did not have response messages: c1",
-		messages(called + `,{"role":"tool","tool_call_id":"c2","content":"a"}`): "must be a response to a preceding message",
-		messages(`{"role":"tool","tool_call_id":"c1","content":"a"}`):           "must be a response to a preceding message",
+		messages(`{"role":"user","content":"a","foo":1}`):                                                                                                    "Unknown parameter: 'messages[0].foo'.",
+		`{"model":"script","messages":[{"role":"user","content":"a"}],"max_token":5}`:                                                                        "Unknown parameter: 'max_token'.",
+		`{"model":"script","messages":"hello"}`:                                                                                                              "Invalid type for 'messages'",
+		`{"model":"other","messages":[{"role":"user","content":"a"}]}`:                                                                                       "model_not_found",
+		`{"model":"script","messages":[{"role":"user","content":"a"}],"temperature":2.5}`:                                                                    "decimal_above_max_value",
+		`{"model":"script","messages":[{"role":"user","content":"a"}],"max_tokens":0}`:                                                                       "integer_below_min_value",
+		`{"model":"script","messages":[{"role":"user","content":"a"}],"max_tokens":1.5}`:                                                                     "Invalid type for 'max_tokens'",
+		`{"model":"script","messages":[{"role":"user","content":"a"}],"stream_options":{}}`:                                                                  "only allowed when 'stream' is enabled",
+		`{"model":"script","messages":[{"role":"user","content":"a"}],"tool_choice":"auto"}`:                                                                 "only allowed when 'tools' are specified",
+		`{"model":"script","messages":[{"role":"user","content":"a"}],"max_tokens":1,"max_completion_tokens":1}`:                                             "at the same time",
+		messages(`{"role":"robot","content":"a"}`):                                                                                                           "Invalid value: 'robot'.",
+		messages(`{"role":"user"}`):                                                                                                                          "Missing required parameter: 'messages[0].content'.",
+		messages(`{"role":"assistant"}`):                                                                                                                     "expected a string, got null",
+		messages(`{"role":"user","content":"a"},` + called):                                                                                                  "did not have response messages: c1",
+		messages(called + `,{"role":"user","content":"a"}`):                                                                                                  "did not have response messages: c1",
+		messages(called + `,{"role":"tool","tool_call_id":"c2","content":"a"}`):                                                                              "must be a response to a preceding message",
+		messages(`{"role":"tool","tool_call_id":"c1","content":"a"}`):                                                                                        "must be a response to a preceding message",
 		messages(called + `,{"role":"tool","tool_call_id":"c1","content":"a"},{"role":"tool","tool_call_id":"c1","content":"a"}`):                            "must be a response to a preceding message",
 		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,!!!"}}]}`):                                         "invalid_base64",
 		messages(`{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,aGVsbG8="}}]}`):                                    "invalid_image_format",
@@ -197,6 +197,17 @@ func checkAnswer(t *testing.T, path, body, want string) {
 	}
 }
 
+// TestVersions has a parameter that only one version of Anthropic's API has.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	const body = `{"model":"script","max_tokens":9,"temperature":1,"messages":[{"role":"user","content":"a"}]}`
+	for version, want := range map[string]string{"2023-06-01": `"text":"ok"`, "2026-10-21": "temperature: Extra inputs are not permitted"} {
+		if _, text := post(t, "/v1/messages", body, func(r *http.Request) { r.Header.Set("Anthropic-Version", version) }); !strings.Contains(text, want) {
+			t.Errorf("version %s: %s, want %s", version, text, want)
+		}
+	}
+}
+
 // TestHeaders has requests that are refused because of their headers, address or method.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
@@ -207,7 +218,9 @@ func TestHeaders(t *testing.T) {
 		want   string
 	}{
 		{"/v1/chat/completions", func(r *http.Request) { r.Header.Del("Authorization") }, 401, "You didn't provide an API key"},
-		{"/v1/messages", func(r *http.Request) { r.Header.Del("X-Api-Key") }, 401, "authentication_error"},
+		{"/v1/messages", func(r *http.Request) { r.Header.Del("X-Api-Key"); r.Header.Del("Authorization") }, 401, "authentication_error"},
+		{"/v1/messages", func(r *http.Request) { r.Header.Del("X-Api-Key") }, 400, "Field required"}, // the key is in Authorization
+		{"/v1/messages", func(r *http.Request) { r.Header.Set("Anthropic-Version", "2020-01-01") }, 400, "is not a valid version"},
 		{"/v1/messages", func(r *http.Request) { r.Header.Del("Anthropic-Version") }, 400, "anthropic-version: header is required"},
 		{"/openai/deployments/script/chat/completions", nil, 404, "Resource not found"},
 		{"/openai/deployments/script/chat/completions?api-version=1", nil, 401, "API key"},

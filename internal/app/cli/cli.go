@@ -121,7 +121,7 @@ func (a *app) addCommands(root *cobra.Command) {
 			root.AddCommand(cmd)
 		}
 	}
-	root.AddCommand(newVersion(a), newDocs())
+	root.AddCommand(newModelServer(a), newVersion(a), newDocs())
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Run, help.RunE = nil, showHelp

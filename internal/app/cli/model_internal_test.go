@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"bufio"
+	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -109,5 +112,51 @@ func TestModelFindings(t *testing.T) {
 		"[llm.b]: llm.api_type \"aws\" is not supported\n[llm.c]: script /x.toml\n"
 	if text.String() != want {
 		t.Errorf("got\n%swant\n%s", &text, want)
+	}
+}
+
+// TestModelServer starts the server of a script, asks it, and ends it.
+func TestModelServer(t *testing.T) {
+	t.Parallel()
+	for want, text := range map[int]string{0: "x", 2: "y"} {
+		file := filepath.Join(t.TempDir(), "script.toml")
+		if err := os.WriteFile(file, []byte("[[turn]]\nexpect.last = 'x'\ntext = 'served'\n[[turn]]\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r, w := io.Pipe()
+		status := make(chan int)
+		go func() {
+			status <- Run(ctx, []string{"model-server", "--listen", "127.0.0.1:0", file}, Streams{Out: io.Discard, Err: w}, config.Options{})
+			_ = w.Close()
+		}()
+		lines := bufio.NewScanner(r)
+		if !lines.Scan() {
+			t.Fatalf("no output: %v", lines.Err())
+		}
+		_, url, _ := strings.Cut(lines.Text(), " at ")
+		m, err := openModel(loadLLM(t, "[llm]\nmodel = 'script'\napi_key = 'any'\nbase_url = '"+url+"/v1'\n"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := m.Generate(t.Context(), model.Request{Messages: []model.Message{{Role: model.RoleUser, Text: text}}}, nil)
+		if (err == nil) != (want == 0) || want == 0 && res.Message.Text != "served" {
+			t.Errorf("%s: %+v, %v", text, res, err)
+		}
+		cancel()
+		rest := make(chan string)
+		go func() {
+			var all strings.Builder
+			for lines.Scan() {
+				all.WriteString(lines.Text() + "\n")
+			}
+			rest <- all.String()
+		}()
+		got := <-status
+		said := <-rest
+		if got != want || want == 0 && !strings.Contains(said, "1 turns were not used") || want == 2 && !strings.Contains(said, "expect.last") {
+			t.Errorf("%s: status %d, want %d; output:\n%s", text, got, want, said)
+		}
 	}
 }
