@@ -131,7 +131,7 @@ const maxGroups = 9
 // would otherwise spread; tests included.
 var owners = map[string][]string{
 	"connectrpc.com":                         {"internal/front/api/...", "internal/reach/envd", "internal/reach/gen/...", "internal/inside/guest", "provider/fake"},
-	"github.com/BurntSushi/toml":             {"agent/model/script", "internal/app/config", "internal/build/template"},
+	"github.com/BurntSushi/toml":             {"agent/model/script", "conformance/models", "internal/app/config", "internal/build/template"},
 	"github.com/ProtonMail/go-crypto":        {"internal/build/debian"},
 	"github.com/docker/cli":                  {"internal/build/image"},
 	"github.com/google/go-containerregistry": {"internal/build/image", "internal/testing/testdocker"},

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"math"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // LLM is the [llm] section, or one such as [llm.vision]: a language model for agents.
@@ -153,12 +154,12 @@ type namedValue struct {
 	line    int
 }
 
-var llmNamePattern = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var llmNamePattern = pattern.New(`^[A-Za-z0-9_-]{1,64}$`)
 
 // loadNamedLLM takes a section such as [llm.vision]. It is put together when [llm] is known.
 func (f *file) loadNamedLLM(sub entry) {
 	var t table
-	if !llmNamePattern.MatchString(sub.name) {
+	if !llmNamePattern().MatchString(sub.name) {
 		f.addProblem(sub, Key(sectionLLM+"."+sub.name), "is not the name of a model; use letters, digits, '_' and '-'")
 		return
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/agent/model"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
@@ -228,14 +228,14 @@ func retryAfter(h http.Header) time.Duration {
 }
 
 // keys matches texts that look like keys. Vendors repeat parts of a wrong one.
-var keys = regexp.MustCompile(`\b(sk|pk|key|AIza)[-_][^\s"',;]*[^\s"',;.]`)
+var keys = pattern.New(`\b(sk|pk|key|AIza)[-_][^\s"',;]*[^\s"',;.]`)
 
 // redact makes a text of the vendor fit for an error: in one line, bounded and without secrets.
 func (e *Endpoint) redact(text string) string {
 	for _, secret := range e.secrets {
 		text = strings.ReplaceAll(text, secret, "[secret]")
 	}
-	text = keys.ReplaceAllString(text, "[secret]")
+	text = keys().ReplaceAllString(text, "[secret]")
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
