@@ -165,7 +165,7 @@ func (f *file) loadTop(e entry) {
 	if section, _ := key.splitKey(); section == "" && f.applyValue(key, e.value, f.name, e.line) {
 		return
 	}
-	text := unknownText("key", e.name, namesIn(""))
+	text := unknownKey(e.name, namesIn(""))
 	if slices.Contains(namesIn("sandbox"), e.name) {
 		text = "stands outside of its section; write it below [sandbox]"
 	}
@@ -210,7 +210,7 @@ func (f *file) loadSection(e entry) {
 		}
 		key := Key(e.name + "." + sub.name)
 		if !f.applyValue(key, sub.value, f.name, sub.line) {
-			f.addProblem(sub, key, unknownText("key", sub.name, namesIn(e.name)))
+			f.addProblem(sub, key, unknownKey(sub.name, namesIn(e.name)))
 		}
 	}
 }

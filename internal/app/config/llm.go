@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
@@ -53,8 +54,8 @@ const (
 	KeyLLMBaseURL        Key = "llm.base_url"
 	KeyLLMKey            Key = "llm.api_key"
 	KeyLLMVersion        Key = "llm.api_version"
-	KeyLLMMaxTokens      Key = "llm.max_tokens"
-	KeyLLMMaxInputTokens Key = "llm.max_input_tokens"
+	KeyLLMMaxTokens      Key = "llm.max_tokens"       //nolint:gosec // the name of a setting
+	KeyLLMMaxInputTokens Key = "llm.max_input_tokens" //nolint:gosec // the name of a setting
 	KeyLLMWindow         Key = "llm.window"
 	KeyLLMTemperature    Key = "llm.temperature"
 )
@@ -112,7 +113,7 @@ func setLLMText(field *string, v any) error {
 func setLLMKey(field *Secret, v any) error {
 	text, ok := textOf(v)
 	if !ok || hasControl(text) {
-		return fmt.Errorf("is not an API key")
+		return errors.New("is not an API key")
 	}
 	*field = Secret(text)
 	return nil
@@ -171,7 +172,7 @@ func (f *file) loadNamedLLM(sub entry) {
 	for _, e := range f.listEntries(t) {
 		key := Key(sectionLLM + "." + e.name)
 		if _, ok := findSetting(key); !ok {
-			f.addProblem(e, Key(sectionLLM+"."+sub.name+"."+e.name), unknownText("key", e.name, namesIn(sectionLLM)))
+			f.addProblem(e, Key(sectionLLM+"."+sub.name+"."+e.name), unknownKey(e.name, namesIn(sectionLLM)))
 			continue
 		}
 		f.namedLLMs = append(f.namedLLMs, namedValue{sub.name, key, e.value, e.line})

@@ -124,8 +124,8 @@ func TestInvalidLLM(t *testing.T) {
 		"[llm]\ntemperature = 2.5":                ":2: llm.temperature: 2.5 is not a temperature",
 		"[llm]\ntemperature = 'hot'":              ":2: llm.temperature: \"hot\" is not a temperature",
 		"[llm]\napi_key = ['supersecret']":        ":2: llm.api_key: is not an API key",
-		"[llm]\nmodle = 'm'":                      ":2: llm.modle: unknown key; did you mean model?",
-		"[llm.vision]\nmodle = 'm'":               ":2: llm.vision.modle: unknown key; did you mean model?",
+		"[llm]\nmodell = 'm'":                     ":2: llm.modell: unknown key; did you mean model?",
+		"[llm.vision]\nmodell = 'm'":              ":2: llm.vision.modell: unknown key; did you mean model?",
 		"[llm.vision]\nmax_tokens = 'many'":       ":2: llm.vision.max_tokens: \"many\" is not a number of tokens",
 		"[llm.vision]\napi_key = ['supersecret']": ":2: llm.vision.api_key: is not an API key",
 		"[llm.'a b']\nmodel = 'm'":                "is not the name of a model",
@@ -137,7 +137,7 @@ func TestInvalidLLM(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
-	got := problems(t, user("", "SANDPIT_LLM_MODLE=x"))
+	got := problems(t, user("", "SANDPIT_LLM_MODELL=x"))
 	if len(got) != 1 || !strings.Contains(got[0], "did you mean SANDPIT_LLM_MODEL?") {
 		t.Errorf("variable: %q", got)
 	}

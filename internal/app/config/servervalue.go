@@ -376,7 +376,7 @@ func (p *Pool) parseEntry(entry map[string]any) error {
 	for _, name := range slices.Sorted(maps.Keys(entry)) {
 		set, known := setters[name]
 		if !known {
-			return fmt.Errorf("%s: %s", toPrintable(name), unknownText("key", name, slices.Sorted(maps.Keys(setters))))
+			return fmt.Errorf("%s: %s", toPrintable(name), unknownKey(name, slices.Sorted(maps.Keys(setters))))
 		}
 		if err := set(entry[name]); err != nil {
 			return fmt.Errorf("%s: %w", name, err)

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// unknownText is the text of a problem about a name that does not exist, with the
-// known name that was probably meant.
-func unknownText(what, name string, known []string) string {
+// unknownKey is the text of a problem about a key that does not exist, with the known key that
+// was probably meant.
+func unknownKey(name string, known []string) string {
 	if near := suggestName(name, known); near != "" {
-		return fmt.Sprintf("unknown %s; did you mean %s?", what, near)
+		return fmt.Sprintf("unknown key; did you mean %s?", near)
 	}
-	return "unknown " + what
+	return "unknown key"
 }
 
 // suggestName returns the known name that the user probably meant by name, or "": one that differs
