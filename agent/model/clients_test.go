@@ -270,16 +270,18 @@ type recorded struct {
 	body   []byte
 }
 
-// replay responds with a part of a recorded response, and then loses the connection.
+// replay responds with a part of a recorded response, and then loses the connection, or ends the
+// response in order.
 type replay struct {
 	recorded
-	n int
+	n       int
+	orderly bool
 }
 
 func (r replay) RoundTrip(*http.Request) (*http.Response, error) {
 	body := io.MultiReader(bytes.NewReader(r.body[:r.n]), failingReader{})
-	if r.n == len(r.body) {
-		body = bytes.NewReader(r.body)
+	if r.n == len(r.body) || r.orderly {
+		body = bytes.NewReader(r.body[:r.n])
 	}
 	return &http.Response{StatusCode: r.status, Header: r.header, Body: io.NopCloser(body), ProtoMajor: 1, ProtoMinor: 1}, nil
 }
@@ -322,35 +324,51 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func TestCutAnywhere(t *testing.T) {
 	t.Parallel()
 	for name, open := range clients {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			whole := record(t, name, callScript)
-			var want model.Response
-			failed := 0
-			for n := len(whole.body); n >= 0; n-- {
-				m, err := open("http://localhost", testKey, model.Calls{Attempts: 1, Client: &http.Client{Transport: replay{whole, n}}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				res, err := m.Generate(t.Context(), withTools(ask("x")), nil)
-				switch {
-				case n == len(whole.body) && err != nil:
-					t.Fatal(err)
-				case n == len(whole.body):
-					want = res
-				case err == nil && !cmp.Equal(want, res):
-					t.Fatalf("after %d bytes: a wrong response: %+v", n, res)
-				case err != nil:
-					failed++
-					if sandpit.CodeOf(err) != sandpit.Unavailable || !sandpit.Retryable(err) {
-						t.Fatalf("after %d bytes: %v (%s), want unavailable", n, err, sandpit.CodeOf(err))
-					}
-				}
+		whole := record(t, name, callScript)
+		for _, orderly := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, orderly %v", name, orderly), func(t *testing.T) {
+				t.Parallel()
+				cutAnywhere(t, open, replay{recorded: whole, orderly: orderly})
+			})
+		}
+	}
+}
+
+// withUsage returns a response with the usage that it lacks if a stream of chat completions ends
+// in order behind the message: some servers send no more.
+func withUsage(r model.Response, usage model.Usage, orderly bool) model.Response {
+	if orderly && r.Usage == (model.Usage{}) {
+		r.Usage = usage
+	}
+	return r
+}
+
+func cutAnywhere(t *testing.T, open func(url, key string, calls model.Calls) (model.Model, error), whole replay) {
+	t.Helper()
+	var want model.Response
+	failed := 0
+	for n := len(whole.body); n >= 0; n-- {
+		m, err := open("http://localhost", testKey, model.Calls{Attempts: 1, Client: &http.Client{Transport: replay{whole.recorded, n, whole.orderly}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := m.Generate(t.Context(), withTools(ask("x")), nil)
+		switch {
+		case n == len(whole.body) && err != nil:
+			t.Fatal(err)
+		case n == len(whole.body):
+			want = res
+		case err == nil && !cmp.Equal(want, withUsage(res, want.Usage, whole.orderly)):
+			t.Fatalf("after %d bytes: a wrong response: %+v", n, res)
+		case err != nil:
+			failed++
+			if sandpit.CodeOf(err) != sandpit.Unavailable || !sandpit.Retryable(err) {
+				t.Fatalf("after %d bytes: %v (%s), want unavailable", n, err, sandpit.CodeOf(err))
 			}
-			if failed < len(whole.body)/2 {
-				t.Errorf("%d of %d cuts failed, want most of them", failed, len(whole.body))
-			}
-		})
+		}
+	}
+	if failed < len(whole.body)/2 {
+		t.Errorf("%d of %d cuts failed, want most of them", failed, len(whole.body))
 	}
 }
 
@@ -601,7 +619,7 @@ func FuzzStream(f *testing.F) {
 		if !ok {
 			return
 		}
-		whole := replay{recorded{http.StatusOK, http.Header{"Content-Type": {"text/event-stream"}}, body}, len(body)}
+		whole := replay{recorded{http.StatusOK, http.Header{"Content-Type": {"text/event-stream"}}, body}, len(body), true}
 		m, err := open("http://localhost", testKey, model.Calls{Attempts: 1, Client: &http.Client{Transport: whole}})
 		if err != nil {
 			t.Fatal(err)
