@@ -3,6 +3,8 @@
 // the sandbox, as far as its network policy allows, and never from this machine. A server is
 // started by the first call that needs it, and again after it has ended.
 //
+// Servers may be added and removed at any time.
+//
 // Messages of servers are bounded and checked, because servers may be hostile. The client
 // offers them no capabilities: no sampling, no elicitation, no roots.
 package mcpclient
@@ -83,12 +85,9 @@ func Parse(data []byte) (Config, error) {
 		if s.Disabled {
 			continue
 		}
-		s, err := s.withType()
-		if err == nil {
-			err = checkName(name)
-		}
+		s, err := Check(name, s)
 		if err != nil {
-			return nil, sandpit.Errorf(sandpit.Invalid, "MCP server %.100q: %w", name, err)
+			return nil, err
 		}
 		servers[name] = s
 	}
@@ -96,6 +95,19 @@ func Parse(data []byte) (Config, error) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "%d MCP servers; want at most %d", len(servers), mostServers)
 	}
 	return servers, nil
+}
+
+// Check checks a server and its name, and returns it with its type: "" for a URL whose type is
+// unknown. Invalid: one of them has an error.
+func Check(name string, s Server) (Server, error) {
+	s, err := s.withType()
+	if err == nil {
+		err = checkName(name)
+	}
+	if err != nil {
+		return s, sandpit.Errorf(sandpit.Invalid, "MCP server %.100q: %w", name, err)
+	}
+	return s, nil
 }
 
 func checkName(name string) error {

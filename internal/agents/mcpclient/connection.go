@@ -65,6 +65,11 @@ func connectAs(ctx context.Context, o Options, s Server) (*connection, error) {
 	}
 	client := sdk.NewClient(&sdk.Implementation{Name: "sandpit", Version: o.Version}, &sdk.ClientOptions{
 		Logger: slog.New(slog.DiscardHandler), Capabilities: &sdk.ClientCapabilities{},
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
+			if o.toolsChanged != nil {
+				o.toolsChanged()
+			}
+		},
 	})
 	// A stream of events ends with the context of its request.
 	life, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -113,7 +118,7 @@ func (c *connection) newTransport(ctx context.Context, o Options, s Server) (sdk
 	if s.Type == SSE {
 		return &sdk.SSEClientTransport{Endpoint: s.URL, HTTPClient: c.web.newClient(), MaxEventSize: maxMessage}, nil
 	}
-	// Notifications are not needed: tools are listed again each time.
+	// Notifications are not needed: clients list tools again from time to time.
 	return &sdk.StreamableClientTransport{
 		Endpoint: s.URL, HTTPClient: c.web.newClient(), MaxRetries: 1, DisableStandaloneSSE: true, MaxEventSize: maxMessage,
 	}, nil

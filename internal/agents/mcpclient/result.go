@@ -22,8 +22,8 @@ import (
 
 // Tool is a tool that a server offers.
 type Tool struct {
-	// Name is valid for every client: letters, digits, - and _, at most 64. It begins with the
-	// server's name.
+	// Name is valid for every client: letters, digits, - and _, at most 64. It begins with mcp_
+	// and the server's name.
 	Name string `json:"name"`
 	// Tool is its name on the server.
 	Tool        string          `json:"tool"`
@@ -69,29 +69,35 @@ func truncate(text string, size int) string {
 var uncleanPattern = pattern.New(`[^A-Za-z0-9-]+`)
 
 const (
-	separator    = "__"
+	// namesBegin is how the names of servers' tools begin.
+	namesBegin   = "mcp_"
 	maxQualified = 64
 	maxPrefix    = 24
 	hashSize     = 10 // digits
 )
 
-// namePrefix returns the prefix of the names of a server's tools.
-func namePrefix(server string) string {
-	name := uncleanPattern().ReplaceAllString(server, "_")
-	return name[:min(len(name), maxPrefix)] + separator
+// cleanName returns a text with "_" for each run of characters that a name may not have, and without
+// "_" at its beginning and end.
+func cleanName(text string) string {
+	return strings.Trim(uncleanPattern().ReplaceAllString(text, "_"), "_")
 }
 
-// qualifiedName returns a name for a tool of a server. A name that had to be changed ends with a
-// hash of the original one, so that two tools do not get the same name.
+// namePrefix returns the prefix of the names of a server's tools.
+func namePrefix(server string) string {
+	name := cleanName(server)
+	return strings.TrimSuffix(namesBegin+name[:min(len(name), maxPrefix)], "_") + "_"
+}
+
+// qualifiedName returns a name for a tool of a server: mcp_SERVER_TOOL. A name that had to be changed
+// ends with a hash of the original one, so that two tools do not get the same name.
 func qualifiedName(server, tool string) string {
-	plain := server + separator + tool
-	name := namePrefix(server) + uncleanPattern().ReplaceAllString(tool, "_")
-	// With exactly one separator the name is unambiguous.
-	if name == plain && len(name) <= maxQualified && strings.Count(name, separator) == 1 && !strings.Contains(name, separator+"_") {
+	name := namePrefix(server) + cleanName(tool)
+	// If the server's name has no "_", the name is unambiguous.
+	if name == namesBegin+server+"_"+tool && len(name) <= maxQualified && !strings.Contains(server, "_") {
 		return name
 	}
 	sum := sha256.Sum256([]byte(server + "\x00" + tool))
-	return name[:min(len(name), maxQualified-hashSize-1)] + "_" + hex.EncodeToString(sum[:])[:hashSize]
+	return strings.TrimRight(name[:min(len(name), maxQualified-hashSize-1)], "_") + "_" + hex.EncodeToString(sum[:])[:hashSize]
 }
 
 // Answer is the result of a tool call.

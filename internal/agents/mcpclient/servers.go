@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -26,6 +27,9 @@ type Options struct {
 	Version string
 	// Config are the servers.
 	Config Config
+
+	// toolsChanged is called when the connected server announces other tools. It may be nil.
+	toolsChanged func()
 }
 
 func (o Options) environment() map[string]string {
@@ -39,7 +43,10 @@ func (o Options) environment() map[string]string {
 // Servers are the servers of one session. All methods may be called concurrently.
 type Servers struct {
 	options Options
-	byName  map[string]*server
+
+	mu     sync.Mutex
+	byName map[string]*server
+	closed bool
 }
 
 // server is one server and its connection.
@@ -47,6 +54,8 @@ type server struct {
 	name   string
 	config Server
 
+	// changed is true when the server has announced other tools since they were last listed.
+	changed  atomic.Bool
 	starting chan struct{} // full while the server is started or ended
 	mu       sync.Mutex    // guards the following
 	conn     *connection
@@ -65,18 +74,83 @@ type Info struct {
 func New(o Options) *Servers {
 	s := &Servers{options: o, byName: map[string]*server{}}
 	for name, config := range o.Config {
-		s.byName[name] = &server{name: name, config: config, starting: make(chan struct{}, 1)}
+		s.byName[name] = newServer(name, config)
 	}
 	return s
+}
+
+func newServer(name string, config Server) *server {
+	return &server{name: name, config: config, starting: make(chan struct{}, 1)}
+}
+
+// Add adds a server without starting it. It ends and replaces a server of the same name.
+//
+// Invalid: the name or the server. Exhausted: too many servers. Gone: the servers were closed.
+func (s *Servers) Add(ctx context.Context, name string, config Server) error {
+	config, err := Check(name, config)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	replaced := s.byName[name]
+	switch {
+	case s.closed:
+		err = errClosed()
+	case replaced == nil && len(s.byName) >= mostServers:
+		err = sandpit.Errorf(sandpit.Exhausted, "quota exceeded: %d MCP servers, the maximum", mostServers)
+	default:
+		s.byName[name] = newServer(name, config)
+	}
+	s.mu.Unlock()
+	if err == nil && replaced != nil {
+		replaced.close(ctx)
+	}
+	return err
+}
+
+// Remove ends and removes a server. NotFound: no such server.
+func (s *Servers) Remove(ctx context.Context, name string) error {
+	s.mu.Lock()
+	removed := s.byName[name]
+	delete(s.byName, name)
+	s.mu.Unlock()
+	if removed == nil {
+		return errNoServer(name)
+	}
+	removed.close(ctx)
+	return nil
+}
+
+// Changed returns the servers that have announced other tools since their tools were last listed.
+func (s *Servers) Changed() (names []string) {
+	for _, v := range s.all() {
+		if v.changed.Load() {
+			names = append(names, v.name)
+		}
+	}
+	return names
+}
+
+// all returns the servers by name.
+func (s *Servers) all() (list []*server) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
+		list = append(list, s.byName[name])
+	}
+	return list
+}
+
+func errNoServer(name string) error {
+	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "MCP server %.100q not found", name), "list the servers with mcp_list_servers")
 }
 
 // List returns all servers by name.
 func (s *Servers) List() []Info {
 	list := []Info{}
-	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
-		v := s.byName[name]
+	for _, v := range s.all() {
 		v.mu.Lock()
-		list = append(list, Info{Name: name, Type: v.config.Type, Running: v.conn != nil && v.conn.isAlive()})
+		list = append(list, Info{Name: v.name, Type: v.config.Type, Running: v.conn != nil && v.conn.isAlive()})
 		v.mu.Unlock()
 	}
 	return list
@@ -84,8 +158,11 @@ func (s *Servers) List() []Info {
 
 // Close ends all servers and waits for them. It is idempotent.
 func (s *Servers) Close(ctx context.Context) {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	var all sync.WaitGroup
-	for _, v := range s.byName {
+	for _, v := range s.all() {
 		all.Go(func() { v.close(ctx) })
 	}
 	all.Wait()
@@ -106,9 +183,11 @@ func (v *server) close(ctx context.Context) {
 
 // ensureConnected returns the connection to a server. It connects if necessary.
 func (s *Servers) ensureConnected(ctx context.Context, name string) (*connection, error) {
+	s.mu.Lock()
 	v := s.byName[name]
+	s.mu.Unlock()
 	if v == nil {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "MCP server %.100q not found", name), "list the servers with mcp_list_servers")
+		return nil, errNoServer(name)
 	}
 	select {
 	case v.starting <- struct{}{}:
@@ -127,7 +206,9 @@ func (s *Servers) ensureConnected(ctx context.Context, name string) (*connection
 	case conn != nil:
 		conn.close(ctx) // it has ended
 	}
-	conn, err := connectServer(ctx, s.options, v.config)
+	o := s.options
+	o.toolsChanged = func() { v.changed.Store(true) }
+	conn, err := connectServer(ctx, o, v.config)
 	if err != nil {
 		err = fmt.Errorf("MCP server %s: %w", name, err)
 		if sandpit.CodeOf(err) == sandpit.Internal && ctx.Err() == nil {
@@ -172,6 +253,11 @@ func (s *Servers) Tools(ctx context.Context, name string) (Listing, error) {
 	if err != nil {
 		return Listing{}, err
 	}
+	s.mu.Lock()
+	if v := s.byName[name]; v != nil {
+		v.changed.Store(false) // before the list, because tools may change while it is sent
+	}
+	s.mu.Unlock()
 	l := toolList{server: name, taken: map[string]bool{}}
 	err = conn.runRequest(ctx, func(ctx context.Context) error { return l.listAll(ctx, conn.session) })
 	return l.Listing, serverError(name, err)

@@ -109,6 +109,11 @@ type mcpExecuteData struct {
 }
 
 func mcpExecute(ctx context.Context, s *Session, in mcpExecuteInput) (Result, error) {
+	return s.callServer(ctx, in)
+}
+
+// callServer calls a tool of a server. Data that is neither text nor an image becomes files.
+func (s *Session) callServer(ctx context.Context, in mcpExecuteInput) (Result, error) {
 	answer, err := s.servers.Call(ctx, in.Server, in.Tool, in.Arguments, toDuration(in.Timeout))
 	if err != nil {
 		return Result{}, err

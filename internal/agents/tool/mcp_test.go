@@ -35,6 +35,7 @@ func TestMCP(t *testing.T) {
 	upload(t, box, "/opt/hostile.py", script)
 	t.Run("use", func(t *testing.T) { testServer(t, box) })
 	t.Run("http", func(t *testing.T) { testHTTP(t, box, setup) })
+	t.Run("run time", func(t *testing.T) { testServersAtRunTime(t, box) })
 	t.Run("hostile", func(t *testing.T) { testHostile(t, box) })
 	const count = `for p in /proc/[0-9]*/cmdline; do tr '\0' ' ' < $p; echo; done 2>/dev/null | grep -c -e '^/opt/server $' -e '[h]ostile.py'; true`
 	if r := setup.want("shell_exec", fields{"command": count}); strings.TrimSpace(r.Text) != "[SUCCESS]\n0" {
@@ -80,7 +81,7 @@ func testServer(t *testing.T, box sandpit.Instance) {
 	k.want("file_write", fields{"file": "a", "content": ""}) // the directory
 	k.want("mcp_list_servers", nil, "test (stdio, not started)")
 	k.want("env_set", fields{"name": "FROM_SESSION", "value": "variable"})
-	k.want("mcp_list_tools", fields{"server_name": "test"}, `test__kinds (tool_name "kinds"): all kinds of content`, `input: {`)
+	k.want("mcp_list_tools", fields{"server_name": "test"}, `mcp_test_kinds (tool_name "kinds"): all kinds of content`, `input: {`)
 	k.want("mcp_list_servers", nil, "test (stdio, running)")
 	k.refused("mcp_list_tools", fields{"server_name": "off"}, sandpit.NotFound)
 	k.refused("mcp_execute", fields{"server_name": "none", "tool_name": "x"}, sandpit.NotFound)
@@ -105,7 +106,7 @@ func testServer(t *testing.T, box sandpit.Instance) {
 	k.lacks(r, "sk-very-secret")
 
 	k.want("mcp_execute", fields{"server_name": "test", "tool_name": "change"}, "changed")
-	name := regexp.MustCompile(`(test__new_tool_[0-9a-f]{10}) \(tool_name "new tool"\)`).FindStringSubmatch(k.want("mcp_list_tools", fields{"server_name": "test"}).Text)
+	name := regexp.MustCompile(`(mcp_test_new_tool_[0-9a-f]{10}) \(tool_name "new tool"\)`).FindStringSubmatch(k.want("mcp_list_tools", fields{"server_name": "test"}).Text)
 	if name == nil {
 		t.Fatal("the new tool is not listed")
 	}
@@ -141,7 +142,7 @@ func testHTTP(t *testing.T, box sandpit.Instance, setup kit) {
 		"plain": {"url": "https://127.0.0.1:8811/mcp", "type": "http"}}}`)
 	k.want("file_write", fields{"file": "a", "content": ""})
 	for _, name := range []string{"new", "old", "either"} {
-		k.want("mcp_list_tools", fields{"server_name": name}, name+"__kinds")
+		k.want("mcp_list_tools", fields{"server_name": name}, "mcp_"+name+"_kinds")
 		k.want("mcp_execute", fields{"server_name": name, "tool_name": "kinds"}, "some text", "[IMAGE: image/png]")
 		k.want("mcp_execute", fields{"server_name": name, "tool_name": "kinds"}, "some text")
 	}
@@ -192,7 +193,9 @@ func testHostile(t *testing.T, box sandpit.Instance) {
 					t.Errorf("a server that never answers: %s after %s", r.Text, time.Since(begun))
 				}
 			},
-			"many":  func(k kit) { k.want("mcp_list_tools", tools("many"), "(the server has more tools)", "many__tool499") },
+			"many": func(k kit) {
+				k.want("mcp_list_tools", tools("many"), "(the server has more tools)", "mcp_many_tool499")
+			},
 			"large": func(k kit) { k.want("mcp_list_tools", tools("large"), "tools were left out") },
 			"circle": func(k kit) {
 				k.want("mcp_list_tools", tools("circle"), "(the server has more tools)", "(1 tools were left out")
@@ -245,12 +248,12 @@ func testNames(k kit) {
 		if !isTool {
 			continue
 		}
-		if !regexp.MustCompile(`^names__[A-Za-z0-9_-]+$`).MatchString(name) || len(name) > 64 || seen[name] {
+		if !regexp.MustCompile(`^mcp_names_[A-Za-z0-9_-]+$`).MatchString(name) || len(name) > 64 || seen[name] {
 			k.Errorf("the name %q", name)
 		}
 		seen[name] = true
 	}
-	if len(seen) != 9 || !seen["names__a_b"] {
+	if len(seen) != 9 || !seen["mcp_names_a_b"] {
 		k.Errorf("%d names: %v", len(seen), seen)
 	}
 }
@@ -264,9 +267,9 @@ func TestMCPServers(t *testing.T) {
 		"everything": {"command": "node", "args": ["/opt/servers/node_modules/@modelcontextprotocol/server-everything/dist/index.js"]},
 		"filesystem": {"command": "node", "args": ["/opt/servers/node_modules/@modelcontextprotocol/server-filesystem/dist/index.js", "/workspace/npm"]}}}`)
 	k.want("file_write", fields{"file": "hello.txt", "content": "written by a tool"})
-	k.want("mcp_list_tools", fields{"server_name": "everything"}, "everything__echo", "everything__get-sum")
+	k.want("mcp_list_tools", fields{"server_name": "everything"}, "mcp_everything_echo", "mcp_everything_get-sum")
 	k.want("mcp_execute", fields{"server_name": "everything", "tool_name": "echo", "arguments": fields{"message": "hello"}}, "Echo: hello")
-	k.want("mcp_execute", fields{"server_name": "everything", "tool_name": "everything__get-sum", "arguments": fields{"a": 20, "b": 22}}, "42")
+	k.want("mcp_execute", fields{"server_name": "everything", "tool_name": "mcp_everything_get-sum", "arguments": fields{"a": 20, "b": 22}}, "42")
 	if r := k.want("mcp_execute", fields{"server_name": "everything", "tool_name": "get-tiny-image"}); len(r.Images) != 1 {
 		t.Errorf("%d images: %s", len(r.Images), r.Text)
 	}

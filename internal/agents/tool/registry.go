@@ -30,7 +30,8 @@ type Call struct {
 	Input, Output int
 }
 
-// Registry is a set of tools. It is immutable and may be used concurrently.
+// Registry is a set of tools. It is immutable and may be used concurrently. With adds tools to a
+// copy.
 type Registry struct {
 	tools  []Tool
 	names  map[string]Tool // aliases too
@@ -118,7 +119,7 @@ func (r *Registry) Tool(name string) (Tool, error) {
 }
 
 // Invoke calls a tool with a JSON object as its input. Errors, including panics, are in the Result;
-// the session remains usable.
+// the session remains usable. It may be nil for a tool that needs no sandbox.
 func (r *Registry) Invoke(ctx context.Context, s *Session, name string, input []byte) Result {
 	begun := time.Now()
 	if t, known := r.names[name]; known {
@@ -146,7 +147,7 @@ func (r *Registry) invokeTool(ctx context.Context, s *Session, name string, inpu
 	}
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = sandpit.Errorf(sandpit.Internal, "tool %s: panic: %v", t.Name, cause)
+			err = sandpit.Errorf(sandpit.Internal, "tool %s encountered a problem: panic: %v", t.Name, cause)
 		}
 	}()
 	if len(input) > maxInput {

@@ -33,6 +33,9 @@ func (s *Session) hideSecret(value string) {
 
 // secretValues returns the secrets, longest first, because one may be the beginning of another.
 func (s *Session) secretValues() []string {
+	if s == nil { // a tool that needs no sandbox
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(s.secrets), func(a, b string) int {

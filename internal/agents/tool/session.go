@@ -159,8 +159,13 @@ func newSessionID() string {
 	return "session_" + hex.EncodeToString(raw)
 }
 
-// ID returns the session's ID.
-func (s *Session) ID() string { return s.o.ID }
+// ID returns the session's ID, or "" without a session.
+func (s *Session) ID() string {
+	if s == nil {
+		return ""
+	}
+	return s.o.ID
+}
 
 // Dir returns the working directory.
 func (s *Session) Dir() string { return s.o.Dir }
@@ -228,6 +233,10 @@ func (s *Session) boundResult(ctx context.Context, tool string, r Result) Result
 	window := workspace.NewWindow(maxText)
 	_, _ = window.Write([]byte(whole)) // never fails
 	r.Text = strings.ToValidUTF8(window.String(), "")
+	if s == nil {
+		r.Text += fmt.Sprintf("\n(%d bytes in total)", len(whole))
+		return r
+	}
 	saved, err := s.saveOutput(ctx, tool, whole)
 	if err != nil {
 		r.Text += fmt.Sprintf("\n(%d bytes in total; the complete output could not be saved: %v)", len(whole), err)

@@ -69,6 +69,8 @@ type Tool struct {
 	synonyms map[string]string
 	function toolFunction
 	schema   *jsonschema.Resolved
+	// shown is the schema for models, if it is not that for checks.
+	shown json.RawMessage
 }
 
 // Schema returns the JSON schema of the input.
