@@ -71,6 +71,7 @@ var directions = []direction{
 	{from: "internal/app/registration", may: []string{"internal/app/config", "internal/build/image"}, why: "providers describe themselves with it"},
 	{from: "internal/app/telemetry", alone: true, may: []string{"internal/app/config", "internal/core/..."}, why: "it observes; no part knows it"},
 
+	{from: "agent", alone: true, may: []string{"agent/model", "internal/agents/...", "internal/core/textlen"}, why: "users import it: tools through a Guest and a model through an interface, without a server"},
 	{from: "agent/model/...", why: "users import it: models of vendors, without sandboxes and settings"},
 	{from: "api", alone: true, why: "users import it: the documents of sandpit's own API and nothing else"},
 	{from: "client", alone: true, may: []string{"api", "internal/front/wire", "internal/reach/...", "internal/app/config"}, why: "users import it: it has no part of a server"},

@@ -17,7 +17,7 @@ import (
 // documentation.
 func TestPublicTypes(t *testing.T) {
 	t.Parallel()
-	for _, dir := range []string{".", "api", "client"} {
+	for _, dir := range []string{".", "agent", "agent/model", "api", "client"} {
 		names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil || len(names) == 0 {
 			t.Fatalf("no Go files in %s: %v", dir, err)
