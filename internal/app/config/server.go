@@ -91,6 +91,8 @@ type Server struct {
 	// MCPTools are words that choose the tools that agents are offered over MCP: default, all,
 	// categories or names of tools. None means the default set.
 	MCPTools []string
+	// MCPConfig is a file of MCP servers whose tools sessions at /mcp can call. "": none.
+	MCPConfig string
 }
 
 // The values of Server.TLS.

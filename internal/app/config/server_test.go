@@ -45,6 +45,7 @@ mount_roots = ["/srv/a", "/srv/b/"]
 mcp_max_sessions = 8
 mcp_idle_timeout = "90s"
 mcp_tools = ["default", "git", "file_download"]
+mcp_config = "/etc/sandpit/mcp.json"
 
 [manager]
 max_sandboxes = 7
@@ -134,7 +135,7 @@ func TestServerFile(t *testing.T) {
 		MaxConnectionsPerAddress: 40, MaxConnectionsPerOwner: 50, MaxRequests: 300, MaxRequestsPerOwner: 30, Memory: 64 << 20, MemoryPerOwner: 8 << 20,
 		TrustedProxies: []string{"10.0.0.5/32", "192.168.1.0/24", "2001:db8::/32"},
 		Rate:           10, Burst: 20, Drain: time.Minute, MountRoots: []string{"/srv/a", "/srv/b"}, MCPSessions: 8, MCPIdleTimeout: 90 * time.Second,
-		MCPTools: []string{"default", "git", "file_download"},
+		MCPTools: []string{"default", "git", "file_download"}, MCPConfig: "/etc/sandpit/mcp.json",
 	}
 	want.Manager = config.Manager{
 		MaxSandboxes: 7, MaxSaved: 9, MaxSavedBytes: 3 << 30, MaxVolumes: 3, MaxVolumeBytes: 7 << 30, MaxSnapshots: 4, MaxSnapshotBytes: 2 << 30, MaxCheckpointBytes: 5 << 30, MaxCheckpointAge: 48 * time.Hour,

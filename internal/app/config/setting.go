@@ -110,6 +110,7 @@ const (
 	KeyMCPSessions     Key = "server.mcp_max_sessions"
 	KeyMCPIdleTimeout  Key = "server.mcp_idle_timeout"
 	KeyMCPTools        Key = "server.mcp_tools"
+	KeyMCPConfig       Key = "server.mcp_config"
 	KeySSHListen       Key = "ssh.listen"
 	KeySSHConnections  Key = "ssh.max_connections"
 	KeySSHIdleTimeout  Key = "ssh.idle_timeout"

@@ -165,8 +165,12 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	if err := mcp.CheckTools(s.cfg.Server.MCPTools); err != nil {
 		return fmt.Errorf("%s: %w", config.KeyMCPTools, err)
 	}
+	servers, err := mcp.ReadServers(s.cfg.Server.MCPConfig)
+	if err != nil {
+		return fmt.Errorf("%s: %w", config.KeyMCPConfig, err)
+	}
 	s.mcp = mcp.New(ctx, mcp.Options{
-		Tools: s.cfg.Server.MCPTools, CommandTimeout: s.cfg.CommandTimeout(0),
+		Tools: s.cfg.Server.MCPTools, Servers: servers, CommandTimeout: s.cfg.CommandTimeout(0),
 		Manager: s.manager, Memory: s.memory,
 		Request: func(p api.Principal, w wire.CreateRequest) manager.CreateRequest {
 			return native.NewRequest(p, w, s.hostAccess())

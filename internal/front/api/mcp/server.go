@@ -17,12 +17,14 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/agents/mcp"
+	"github.com/sandpit-dev/sandpit/internal/agents/mcpclient"
 	"github.com/sandpit-dev/sandpit/internal/agents/tool"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
@@ -51,6 +53,9 @@ type Options struct {
 	// Tools are the words for tool.Choose that choose the tools of clients that choose none.
 	// Default: the default set.
 	Tools []string
+	// Servers are the MCP servers whose tools every session can call: see ReadServers. Default:
+	// none.
+	Servers mcpclient.Config
 	// CommandTimeout as in tool.Registry.WithCommandTimeout.
 	CommandTimeout time.Duration
 	// Memory limits the memory of calls and sessions. Default: no limit.
@@ -93,6 +98,31 @@ type session struct {
 
 // CheckTools checks Options.Tools. Invalid: a word chooses nothing.
 func CheckTools(words []string) error { return tool.CheckChoice(words) }
+
+// ReadServers reads a file of MCP servers; "" means no servers. Invalid: the file has an error.
+func ReadServers(name string) (mcpclient.Config, error) {
+	if name == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "read the MCP servers: %w", err)
+	}
+	servers, err := mcpclient.Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return servers, nil
+}
+
+// defaultTools returns the words that choose the tools of clients that choose none. Those for MCP
+// servers are included by default when there are any.
+func (o Options) defaultTools() []string {
+	if len(o.Tools) == 0 && len(o.Servers) > 0 {
+		return []string{tool.ChooseDefault, string(tool.MCP)}
+	}
+	return o.Tools
+}
 
 // New returns a Server. It removes the sandboxes that an earlier server left in the
 // background, within ctx. The caller must Close it.
@@ -215,7 +245,7 @@ func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, client api
 		return err // earlier than with the first call
 	}
 	if len(wanted.tools) == 0 {
-		wanted.tools = s.o.Tools
+		wanted.tools = s.o.defaultTools()
 	}
 	tools, err := s.tools.chooseTools(wanted.tools)
 	if err != nil {
@@ -224,6 +254,7 @@ func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, client api
 	id := rand.Text()
 	one := &session{client: client, ended: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
 		Tools: tools.Audited(s.newAuditor(client)).WithCommandTimeout(s.o.CommandTimeout), Version: s.o.Version, Open: s.newOpener(client, wanted),
+		Servers: s.o.Servers,
 		Memory: func() *memory.Account { return s.o.Memory.OpenSession(client.Owner) },
 		CallMemory: func(h http.Header) (*memory.Account, func()) {
 			return s.calls.joinAccount(h, func() *memory.Account { return s.o.Memory.OpenRequest(client.Owner) })
