@@ -45,6 +45,10 @@ func TestStates(t *testing.T) {
 			turns: []turn{count()}, set: func(o *agent.Options) { o.More, o.Budget.Tokens = []agent.Tool{echo("echo", same)}, 500 },
 			reason: agent.BudgetSpent, state: agent.StateIdle, text: "Terminated: Reached the budget of 500 tokens (550 used)",
 		},
+		"input tokens": {
+			turns: []turn{count()}, set: func(o *agent.Options) { o.More, o.Budget.InputTokens = []agent.Tool{echo("echo", same)}, 150 },
+			reason: agent.BudgetSpent, state: agent.StateIdle, text: "Terminated: Reached the budget of 150 tokens of input (200 used)",
+		},
 		"cost": {
 			turns: []turn{count()}, set: func(o *agent.Options) {
 				o.More, o.Budget.Cost, o.Price = []agent.Tool{echo("echo", same)}, 0.005, agent.Price{Input: 10, Output: 100}

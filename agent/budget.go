@@ -10,8 +10,8 @@ import (
 // Budget bounds what an agent takes. Zero is no bound. A response that is on its way is not cut off:
 // the last one may exceed the budget, and its calls are not carried out.
 type Budget struct {
-	// Tokens bounds the tokens of requests and responses.
-	Tokens int
+	// Tokens bounds the tokens of requests and responses, InputTokens those of requests alone.
+	Tokens, InputTokens int
 	// Cost bounds the cost, in the currency of Price.
 	Cost float64
 }
@@ -39,7 +39,7 @@ type Spent struct {
 }
 
 func (b Budget) check(p Price) error {
-	if b.Tokens < 0 || b.Cost < 0 {
+	if b.Tokens < 0 || b.InputTokens < 0 || b.Cost < 0 {
 		return sandpit.Errorf(sandpit.Invalid, "a budget is negative")
 	}
 	if b.Cost > 0 && p.Input <= 0 && p.Output <= 0 {
@@ -52,6 +52,9 @@ func (b Budget) check(p Price) error {
 func (b Budget) spentText(s Spent) string {
 	if used := s.Usage.Input + s.Usage.Output; b.Tokens > 0 && used >= b.Tokens {
 		return fmt.Sprintf("Terminated: Reached the budget of %d tokens (%d used)", b.Tokens, used)
+	}
+	if used := s.Usage.Input; b.InputTokens > 0 && used >= b.InputTokens {
+		return fmt.Sprintf("Terminated: Reached the budget of %d tokens of input (%d used)", b.InputTokens, used)
 	}
 	if b.Cost > 0 && s.Cost >= b.Cost {
 		return fmt.Sprintf("Terminated: Reached the budget of %.4g (%.4g used)", b.Cost, s.Cost)

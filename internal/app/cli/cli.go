@@ -100,7 +100,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		commands  []*cobra.Command
 	}{
 		{"local", "Commands for this machine:", []*cobra.Command{
-			newRun(a), newMCP(a), newImage(a), newTemplate(a), newDoctor(a), newServe(a), newTLS(a), newUpgradeState(a),
+			newRun(a), newAgent(a), newMCP(a), newImage(a), newTemplate(a), newDoctor(a), newServe(a), newTLS(a), newUpgradeState(a),
 		}},
 		{"sandbox", "Commands for sandboxes of a server:", []*cobra.Command{
 			newCreate(a), newList(a), newInspect(a), newExec(a), newShell(a), newTool(a), newSSH(a), newCopy(a), newProcesses(a), newLogs(a),

@@ -1,0 +1,186 @@
+package agent_test
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/sandpit-dev/sandpit/agent"
+	"github.com/sandpit-dev/sandpit/agent/model"
+	"github.com/sandpit-dev/sandpit/agent/model/script"
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+)
+
+type way = func(*testing.T, *script.Model) model.Model
+
+// TestTasks does every task with the model called directly, and through each protocol.
+func TestTasks(t *testing.T) {
+	t.Parallel()
+	for name, task := range map[string]func(*testing.T, way){
+		"fix a test": fixTest, "analyse a table": analyseTable, "scrape a site": scrapeSite, "serve a page": servePage, "MCP server": useServer,
+		"killed sandbox": killSandbox, "budget": refuseAfterBudget, "shared sandbox": shareSandbox, "injection": resistInjection,
+	} {
+		for protocol, connect := range protocols {
+			t.Run(name+"/"+protocol, func(t *testing.T) {
+				t.Parallel()
+				task(t, connect)
+			})
+		}
+	}
+}
+
+const (
+	brokenCode = "def mean(values):\n    return sum(values) / (len(values) + 1)\n"
+	testCode   = "import unittest\nfrom stats import mean\n\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertEqual(mean([1, 2, 3]), 2)\n\nunittest.main()\n"
+)
+
+// fixTest finds out why a test fails, and fixes the code.
+func fixTest(t *testing.T, connect way) {
+	k := newKit(t, connect, []script.Turn{
+		{Thinking: "Set up what the user has.", Text: "I write the files.", Calls: []script.Call{
+			{Name: "sandbox_files", Arguments: map[string]any{"action": "create_file", "file_path": "stats.py", "file_contents": brokenCode}},
+			{Name: "sandbox_files", Arguments: map[string]any{"action": "create_file", "file_path": "test.py", "file_contents": testCode}},
+		}},
+		run(`stats.py now has`, "python3 test.py"),
+		turn(`FAILED.*exit 1.*AssertionError: 1.5 != 2|AssertionError: 1.5 != 2`, "file_read", map[string]any{"path": "stats.py"}),
+		turn(`len\(values\) \+ 1`, "sandbox_files", map[string]any{"action": "str_replace", "file_path": "stats.py", "old_str": " / (len(values) + 1)", "new_str": " / len(values)"}),
+		run(`.`, "python3 test.py"),
+		finish(`SUCCESS[^$]*OK`, "the mean was divided by one too many"),
+	}, nil)
+	k.want(agent.Finished, "one too many")
+	k.file("/workspace/stats.py", "/ len(values)\n")
+}
+
+// analyseTable computes from a CSV file, draws a chart and looks at it.
+func analyseTable(t *testing.T, connect way) {
+	const program = `import csv, struct, zlib
+rows = list(csv.DictReader(open('sales.csv')))
+totals = {}
+for r in rows: totals[r['region']] = totals.get(r['region'], 0) + int(r['amount'])
+print(sorted(totals.items()))
+w, h = 200, 100
+pixels = [[255] * w for _ in range(h)]
+for i, (name, total) in enumerate(sorted(totals.items())):
+    for y in range(h - total, h):
+        for x in range(20 + 60 * i, 60 + 60 * i): pixels[y][x] = 60
+raw = b''.join(b'\0' + bytes(row) for row in pixels)
+chunk = lambda kind, data: struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
+open('chart.png', 'wb').write(b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', w, h, 8, 0, 0, 0, 0)) + chunk(b'IDAT', zlib.compress(raw)) + chunk(b'IEND', b''))
+`
+	look := turn(`\('north', 50\), \('south', 70\)`, "sandbox_vision", map[string]any{"action": "see_image", "file_path": "chart.png"})
+	done := finish("", "north 50, south 70")
+	done.Expect.Images, done.Expect.Any = 1, "chart.png: an image"
+	k := newKit(t, connect, []script.Turn{
+		run("", "printf 'region,amount\\nnorth,20\\nsouth,70\\nnorth,30\\n' > sales.csv"),
+		turn(`SUCCESS`, "python_exec", map[string]any{"code": program}), look, done,
+	}, nil)
+	k.want(agent.Finished, "north 50, south 70")
+	k.file("/workspace/chart.png", "IHDR")
+}
+
+// scrapeSite reads a site with the browser.
+func scrapeSite(t *testing.T, connect way) {
+	if _, err := exec.LookPath("chromium"); err != nil {
+		testengine.Skip(t, "this machine has no chromium")
+	}
+	k := newKit(t, connect, []script.Turn{
+		run("", `mkdir site && cd site && echo '<h1>Shop</h1><script>document.write("<ul><li>Tea 3 EUR<li>Milk 2 EUR</ul>")</script>' > index.html && (python3 -m http.server 8000 --bind 127.0.0.1 > /dev/null 2>&1 &) ; sleep 1`),
+		turn("SUCCESS", "sandbox_browser", map[string]any{"action": "navigate_to", "url": "http://127.0.0.1:8000/"}),
+		{Expect: script.Expect{Any: `Opened the page`, Images: 1}, Calls: []script.Call{{Name: "browser_text"}}},
+		turn(`Tea 3 EUR`, "sandbox_files", map[string]any{"action": "create_file", "file_path": "prices.json", "file_contents": `{"Tea": 3, "Milk": 2}`}),
+		finish(`prices.json`, "two prices"),
+	}, func(_ *kit, o *agent.Options) { o.Tools = []string{"default", "browser"} })
+	k.want(agent.Finished, "two prices")
+	k.file("/workspace/prices.json", `"Tea": 3`)
+}
+
+// useServer uses the tool of an MCP server in the sandbox. A second server that does not start is left
+// out.
+func useServer(t *testing.T, connect way) {
+	const server = `import json, sys
+for line in sys.stdin:
+    r = json.loads(line)
+    result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+    if r["method"] == "tools/list": result = {"tools": [{"name": "add", "description": "add numbers", "inputSchema": {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}}}}]}
+    if r["method"] == "tools/call": result = {"content": [{"type": "text", "text": "sum %d" % sum(r["params"]["arguments"].values())}]}
+    if r["method"] == "server/discover": print(json.dumps({"jsonrpc": "2.0", "id": r["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
+    elif "id" in r: print(json.dumps({"jsonrpc": "2.0", "id": r["id"], "result": result}), flush=True)
+`
+	call := turn("the task", "mcp_calc_add", map[string]any{"a": 40, "b": 2})
+	call.Expect.Tools = []string{"mcp_calc_add", "sandbox_shell", "terminate", "ask_human"}
+	k := newKit(t, connect, []script.Turn{call, finish(`sum 42`, "42")}, func(_ *kit, o *agent.Options) {
+		o.MCPServers = map[string]agent.MCPServer{
+			"calc": {Command: "python3", Args: []string{"-c", server}, Env: map[string]string{"API_TOKEN": canary}}, "broken": {Command: "/nothing/here"},
+		}
+	})
+	k.want(agent.Finished, "42")
+	if !strings.Contains(k.log(), "MCP server broken is left out: ") {
+		t.Errorf("no notice about the server that does not start:\n%s", k.log())
+	}
+}
+
+// killSandbox ends the sandbox between two calls. The next one gets another sandbox.
+func killSandbox(t *testing.T, connect way) {
+	k := newKit(t, connect, []script.Turn{
+		run("", "echo 1 > first"),
+		turn("SUCCESS", "kill", map[string]any{}),
+		run("killed", "ls first"),
+		run("the sandbox has ended.*the next call gets a new sandbox", "ls first || echo 2 > second"),
+		finish("SUCCESS", "recovered"),
+	}, func(k *kit, o *agent.Options) {
+		o.More = []agent.Tool{{Name: "kill", Description: "x", Call: func(ctx context.Context, _ rawMessage) (string, error) {
+			return "killed", k.boxes[0].Destroy(ctx)
+		}}}
+	})
+	k.want(agent.Finished, "recovered")
+	if len(k.boxes) != 2 {
+		t.Errorf("%d sandboxes", len(k.boxes))
+	}
+	k.file("/workspace/second", "2")
+}
+
+// refuseAfterBudget carries out no call of the response that exceeds the budget.
+func refuseAfterBudget(t *testing.T, connect way) {
+	first, second := run("", "echo 1 > one"), run("SUCCESS", "echo 2 > two")
+	first.Usage, second.Usage = &script.Usage{Input: 1000, Output: 10}, &script.Usage{Input: 2000, Output: 10}
+	k := newKit(t, connect, []script.Turn{first, second}, func(_ *kit, o *agent.Options) { o.Budget.Tokens = 3000 })
+	k.want(agent.BudgetSpent, "Terminated: Reached the budget of 3000 tokens (3020 used)")
+	k.file("/workspace/one", "1")
+	if got := readFile(t, k.boxes[0].Guest(), "/workspace/two"); got != "" {
+		t.Errorf("the call was carried out: %q", got)
+	}
+}
+
+// shareSandbox has two agents work in a sandbox at the same time.
+func shareSandbox(t *testing.T, connect way) {
+	owner := newKit(t, connect, []script.Turn{run("", "echo owner > shared"), finish("SUCCESS", "ready")}, nil)
+	owner.want(agent.Finished, "ready")
+	box := owner.boxes[0]
+	open := func(context.Context) (agent.Sandbox, error) {
+		return agent.Sandbox{ID: box.ID(), Guest: box.Guest()}, nil
+	}
+	done := make(chan *kit)
+	for _, name := range []string{"ann", "bob"} {
+		k := newKit(t, connect, []script.Turn{
+			run("", "cd /tmp; mkdir -p "+name+"; for i in 1 2 3 4 5; do echo "+name+" >> /workspace/log; sleep 0.1; done"),
+			run("SUCCESS", "pwd; cat /workspace/shared; echo "+name+" > /workspace/"+name),
+			finish(`/tmp\nowner`, name+" is done"),
+		}, func(_ *kit, o *agent.Options) { o.Open = open })
+		go func() {
+			defer func() { done <- k }()
+			k.want(agent.Finished, name+" is done")
+		}()
+	}
+	for range 2 {
+		k := <-done
+		if err := k.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	owner.file("/workspace/ann", "ann")
+	owner.file("/workspace/bob", "bob")
+	if got := readFile(t, box.Guest(), "/workspace/log"); strings.Count(got, "ann\n") != 5 || strings.Count(got, "bob\n") != 5 {
+		t.Errorf("the common file: %q", got)
+	}
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/agent"
+	"github.com/sandpit-dev/sandpit/client"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+	"github.com/sandpit-dev/sandpit/internal/app/daemon"
+)
+
+const (
+	// projectLabel is the label of the sandbox of a project.
+	projectLabel = "agent-project"
+	// agentIdle is how long a server keeps the sandbox of an agent whose program was killed.
+	agentIdle = 30 * time.Minute
+)
+
+// agentPlace is where the sandbox of an agent is created.
+type agentPlace struct {
+	open  func(context.Context) (agent.Sandbox, error)
+	close func() error
+}
+
+// openPlace connects to the server, or prepares the engine of this machine. It creates no sandbox.
+// Earlier is the sandbox of a transcript that is resumed, or "".
+func (o *agentCommand) openPlace(ctx context.Context, a *app, cfg config.Config, earlier sandpit.ID) (agentPlace, error) {
+	there, ok := o.chooseServer(cfg)
+	if !ok && (o.project != "" || o.keep) {
+		url, runs := cfg.LocalServer()
+		if !runs {
+			return agentPlace{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "--project and --keep need a server: without one the sandbox ends with this program"), "start one: sandpit serve")
+		}
+		there, ok = cfg, true
+		there.URL = url
+	}
+	if ok {
+		return o.openRemotePlace(a, there, earlier)
+	}
+	return o.openLocalPlace(ctx, a, cfg)
+}
+
+// openLocalPlace creates sandboxes with the engine of this program.
+func (o *agentCommand) openLocalPlace(ctx context.Context, a *app, cfg config.Config) (agentPlace, error) {
+	spec, err := o.toSpec(a, cfg)
+	if err != nil {
+		return agentPlace{}, err
+	}
+	logger := slog.New(slog.NewTextHandler(a.Err, nil))
+	local, err := daemon.OpenLocal(ctx, cfg, daemon.Listeners{
+		Notice: a.newNoticeOnce(cfg), Admit: daemon.Admission(cfg, logger), ConfineFiles: cfg.Sandbox.ConfineFiles,
+	})
+	if err != nil {
+		return agentPlace{}, err
+	}
+	open := func(ctx context.Context) (agent.Sandbox, error) {
+		box, err := local.Create(ctx, spec)
+		if err != nil {
+			return agent.Sandbox{}, o.explainImage(err)
+		}
+		if err := o.rules.giveSecrets(ctx, a, box); err != nil {
+			return agent.Sandbox{}, errors.Join(err, box.Destroy(context.WithoutCancel(ctx)))
+		}
+		return agent.Sandbox{ID: box.ID(), Guest: box.Guest(), User: spec.User, Dir: o.workDir, Close: box.Destroy}, nil
+	}
+	return agentPlace{open, local.Close}, nil
+}
+
+// openRemotePlace creates sandboxes on a server.
+func (o *agentCommand) openRemotePlace(a *app, cfg config.Config, earlier sandpit.ID) (agentPlace, error) {
+	spec, err := o.toRemoteSpec(a, cfg)
+	if err != nil {
+		return agentPlace{}, err
+	}
+	secrets, err := o.rules.readSecrets(a)
+	if err != nil {
+		return agentPlace{}, err
+	}
+	request := client.CreateRequest{
+		Spec: spec, Secrets: secrets.programs, NetworkSecrets: secrets.network, Provider: chosenProvider(cfg, o.provider), Offline: o.networkSet && !o.network,
+	}
+	switch {
+	case o.project != "":
+		if request.Spec.Labels == nil {
+			request.Spec.Labels = map[string]string{}
+		}
+		request.Spec.Labels[projectLabel] = o.project
+		request.Timeout = -1
+		request.Key = "agent-project-" + o.project
+	case o.keep:
+		request.Timeout = -1
+	default:
+		request.Policy = sandpit.Policy{IdleTimeout: agentIdle, IdleAction: sandpit.ActionKill}
+	}
+	c, err := newConfiguredClient(cfg)
+	if err != nil {
+		return agentPlace{}, err
+	}
+	r := &remoteAgentPlace{o: o, a: a, client: c, request: request, earlier: earlier}
+	return agentPlace{r.open, func() error { c.Close(); return nil }}, nil
+}
+
+// remoteAgentPlace creates sandboxes of a server, or finds the one of a project or transcript.
+type remoteAgentPlace struct {
+	o       *agentCommand
+	a       *app
+	client  *client.Client
+	request client.CreateRequest
+	earlier sandpit.ID
+}
+
+func (r *remoteAgentPlace) open(ctx context.Context) (agent.Sandbox, error) {
+	s, err := r.find(ctx)
+	if err == nil && s == nil {
+		s, err = r.client.Sandboxes.Create(ctx, r.request)
+		if code := sandpit.CodeOf(err); r.o.project != "" && (code == sandpit.Conflict || code == sandpit.AlreadyExists || code == sandpit.Gone) {
+			r.request.Key = "" // the key belongs to another request, or to a sandbox that was deleted
+			if s, err = r.find(ctx); err == nil && s == nil {
+				s, err = r.client.Sandboxes.Create(ctx, r.request)
+			}
+		}
+	}
+	if err != nil {
+		return agent.Sandbox{}, r.o.explainImage(err)
+	}
+	place := newRemoteSandbox(r.client, s)
+	opened := agent.Sandbox{
+		ID: s.ID, User: s.Spec.User, Dir: r.o.workDir,
+		Wake: func(ctx context.Context) (sandpit.Guest, error) {
+			held, err := place.holdSandbox(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return held.Guest(), nil
+		},
+		Preview: func(ctx context.Context, port int) (agent.Link, error) {
+			page, err := previewURLs(r.client, s.ID)(ctx, port)
+			return agent.Link(page), err
+		},
+		Close: s.Delete,
+	}
+	if r.o.keep || r.o.project != "" {
+		opened.Close = func(context.Context) error {
+			fmt.Fprintf(r.a.Err, "the sandbox is kept: %s (remove it: sandpit rm %s)\n", s.ID, s.ID)
+			return nil
+		}
+	}
+	return opened, nil
+}
+
+// find returns the sandbox of the transcript or project, or nil if there is none.
+func (r *remoteAgentPlace) find(ctx context.Context) (*client.Sandbox, error) {
+	if id := r.earlier; id != "" {
+		r.earlier = ""
+		s, err := r.client.Sandboxes.Get(ctx, id)
+		if code := sandpit.CodeOf(err); err == nil && s.State != sandpit.StateDeleted || err != nil && code != sandpit.NotFound && code != sandpit.Gone {
+			return s, err
+		}
+	}
+	if r.o.project == "" {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	list, err := r.client.Sandboxes.List(ctx, client.Filter{Labels: map[string]string{projectLabel: r.o.project}})
+	if err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(s sandpit.Sandbox) bool { return s.State == sandpit.StateError || s.State == sandpit.StateDeleted })
+	if len(list) == 0 {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	oldest := slices.MinFunc(list, func(a, b sandpit.Sandbox) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	return r.client.Sandboxes.Get(ctx, oldest.ID)
+}

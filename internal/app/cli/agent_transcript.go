@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/agent"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
+)
+
+// transcriptsDir is the directory of transcripts in the state directory.
+const transcriptsDir = "transcripts"
+
+// transcriptFile is the transcript of sandpit agent.
+type transcriptFile struct {
+	file *os.File // nil: none
+	// earlier is what a resumed transcript had.
+	earlier *agent.Transcript
+}
+
+// openTranscript opens the transcript that is resumed, or creates one.
+func (o *agentCommand) openTranscript(a *app, cfg config.Config) (*transcriptFile, error) {
+	if o.resume != "" {
+		return resumeTranscript(o.resume)
+	}
+	name := o.transcript
+	switch name {
+	case "none":
+		return &transcriptFile{}, nil
+	case "":
+		dir := filepath.Join(cfg.StateDir, transcriptsDir)
+		for _, d := range []string{cfg.StateDir, dir} {
+			if err := config.MakePrivate(d, os.Geteuid()); err != nil {
+				return nil, fmt.Errorf("create the transcript: %w", err)
+			}
+		}
+		name = filepath.Join(dir, time.Now().UTC().Format("20060102-150405")+"-"+string(sandpit.NewID())+".jsonl")
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "create the transcript: %w", err), "continue it with --resume, or choose another file")
+	}
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "create the transcript: %w", err)
+	}
+	if o.format == formatText {
+		fmt.Fprintf(a.Err, "transcript: %s\n", escapeText(name))
+	}
+	return &transcriptFile{file: f}, nil
+}
+
+// resumeTranscript reads a transcript and opens it for further lines. Its last line is removed if it is
+// incomplete.
+func resumeTranscript(name string) (*transcriptFile, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_APPEND|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "resume: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close() // nothing was written
+		return nil, sandpit.Errorf(sandpit.Conflict, "resume: another agent writes %s", name)
+	}
+	t, err := agent.ReadTranscript(f)
+	if err == nil {
+		err = f.Truncate(t.Length())
+	}
+	if err != nil {
+		_ = f.Close() // nothing was written
+		return nil, fmt.Errorf("resume %s: %w", name, err)
+	}
+	return &transcriptFile{file: f, earlier: t}, nil
+}
+
+// writer returns where lines are written, or nil.
+func (t *transcriptFile) writer() io.Writer {
+	if t.file == nil {
+		return nil
+	}
+	return t.file
+}
+
+// sandboxID returns the sandbox of a resumed transcript, or "".
+func (t *transcriptFile) sandboxID() sandpit.ID {
+	if t.earlier == nil {
+		return ""
+	}
+	return t.earlier.SandboxID()
+}
+
+func (t *transcriptFile) close() error {
+	if t.file == nil {
+		return nil
+	}
+	return t.file.Close()
+}
+
+// readAgentServers reads the list of MCP servers in a file; "" means no servers.
+func readAgentServers(name string) (map[string]agent.MCPServer, error) {
+	if name == "" {
+		return nil, nil
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "%w", err)
+	}
+	servers, err := agent.ParseMCPServers(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return servers, nil
+}
