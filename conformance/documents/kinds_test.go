@@ -181,8 +181,9 @@ func checkGo(t *testing.T, text string) {
 		t.Fatal(err)
 	}
 	for name, content := range map[string]string{
-		code: "package snippet\n\nimport (\n\"context\"\n\"fmt\"\n\n\"github.com/sandpit-dev/sandpit/client\"\n)\n\n" +
-			"func Try(ctx context.Context) error {\n" + head + text + "return err\n}\n",
+		code: "package snippet\n\nimport (\n\"context\"\n\"fmt\"\n\"log\"\n\n\"github.com/sandpit-dev/sandpit/agent\"\n" +
+			"\"github.com/sandpit-dev/sandpit/agent/model\"\n\"github.com/sandpit-dev/sandpit/client\"\n)\n\nvar (\n_ = fmt.Sprint\n_ = log.Print\n_ = agent.New\n)\n\n" +
+			"func Try(ctx context.Context, m model.Model) error {\n" + head + text + "return err\n}\n",
 		code + ".json": string(overlay),
 	} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {

@@ -126,7 +126,7 @@ func (o *agentCommand) run(cmd *cobra.Command, a *app, args []string) (err error
 	if err != nil {
 		return a.toVerbError(ctx, err)
 	}
-	record, err := o.openTranscript(a, cfg)
+	record, err := o.openTranscript(cfg)
 	if err != nil {
 		return err
 	}
@@ -138,6 +138,9 @@ func (o *agentCommand) run(cmd *cobra.Command, a *app, args []string) (err error
 	}
 	defer func() { err = errors.Join(err, place.close()) }()
 	options.Open = place.open
+	if o.format == formatText {
+		record.announce(a.Err)
+	}
 	return o.runTasks(ctx, a, options, tasks)
 }
 

@@ -154,7 +154,7 @@ func (r *remoteAgentPlace) open(ctx context.Context) (agent.Sandbox, error) {
 	return opened, nil
 }
 
-// find returns the sandbox of the transcript or project, or nil if there is none.
+// find returns the sandbox of the transcript or project, or nil if it does not exist.
 func (r *remoteAgentPlace) find(ctx context.Context) (*client.Sandbox, error) {
 	if id := r.earlier; id != "" {
 		r.earlier = ""
@@ -164,7 +164,7 @@ func (r *remoteAgentPlace) find(ctx context.Context) (*client.Sandbox, error) {
 		}
 	}
 	if r.o.project == "" {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // no sandbox
 	}
 	list, err := r.client.Sandboxes.List(ctx, client.Filter{Labels: map[string]string{projectLabel: r.o.project}})
 	if err != nil {
@@ -172,7 +172,7 @@ func (r *remoteAgentPlace) find(ctx context.Context) (*client.Sandbox, error) {
 	}
 	list = slices.DeleteFunc(list, func(s sandpit.Sandbox) bool { return s.State == sandpit.StateError || s.State == sandpit.StateDeleted })
 	if len(list) == 0 {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // no sandbox
 	}
 	oldest := slices.MinFunc(list, func(a, b sandpit.Sandbox) int { return a.CreatedAt.Compare(b.CreatedAt) })
 	return r.client.Sandboxes.Get(ctx, oldest.ID)

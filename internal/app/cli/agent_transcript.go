@@ -21,12 +21,14 @@ const transcriptsDir = "transcripts"
 // transcriptFile is the transcript of sandpit agent.
 type transcriptFile struct {
 	file *os.File // nil: none
+	// created is true if it did not exist before.
+	created bool
 	// earlier is what a resumed transcript had.
 	earlier *agent.Transcript
 }
 
 // openTranscript opens the transcript that is resumed, or creates one.
-func (o *agentCommand) openTranscript(a *app, cfg config.Config) (*transcriptFile, error) {
+func (o *agentCommand) openTranscript(cfg config.Config) (*transcriptFile, error) {
 	if o.resume != "" {
 		return resumeTranscript(o.resume)
 	}
@@ -45,15 +47,12 @@ func (o *agentCommand) openTranscript(a *app, cfg config.Config) (*transcriptFil
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.AlreadyExists, "create the transcript: %w", err), "continue it with --resume, or choose another file")
+		return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "create the transcript: %w", err), "continue it with --resume, or choose another file")
 	}
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "create the transcript: %w", err)
 	}
-	if o.format == formatText {
-		fmt.Fprintf(a.Err, "transcript: %s\n", escapeText(name))
-	}
-	return &transcriptFile{file: f}, nil
+	return &transcriptFile{file: f, created: true}, nil
 }
 
 // resumeTranscript reads a transcript and opens it for further lines. Its last line is removed if it is
@@ -94,11 +93,23 @@ func (t *transcriptFile) sandboxID() sandpit.ID {
 	return t.earlier.SandboxID()
 }
 
+// announce prints the name of a new transcript.
+func (t *transcriptFile) announce(w io.Writer) {
+	if t.created {
+		fmt.Fprintf(w, "transcript: %s\n", escapeText(t.file.Name()))
+	}
+}
+
+// close closes the file, and removes it if nothing was written.
 func (t *transcriptFile) close() error {
 	if t.file == nil {
 		return nil
 	}
-	return t.file.Close()
+	info, err := t.file.Stat()
+	if err == nil && t.created && info.Size() == 0 {
+		err = os.Remove(t.file.Name())
+	}
+	return errors.Join(err, t.file.Close())
 }
 
 // readAgentServers reads the list of MCP servers in a file; "" means no servers.

@@ -53,7 +53,7 @@ func programSettings() []setting {
 func sandboxSettings() []setting {
 	return []setting{
 		defineSetting(KeyUseSandbox, func(c *Config) *bool { return &c.Sandbox.UseSandbox }, setBool,
-			"Accepted for files of OpenManus: tools of agents always run in a sandbox. `false` is reported (`sandpit doctor`, the log of `serve` and `mcp`) and has no effect."),
+			"Accepted for files of OpenManus: tools of agents always run in a sandbox. `false` is reported (`sandpit doctor`, the log of `serve` and `mcp`) and has no effect; `sandpit agent` refuses it."),
 		defineSetting(KeyImage, func(c *Config) *sandpit.Image { return &c.Sandbox.Image }, setImage,
 			"The image of sandboxes whose requests name none."),
 		defineSetting(KeyWorkDir, func(c *Config) *string { return &c.Sandbox.WorkDir }, setWorkDir,
