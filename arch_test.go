@@ -92,7 +92,7 @@ var directions = []direction{
 	{from: "deploy", alone: true, why: "tests only"},
 	{
 		from: "bench", why: "it measures each part",
-		may: []string{"api", "client", "internal/agents/tool", "internal/build/image", "internal/core/...", "internal/inside/guestbin", "internal/reach/workspace", "internal/testing/testoptions", "provider/docker", "provider/gvisor"},
+		may: []string{"agent", "agent/model", "api", "client", "internal/agents/tool", "internal/build/image", "internal/core/...", "internal/inside/guestbin", "internal/reach/workspace", "internal/testing/testoptions", "provider/docker", "provider/gvisor"},
 	},
 }
 

@@ -309,15 +309,11 @@ func TestSecrets(t *testing.T) {
 		(&kit{}).withFake(t)(o)
 	})
 	k.want("do it", agent.Finished, agent.StateFinished)
-	all := k.transcript.String() + fmt.Sprintf("%+v", k.events)
-	for _, e := range k.events {
-		if e.Outcome != nil {
-			all += fmt.Sprintf("%+v", *e.Outcome)
-		}
-		if e.Call != nil {
-			all += fmt.Sprintf("%+v", *e.Call)
-		}
+	events, err := json.Marshal(k.events)
+	if err != nil {
+		t.Fatal(err)
 	}
+	all := k.transcript.String() + string(events)
 	for _, secret := range []string{key, `sk-quote\"and`, `sk-quote\\\"and`, value} {
 		if strings.Contains(all, secret) {
 			t.Errorf("%q is in the events or the transcript", secret)

@@ -195,8 +195,8 @@ func (c *conversation) newNote(left []model.Message) string {
 		}
 	}
 	size := 0
-	for i := len(lines) - 1; i >= 0; i-- {
-		if size += len(lines[i]) + 1; size > maxNote {
+	for i, line := range slices.Backward(lines) {
+		if size += len(line) + 1; size > maxNote {
 			lines = append([]string{"(…)"}, lines[i+1:]...)
 			break
 		}

@@ -45,8 +45,8 @@ func (c *conversation) toRequest() []model.Message {
 // openCalls returns the calls of the last response that have no result.
 func (c *conversation) openCalls() []model.ToolCall {
 	answered := map[string]bool{}
-	for i := len(c.messages) - 1; i >= 0; i-- {
-		switch m := c.messages[i]; m.Role {
+	for _, m := range slices.Backward(c.messages) {
+		switch m.Role {
 		case model.RoleTool:
 			answered[m.CallID] = true
 		case model.RoleAssistant:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -68,7 +69,7 @@ func hostile(random *rand.Rand) turn {
 func TestHostileModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 1))
 			k := newKit(t, []turn{hostile(random)}, func(o *agent.Options) {

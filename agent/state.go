@@ -43,6 +43,7 @@ func (r Reason) state() State {
 		return StateFinished
 	case Error:
 		return StateError
+	case MaxSteps, BudgetSpent, Stuck, Interrupted:
 	}
 	return StateIdle
 }

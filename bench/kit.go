@@ -34,6 +34,7 @@ const (
 	nameE2B      = "e2b"
 	nameDaytona  = "daytona"
 	nameMCP      = "mcp"
+	nameAgent    = "agent"
 
 	nameNeighbours = "neighbours"
 	nameSaved      = "saved"
@@ -61,7 +62,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 		defer cancel()
 		err = errors.Join(err, k.docker.Close(clean))
 	}()
-	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.daytonas(ctx), k.mcps(ctx), k.templates(ctx), k.crowds(ctx), k.neighbours(ctx))
+	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.daytonas(ctx), k.mcps(ctx), k.agents(ctx), k.templates(ctx), k.crowds(ctx), k.neighbours(ctx))
 	k.report.Machine.LoadAtEnd = loadAverage()
 	k.report.Targets = append(judge(&k.report), neighbourTargets(&k.report)...)
 	return &k.report, err

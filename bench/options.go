@@ -92,7 +92,7 @@ func names() []string {
 	for _, w := range boxWorkloads(fullSizes, "") {
 		list = append(list, w.name)
 	}
-	return slices.Compact(append(list, nameShells, nameNetwork, namePreviews, nameSaved, nameTemplates, nameE2B, nameDaytona, nameMCP, nameMemory, nameBurst, nameNeighbours))
+	return slices.Compact(append(list, nameShells, nameNetwork, namePreviews, nameSaved, nameTemplates, nameE2B, nameDaytona, nameMCP, nameAgent, nameMemory, nameBurst, nameNeighbours))
 }
 
 func (o options) wants(name string) bool { return len(o.only) == 0 || slices.Contains(o.only, name) }

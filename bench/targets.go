@@ -21,6 +21,8 @@ const (
 	metricSilent       = "failures of %d WebSockets"
 	metricTool         = "call of the tool file_list"
 	metricShellExec    = "call of the tool shell_exec with true"
+	metricAgentStep    = "step of an agent beside model and tools"
+	metricAgentMemory  = "memory of %d agents after %d steps"
 	metricE2BWarm      = "E2B's SDK: create of a warm pool, and commands.run"
 	metricE2BCold      = "E2B's SDK: create and commands.run"
 	metricE2BRun       = "E2B's SDK: commands.run"
@@ -104,6 +106,7 @@ func judge(r *report) []target {
 	shell, shellKnown := r.find(metricShellExec, bySandpit)
 	shellMCP, shellMCPKnown := r.find(metricShellExec, byMCP)
 	program, programKnown := r.find(metricShellExec, byExec)
+	step, stepKnown := r.find(metricAgentStep, bySandpit)
 	web, webKnown := r.find(metricTemplate, bySandpitHTTP)
 	saved := func(metric string) func(what string, most float64) target {
 		x, known := r.find(metric, bySandpit)
@@ -133,6 +136,7 @@ func judge(r *report) []target {
 		check("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, inverse(e2bWrite.P50), e2bWriteKnown),
 		check("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, inverse(e2bRead.P50), e2bReadKnown),
 		check("ms for E2B's SDK to run code in a new sandbox", 400, e2bCode.P50, e2bCodeKnown),
+		check("ms of an agent's loop for a step, beside model and tools", 2, step.P50, stepKnown),
 		daytona(metricDaytonaWarm, unitMS)("ms for Daytona's SDK to create of a warm pool and run true", 30),
 		daytona(metricDaytonaRun, unitMS)("ms for Daytona's SDK to run true", 10),
 		daytona(metricDaytonaWrite, unitMBps)("ms for Daytona's SDK for each MB of a file in (100 MB/s)", 10),

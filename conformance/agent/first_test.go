@@ -40,12 +40,15 @@ func TestMain(m *testing.M) {
 var protocols = map[string]func(*testing.T, *script.Model) model.Model{
 	"direct": func(_ *testing.T, m *script.Model) model.Model { return m },
 	"chat": func(t *testing.T, m *script.Model) model.Model {
+		t.Helper()
 		return must(openai.New(openai.Options{Model: "script", BaseURL: serve(t, m) + "/v1", Key: canary, Window: m.Window()}))(t)
 	},
 	"responses": func(t *testing.T, m *script.Model) model.Model {
+		t.Helper()
 		return must(openai.New(openai.Options{Model: "script", BaseURL: serve(t, m) + "/v1", Key: canary, Window: m.Window(), API: openai.Responses}))(t)
 	},
 	"messages": func(t *testing.T, m *script.Model) model.Model {
+		t.Helper()
 		return must(anthropic.New(anthropic.Options{Model: "script", BaseURL: serve(t, m), Key: canary, Window: m.Window()}))(t)
 	},
 }
@@ -169,7 +172,7 @@ func (k *kit) checkRecords() {
 func (k *kit) log() string {
 	var b strings.Builder
 	for _, e := range k.events {
-		switch e.Kind {
+		switch e.Kind { //nolint:exhaustive // the others say less
 		case agent.EventCall:
 			fmt.Fprintf(&b, "%s %.500s\n", e.Tool, e.Call.Arguments)
 		case agent.EventResult, agent.EventNotice, agent.EventEnd:

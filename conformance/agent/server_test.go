@@ -117,7 +117,10 @@ func fetch(t *testing.T, url string) string {
 		},
 	}}
 	r := must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-	answer := must(browser.Do(r))(t)
+	answer, err := browser.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer answer.Body.Close()
 	return string(must(io.ReadAll(answer.Body))(t))
 }

@@ -19,7 +19,7 @@ const agentStatuses = `1 the model reports that it cannot do it,
 
 // toAgentStatus returns the exit status for the outcome of the last task.
 func toAgentStatus(ctx context.Context, o agent.Outcome) error {
-	switch o.Reason {
+	switch o.Reason { //nolint:exhaustive // finished is the status 0; the command has returned an error
 	case agent.Failed:
 		return exitStatus(statusNo)
 	case agent.MaxSteps:
