@@ -92,7 +92,6 @@ func (o *agentCommand) openRemotePlace(a *app, cfg config.Config, earlier sandpi
 		}
 		request.Spec.Labels[projectLabel] = o.project
 		request.Timeout = -1
-		request.Key = "agent-project-" + o.project
 	case o.keep:
 		request.Timeout = -1
 	default:
@@ -103,6 +102,9 @@ func (o *agentCommand) openRemotePlace(a *app, cfg config.Config, earlier sandpi
 		return agentPlace{}, err
 	}
 	r := &remoteAgentPlace{o: o, a: a, client: c, request: request, earlier: earlier}
+	if o.project != "" {
+		r.key = "agent-project-" + o.project
+	}
 	return agentPlace{r.open, func() error { c.Close(); return nil }}, nil
 }
 
@@ -112,15 +114,17 @@ type remoteAgentPlace struct {
 	a       *app
 	client  *client.Client
 	request client.CreateRequest
+	// key makes agents of a project that begin at the same time use one sandbox.
+	key     string
 	earlier sandpit.ID
 }
 
 func (r *remoteAgentPlace) open(ctx context.Context) (agent.Sandbox, error) {
 	s, err := r.find(ctx)
 	if err == nil && s == nil {
-		s, err = r.client.Sandboxes.Create(ctx, r.request)
+		s, err = r.client.Sandboxes.Create(ctx, r.request, client.WithIdempotencyKey(r.key))
 		if code := sandpit.CodeOf(err); r.o.project != "" && (code == sandpit.Conflict || code == sandpit.AlreadyExists || code == sandpit.Gone) {
-			r.request.Key = "" // the key belongs to another request, or to a sandbox that was deleted
+			// The key belongs to another request, or to a sandbox that was deleted.
 			if s, err = r.find(ctx); err == nil && s == nil {
 				s, err = r.client.Sandboxes.Create(ctx, r.request)
 			}
