@@ -123,6 +123,11 @@ func (p *Provider) discardTwins(list []item) []item {
 			used[known.attempt] = cloudID
 		}
 	}
+	for _, one := range list {
+		if attempt := one.Metadata[markAttempt]; p.ended[attempt] && used[attempt] == "" {
+			used[attempt] = "ended"
+		}
+	}
 	p.mu.Unlock()
 	rest := list[:0]
 	for _, one := range list {

@@ -27,6 +27,7 @@ type Provider struct {
 	creating map[sandpit.ID]bool     // IDs of sandboxes that are being created
 	discards map[string]bool         // attempts and cloud's IDs of sandboxes that are to be deleted
 	boxes    map[string]*sandboxInfo // by the cloud's ID
+	ended    map[string]bool         // attempts whose sandbox has ended: another sandbox of theirs is a twin
 }
 
 // sandboxInfo is what the provider knows about a sandbox and the cloud does not return.
@@ -58,7 +59,7 @@ func New(o Options) (*Provider, error) {
 	}
 	p := &Provider{
 		o: o, api: &api{client: client, create: o.CreateTimeout}, http: o.Transport,
-		creating: make(map[sandpit.ID]bool), discards: make(map[string]bool), boxes: make(map[string]*sandboxInfo),
+		creating: make(map[sandpit.ID]bool), discards: make(map[string]bool), boxes: make(map[string]*sandboxInfo), ended: make(map[string]bool),
 	}
 	if p.http == nil {
 		p.own = newSandboxTransport()
@@ -131,8 +132,18 @@ func (p *Provider) changeInfo(cloudID string, change func(*sandboxInfo)) {
 	change(known)
 }
 
+// maxEnded bounds how many ended sandboxes are remembered. List returns the twins of earlier ones.
+const maxEnded = 10_000
+
+// forget removes what is known about a sandbox that has ended.
 func (p *Provider) forget(cloudID string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if known := p.boxes[cloudID]; known != nil && known.attempt != "" {
+		if len(p.ended) >= maxEnded {
+			clear(p.ended)
+		}
+		p.ended[known.attempt] = true
+	}
 	delete(p.boxes, cloudID)
 }

@@ -137,10 +137,6 @@ func (p *Proxy) choose(r *http.Request) (Fault, time.Duration) {
 
 // ServeHTTP implements http.Handler.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	// Without it, the server stops reading a request whose response has begun, and the proxy breaks the response.
-	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
-		panic(err) // a server of Go can
-	}
 	fault, delay := p.choose(r)
 	if r.ContentLength > maxBody || r.Header.Get("Upgrade") != "" {
 		fault = None
@@ -165,6 +161,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.serveFault(w, r, fault)
 		return
 	case None:
+	}
+	// Without it, the server stops reading a request whose response has begun, and the proxy breaks the response.
+	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+		panic(err) // a server of Go can
 	}
 	p.plain.ServeHTTP(w, r)
 }
