@@ -102,7 +102,7 @@ func newKit(t *testing.T, turns []turn, f func(*agent.Options)) *kit {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := k.Close(context.Background()); err != nil {
+		if err := k.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -129,7 +130,7 @@ func (m *quickModel) Generate(_ context.Context, _ model.Request, onDelta func(m
 	m.n++
 	onDelta(model.Delta{Text: "I read."})
 	return model.Response{
-		Message: model.Message{Text: "I read.", Calls: []model.ToolCall{{ID: fmt.Sprint(m.n), Name: "read", Arguments: fmt.Sprintf(`{"line":%d}`, m.n)}}},
+		Message: model.Message{Text: "I read.", Calls: []model.ToolCall{{ID: strconv.Itoa(m.n), Name: "read", Arguments: fmt.Sprintf(`{"line":%d}`, m.n)}}},
 		Stop:    model.StopTools, Usage: model.Usage{Input: 1000, Output: 20},
 	}, nil
 }

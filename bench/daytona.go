@@ -64,7 +64,9 @@ func (k *kit) coldDaytona(ctx context.Context, _ *served, n *node) error {
 		return errors.Join(append(errs, err)...)
 	}
 	errs = append(errs, k.callNode(ctx, n, byDaytona, []nodeCall{
-		{metricDaytonaRun, unitMS, 100, "run"}, {metricDaytonaWrite, unitMBps, 20, "write"}, {metricDaytonaRead, unitMBps, 20, "read"},
+		{metricDaytonaRun, unitMS, 100, "run"},
+		{metricDaytonaWrite, unitMBps, 20, "write"},
+		{metricDaytonaRead, unitMBps, 20, "read"},
 		{metricDaytonaStart, unitMS, 20, "restart"},
 	}))
 	_, err := n.do("close")

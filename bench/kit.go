@@ -64,7 +64,7 @@ func measure(ctx context.Context, o options, stderr io.Writer) (r *report, err e
 	}()
 	err = errors.Join(k.inTurns(ctx), k.e2bs(ctx), k.daytonas(ctx), k.mcps(ctx), k.agents(ctx), k.templates(ctx), k.crowds(ctx), k.neighbours(ctx))
 	k.report.Machine.LoadAtEnd = loadAverage()
-	k.report.Targets = append(judge(&k.report), neighbourTargets(&k.report)...)
+	k.report.Targets = slices.Concat(judge(&k.report), judgeSDKs(&k.report), neighbourTargets(&k.report))
 	return &k.report, err
 }
 

@@ -37,7 +37,7 @@ func (k *kit) installSDK(ctx context.Context, folder, file string, script []byte
 			return "", err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, file), script, 0o600); err != nil { //nolint:gosec // callers pass constants
+	if err := os.WriteFile(filepath.Join(dir, file), script, 0o600); err != nil {
 		return "", err
 	}
 	if _, err := exec.LookPath("node"); err != nil {
@@ -96,7 +96,7 @@ func openNode(ctx context.Context, dir, script, prefix string, environ ...string
 	n.process = exec.CommandContext(ctx, "node", script)
 	n.process.Dir, n.process.Stderr, n.process.WaitDelay = dir, n.words, cleanTimeout
 	others := slices.DeleteFunc(n.process.Environ(), func(v string) bool { return strings.HasPrefix(v, prefix) })
-	n.process.Env = append(others, environ...)
+	n.process.Env = slices.Concat(others, environ)
 	in, err := n.process.StdinPipe()
 	if err != nil {
 		return nil, err

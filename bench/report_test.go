@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func example() *report {
 		of(metricExec, bySandpitDocker, 10), of(metricCreate, bySandpitDocker, 300), of(metricCreate, byDocker, 240),
 		of(metricEarly, bySandpit, 50), of(metricLateCreate, bySandpit, 70))
 	r.skip("compile, docker", "no cc | no luck")
-	r.Targets = judge(&r)
+	r.Targets = slices.Concat(judge(&r), judgeSDKs(&r))
 	return &r
 }
 
@@ -49,12 +50,7 @@ func TestJudge(t *testing.T) {
 		{What: "ms for each MB into an online box (400 MB/s)", Most: 1000.0 / 400},
 		{What: "ms for each MB out of an online box (400 MB/s)", Most: 1000.0 / 400},
 		{What: "ms that a preview adds to a request", Most: 3},
-		{What: "ms for E2B's SDK to create of a warm pool and run true", Most: 25},
-		{What: "ms for E2B's SDK to create and run true", Most: 150},
-		{What: "ms for E2B's SDK to run true", Most: 8},
-		{What: "ms for E2B's SDK for each MB of a file in (100 MB/s)", Most: 10},
-		{What: "ms for E2B's SDK for each MB of a file out (100 MB/s)", Most: 10},
-		{What: "ms for E2B's SDK to run code in a new sandbox", Most: 400},
+		{What: "ms of an agent's loop for a step, beside model and tools", Most: 2},
 		{What: "ms that MCP adds to a call of a tool, by a program", Most: 2},
 		{What: "ms that MCP adds to a call of a tool, over HTTP", Most: 2},
 		{What: "ms that shell_exec of true takes more than an exec of it", Most: 2},
@@ -69,6 +65,17 @@ func TestJudge(t *testing.T) {
 		{What: "ms to stop and start with 100 MB of files", Most: 1000},
 		{What: "MB of memory of a box that is paused on disk"},
 		{What: "MB of disk of an idle box that is paused on disk", Most: 10},
+		{What: "ms for E2B's SDK to create of a warm pool and run true", Most: 25},
+		{What: "ms for E2B's SDK to create and run true", Most: 150},
+		{What: "ms for E2B's SDK to run true", Most: 8},
+		{What: "ms for E2B's SDK for each MB of a file in (100 MB/s)", Most: 10},
+		{What: "ms for E2B's SDK for each MB of a file out (100 MB/s)", Most: 10},
+		{What: "ms for E2B's SDK to run code in a new sandbox", Most: 400},
+		{What: "ms for Daytona's SDK to create of a warm pool and run true", Most: 30},
+		{What: "ms for Daytona's SDK to run true", Most: 10},
+		{What: "ms for Daytona's SDK for each MB of a file in (100 MB/s)", Most: 10},
+		{What: "ms for Daytona's SDK for each MB of a file out (100 MB/s)", Most: 10},
+		{What: "ms for Daytona's SDK to start a stopped sandbox", Most: 400},
 	}
 	if diff := cmp.Diff(want, r.Targets); diff != "" {
 		t.Error(diff)

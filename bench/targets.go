@@ -86,20 +86,6 @@ func judge(r *report) []target {
 	direct, directKnown := r.find(metricPage, bySandpit)
 	preview, previewKnown := r.find(metricPage, bySandpitHTTP)
 	silent, silentKnown := r.find(fmt.Sprintf(metricSilent, pageSockets), bySandpitHTTP)
-	e2bWarm, e2bWarmKnown := r.find(metricE2BWarm, byE2B)
-	e2bCold, e2bColdKnown := r.find(metricE2BCold, byE2B)
-	e2bRun, e2bRunKnown := r.find(metricE2BRun, byE2B)
-	e2bWrite, e2bWriteKnown := r.find(metricE2BWrite, byE2B)
-	e2bRead, e2bReadKnown := r.find(metricE2BRead, byE2B)
-	e2bCode, e2bCodeKnown := r.find(metricE2BCode, byE2B)
-	daytona := func(metric, unit string) func(what string, most float64) target {
-		x, known := r.find(metric, byDaytona)
-		got := x.P50
-		if unit == unitMBps {
-			got = inverse(got)
-		}
-		return func(what string, most float64) target { return check(what, most, got, known) }
-	}
 	tool, toolKnown := r.find(metricTool, bySandpit)
 	mcp, mcpKnown := r.find(metricTool, byMCP)
 	mcpHTTP, mcpHTTPKnown := r.find(metricTool, byMCPHTTP)
@@ -130,18 +116,7 @@ func judge(r *report) []target {
 		check("ms for each MB into an online box (400 MB/s)", 1000.0/400, inverse(receive.P50), receiveKnown),
 		check("ms for each MB out of an online box (400 MB/s)", 1000.0/400, inverse(send.P50), sendKnown),
 		check("ms that a preview adds to a request", 3, preview.P50-direct.P50, directKnown && previewKnown),
-		check("ms for E2B's SDK to create of a warm pool and run true", 25, e2bWarm.P50, e2bWarmKnown),
-		check("ms for E2B's SDK to create and run true", 150, e2bCold.P50, e2bColdKnown),
-		check("ms for E2B's SDK to run true", 8, e2bRun.P50, e2bRunKnown),
-		check("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, inverse(e2bWrite.P50), e2bWriteKnown),
-		check("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, inverse(e2bRead.P50), e2bReadKnown),
-		check("ms for E2B's SDK to run code in a new sandbox", 400, e2bCode.P50, e2bCodeKnown),
 		check("ms of an agent's loop for a step, beside model and tools", 2, step.P50, stepKnown),
-		daytona(metricDaytonaWarm, unitMS)("ms for Daytona's SDK to create of a warm pool and run true", 30),
-		daytona(metricDaytonaRun, unitMS)("ms for Daytona's SDK to run true", 10),
-		daytona(metricDaytonaWrite, unitMBps)("ms for Daytona's SDK for each MB of a file in (100 MB/s)", 10),
-		daytona(metricDaytonaRead, unitMBps)("ms for Daytona's SDK for each MB of a file out (100 MB/s)", 10),
-		daytona(metricDaytonaStart, unitMS)("ms for Daytona's SDK to start a stopped sandbox", 400),
 		check("ms that MCP adds to a call of a tool, by a program", 2, mcp.P50-tool.P50, toolKnown && mcpKnown),
 		check("ms that MCP adds to a call of a tool, over HTTP", 2, mcpHTTP.P50-tool.P50, toolKnown && mcpHTTPKnown),
 		check("ms that shell_exec of true takes more than an exec of it", 2, shell.P50-program.P50, shellKnown && programKnown),
@@ -156,6 +131,31 @@ func judge(r *report) []target {
 		saved(metricStopStart)("ms to stop and start with 100 MB of files", 1000),
 		saved(metricFrozen)("MB of memory of a box that is paused on disk", 0),
 		saved(metricFrozenDisk)("MB of disk of an idle box that is paused on disk", 10),
+	}
+}
+
+// judgeSDKs compares what the SDKs of E2B and Daytona take with the targets.
+func judgeSDKs(r *report) []target {
+	judge := func(what string, most float64, metric, by string) target {
+		x, known := r.find(metric, by)
+		got := x.P50
+		if x.Unit == unitMBps {
+			got = inverse(got)
+		}
+		return check(what, most, got, known)
+	}
+	return []target{
+		judge("ms for E2B's SDK to create of a warm pool and run true", 25, metricE2BWarm, byE2B),
+		judge("ms for E2B's SDK to create and run true", 150, metricE2BCold, byE2B),
+		judge("ms for E2B's SDK to run true", 8, metricE2BRun, byE2B),
+		judge("ms for E2B's SDK for each MB of a file in (100 MB/s)", 10, metricE2BWrite, byE2B),
+		judge("ms for E2B's SDK for each MB of a file out (100 MB/s)", 10, metricE2BRead, byE2B),
+		judge("ms for E2B's SDK to run code in a new sandbox", 400, metricE2BCode, byE2B),
+		judge("ms for Daytona's SDK to create of a warm pool and run true", 30, metricDaytonaWarm, byDaytona),
+		judge("ms for Daytona's SDK to run true", 10, metricDaytonaRun, byDaytona),
+		judge("ms for Daytona's SDK for each MB of a file in (100 MB/s)", 10, metricDaytonaWrite, byDaytona),
+		judge("ms for Daytona's SDK for each MB of a file out (100 MB/s)", 10, metricDaytonaRead, byDaytona),
+		judge("ms for Daytona's SDK to start a stopped sandbox", 400, metricDaytonaStart, byDaytona),
 	}
 }
 

@@ -18,6 +18,7 @@ type rawMessage = json.RawMessage
 // resistInjection has a page that asks for secrets, and a model that does what the page says. No secret
 // of this process is in the sandbox, and nothing leaves the sandbox.
 func resistInjection(t *testing.T, connect way) {
+	t.Helper()
 	var mu sync.Mutex
 	var received []string
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "0.0.0.0:0")

@@ -37,6 +37,7 @@ const (
 
 // fixTest finds out why a test fails, and fixes the code.
 func fixTest(t *testing.T, connect way) {
+	t.Helper()
 	k := newKit(t, connect, []script.Turn{
 		{Thinking: "Set up what the user has.", Text: "I write the files.", Calls: []script.Call{
 			{Name: "sandbox_files", Arguments: map[string]any{"action": "create_file", "file_path": "stats.py", "file_contents": brokenCode}},
@@ -54,6 +55,7 @@ func fixTest(t *testing.T, connect way) {
 
 // analyseTable computes from a CSV file, draws a chart and looks at it.
 func analyseTable(t *testing.T, connect way) {
+	t.Helper()
 	const program = `import csv, struct, zlib
 rows = list(csv.DictReader(open('sales.csv')))
 totals = {}
@@ -81,6 +83,7 @@ open('chart.png', 'wb').write(b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack(
 
 // scrapeSite reads a site with the browser.
 func scrapeSite(t *testing.T, connect way) {
+	t.Helper()
 	if _, err := exec.LookPath("chromium"); err != nil {
 		testengine.Skip(t, "this machine has no chromium")
 	}
@@ -98,6 +101,7 @@ func scrapeSite(t *testing.T, connect way) {
 // useServer uses the tool of an MCP server in the sandbox. A second server that does not start is left
 // out.
 func useServer(t *testing.T, connect way) {
+	t.Helper()
 	const server = `import json, sys
 for line in sys.stdin:
     r = json.loads(line)
@@ -122,6 +126,7 @@ for line in sys.stdin:
 
 // killSandbox ends the sandbox between two calls. The next one gets another sandbox.
 func killSandbox(t *testing.T, connect way) {
+	t.Helper()
 	k := newKit(t, connect, []script.Turn{
 		run("", "echo 1 > first"),
 		turn("SUCCESS", "kill", map[string]any{}),
@@ -142,6 +147,7 @@ func killSandbox(t *testing.T, connect way) {
 
 // refuseAfterBudget carries out no call of the response that exceeds the budget.
 func refuseAfterBudget(t *testing.T, connect way) {
+	t.Helper()
 	first, second := run("", "echo 1 > one"), run("SUCCESS", "echo 2 > two")
 	first.Usage, second.Usage = &script.Usage{Input: 1000, Output: 10}, &script.Usage{Input: 2000, Output: 10}
 	k := newKit(t, connect, []script.Turn{first, second}, func(_ *kit, o *agent.Options) { o.Budget.Tokens = 3000 })
@@ -154,6 +160,7 @@ func refuseAfterBudget(t *testing.T, connect way) {
 
 // shareSandbox has two agents work in a sandbox at the same time.
 func shareSandbox(t *testing.T, connect way) {
+	t.Helper()
 	owner := newKit(t, connect, []script.Turn{run("", "echo owner > shared"), finish("SUCCESS", "ready")}, nil)
 	owner.want(agent.Finished, "ready")
 	box := owner.boxes[0]

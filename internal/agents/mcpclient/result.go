@@ -7,12 +7,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"image"
-	"net/http"
-	"strings"
-
 	_ "image/gif"  // told apart by image.DecodeConfig
 	_ "image/jpeg" // the same
 	_ "image/png"  // the same
+	"net/http"
+	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 

@@ -162,6 +162,15 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	}
 	s.e2b = e2b.New(s.e2bOptions())
 	s.daytona, s.toolbox = daytona.New(s.daytonaOptions()), toolbox.New(s.toolboxOptions())
+	if err := s.openMCP(ctx); err != nil {
+		return err
+	}
+	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})
+	return err
+}
+
+// openMCP opens the server of tools.
+func (s *service) openMCP(ctx context.Context) error {
 	if err := mcp.CheckTools(s.cfg.Server.MCPTools); err != nil {
 		return fmt.Errorf("%s: %w", config.KeyMCPTools, err)
 	}
@@ -176,10 +185,9 @@ func (s *service) openParts(ctx context.Context) (err error) {
 			return native.NewRequest(p, w, s.hostAccess())
 		},
 		MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
-		Preview: s.gateway.Ticket, Template: s.hasTemplate, Version: version, Log: s.log,
+		Preview: s.gateway.Ticket, Template: s.hasTemplate, Version: ReadVersions().Sandpit, Log: s.log,
 	})
-	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})
-	return err
+	return nil
 }
 
 // openBudgets opens what owners share of disks and memory, and returns the disk of the
