@@ -40,7 +40,7 @@ func parsePrice(text string) (agent.Price, error) {
 
 // agentSecrets returns values of the configuration that results and transcripts never show.
 func agentSecrets(cfg config.Config) []string {
-	values := []string{cfg.APIKey.Reveal(), cfg.LLM.APIKey.Reveal()}
+	values := []string{cfg.APIKey.Reveal(), cfg.LLM.APIKey.Reveal(), cfg.Daytona.Key.Reveal(), cfg.Daytona.VNCPassword.Reveal(), cfg.E2BCloud.Key.Reveal()}
 	for _, named := range cfg.NamedLLMs {
 		values = append(values, named.APIKey.Reveal())
 	}

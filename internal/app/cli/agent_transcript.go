@@ -52,6 +52,9 @@ func (o *agentCommand) openTranscript(cfg config.Config) (*transcriptFile, error
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "create the transcript: %w", err)
 	}
+	if err := lockTranscript(f); err != nil {
+		return nil, err
+	}
 	return &transcriptFile{file: f, created: true}, nil
 }
 
@@ -62,9 +65,8 @@ func resumeTranscript(name string) (*transcriptFile, error) {
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "resume: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close() // nothing was written
-		return nil, sandpit.Errorf(sandpit.Conflict, "resume: another agent writes %s", name)
+	if err := lockTranscript(f); err != nil {
+		return nil, err
 	}
 	t, err := agent.ReadTranscript(f)
 	if err == nil {
@@ -75,6 +77,15 @@ func resumeTranscript(name string) (*transcriptFile, error) {
 		return nil, fmt.Errorf("resume %s: %w", name, err)
 	}
 	return &transcriptFile{file: f, earlier: t}, nil
+}
+
+// lockTranscript locks a transcript until it is closed, and closes it if another agent writes it.
+func lockTranscript(f *os.File) error {
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+		return nil
+	}
+	_ = f.Close() // nothing was written
+	return sandpit.Errorf(sandpit.Conflict, "another agent writes the transcript %s", f.Name())
 }
 
 // writer returns where lines are written, or nil.

@@ -15,16 +15,16 @@ import (
 const undeletableAfter = 10 * time.Minute
 
 // undeletable reports sandboxes that cannot be deleted, and so may cost money: those that are being
-// deleted for long, and those at a provider that have no row. Their deletion is tried on.
+// deleted for long, and those at a provider that have no row. Their deletion is retried.
 type undeletable struct {
 	core   *core
 	events *Events
 	log    *slog.Logger
 
-	mu     sync.Mutex
-	since  map[sandpit.ID]strayDeletion // strays
-	counts map[string]int               // by provider
-	told   map[sandpit.ID]bool
+	mu       sync.Mutex
+	since    map[sandpit.ID]strayDeletion // strays
+	counts   map[string]int               // by provider
+	reported map[sandpit.ID]bool
 }
 
 // strayDeletion is a sandbox without a row whose deletion fails.
@@ -37,7 +37,7 @@ type strayDeletion struct {
 func newUndeletable(c *core, ev *Events, log *slog.Logger) *undeletable {
 	return &undeletable{
 		core: c, events: ev, log: log,
-		since: make(map[sandpit.ID]strayDeletion), counts: make(map[string]int), told: make(map[sandpit.ID]bool),
+		since: make(map[sandpit.ID]strayDeletion), counts: make(map[string]int), reported: make(map[sandpit.ID]bool),
 	}
 }
 
@@ -80,16 +80,16 @@ func (u *undeletable) report(ctx context.Context, list []*sandboxRecord) {
 			found[id] = stray
 		}
 	}
-	counts, told := make(map[string]int), make(map[sandpit.ID]bool, len(found))
+	counts, reported := make(map[string]int), make(map[sandpit.ID]bool, len(found))
 	var fresh []sandpit.ID
 	for id, one := range found {
 		counts[one.provider]++
-		told[id] = true
-		if !u.told[id] {
+		reported[id] = true
+		if !u.reported[id] {
 			fresh = append(fresh, id)
 		}
 	}
-	u.counts, u.told = counts, told
+	u.counts, u.reported = counts, reported
 	u.mu.Unlock()
 	for _, id := range fresh {
 		one := found[id]
