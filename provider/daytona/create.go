@@ -97,7 +97,7 @@ func (p *Provider) requestBox(ctx context.Context, id sandpit.ID, r createReques
 	made, err := p.control.createBox(ctx, id, r)
 	switch {
 	case err == nil:
-		if !refPattern.MatchString(made.ID) {
+		if !refPattern().MatchString(made.ID) {
 			return made, errors.Join(sandpit.Errorf(sandpit.Internal, "Daytona reports the invalid ID %.100q", made.ID), p.deleteLost(ctx, id, r))
 		}
 		return made, nil

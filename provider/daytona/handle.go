@@ -2,16 +2,16 @@ package daytona
 
 import (
 	"encoding/json"
-	"regexp"
 	"strings"
 	"unicode"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
 // refPattern is the form of a sandbox's ID at Daytona.
-var refPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
+var refPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$`)
 
 // handle identifies a sandbox for Attach.
 type handle struct {
@@ -32,7 +32,7 @@ func decodeHandle(data []byte) (handle, error) {
 	if err := h.ID.Validate(); err != nil {
 		return h, err
 	}
-	if !refPattern.MatchString(h.Box) {
+	if !refPattern().MatchString(h.Box) {
 		return h, sandpit.Errorf(sandpit.Invalid, "handle: invalid ID at Daytona %.100q", h.Box)
 	}
 	return h, nil

@@ -4,10 +4,10 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"regexp"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/reach/cloudapi"
 )
 
@@ -15,7 +15,7 @@ import (
 const maxRules = 10
 
 // domainPattern is a name, or "*." and a name.
-var domainPattern = regexp.MustCompile(`^(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
+var domainPattern = pattern.New(`^(\*\.)?([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
 
 // toSettings converts a network policy. code is that of a policy that the API cannot express:
 // Unsupported for a new sandbox, Invalid for a change.
@@ -39,7 +39,7 @@ func toSettings(n sandpit.NetworkPolicy, code sandpit.Code) (networkSettings, er
 		switch {
 		case err == nil:
 			ranges = append(ranges, prefix.String())
-		case domainPattern.MatchString(rule):
+		case domainPattern().MatchString(rule):
 			names = append(names, rule)
 		case rule == "" || !strings.Contains(rule, ":"):
 			return networkSettings{}, sandpit.Errorf(sandpit.Invalid, "network rule allow %.100q: want an address, a range or a name", rule)

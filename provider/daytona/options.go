@@ -8,11 +8,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/files/atomicfile"
 	"github.com/sandpit-dev/sandpit/internal/reach/liveness"
 )
@@ -118,13 +118,13 @@ func (o Options) environ(spec sandpit.Spec) map[string]string {
 }
 
 // keyPattern is what an API key looks like: it becomes the value of a header.
-var keyPattern = regexp.MustCompile(`^[!-~]+$`)
+var keyPattern = pattern.New(`^[!-~]+$`)
 
 func (o Options) withDefaults() (Options, error) {
 	if o.Key == "" {
 		return o, sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "provider daytona has no API key"), keyHint)
 	}
-	if !keyPattern.MatchString(o.Key) {
+	if !keyPattern().MatchString(o.Key) {
 		return o, sandpit.WithHint(sandpit.Errorf(sandpit.Unauthenticated, "the API key of provider daytona contains characters that no key has"), keyHint)
 	}
 	if !o.Ephemeral && !filepath.IsAbs(o.StateDir) {

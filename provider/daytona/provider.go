@@ -108,7 +108,7 @@ func (p *Provider) List(ctx context.Context) ([]sandpit.Placement, error) {
 // owns returns the ID of a sandbox, and whether this provider has created it.
 func (p *Provider) owns(b box) (sandpit.ID, bool) {
 	id := sandpit.ID(b.Labels[labelID])
-	return id, b.Labels[labelManager] == p.o.Manager && id.Validate() == nil && refPattern.MatchString(b.ID)
+	return id, b.Labels[labelManager] == p.o.Manager && id.Validate() == nil && refPattern().MatchString(b.ID)
 }
 
 // Attach implements sandpit.Provider.

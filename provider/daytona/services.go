@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // serviceSession is the session of the toolbox in which the services of an image run.
@@ -124,7 +124,7 @@ func (b *sandbox) readNothing(ctx context.Context, c toolCall) error { return b.
 const servicePoll = 500 * time.Millisecond
 
 // statusPattern is a line of supervisorctl.
-var statusPattern = regexp.MustCompile(`(?m)^(\S+)\s+(RUNNING|STARTING|BACKOFF|STOPPED|STOPPING|EXITED|FATAL|UNKNOWN)\b`)
+var statusPattern = pattern.New(`(?m)^(\S+)\s+(RUNNING|STARTING|BACKOFF|STOPPED|STOPPING|EXITED|FATAL|UNKNOWN)\b`)
 
 // awaitServices waits until no service of supervisord is starting. Without supervisord it waits
 // until the entrypoint runs or has succeeded.
@@ -176,7 +176,7 @@ const supervisorLog = "/var/log/supervisor/supervisord.log"
 // readServices reads the output of supervisorctl: whether every service has its final state, and
 // which services have failed.
 func readServices(text string) (ready bool, failed []string) {
-	lines := statusPattern.FindAllStringSubmatch(text, -1)
+	lines := statusPattern().FindAllStringSubmatch(text, -1)
 	ready = len(lines) > 0
 	for _, line := range lines {
 		switch line[2] {

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // toolProcess is a process in a session of the toolbox, or in one of its terminals.
@@ -223,7 +223,7 @@ func (g *toolGuest) start(ctx context.Context, cmd sandpit.Command) (*toolProces
 	return p, g.startSession(ctx, p, cmd, prefix)
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var namePattern = pattern.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // prefixOf returns the beginning of a script: the directory and the variables of a command.
 func (g *toolGuest) prefixOf(dir string, env map[string]string) (string, error) {
@@ -234,7 +234,7 @@ func (g *toolGuest) prefixOf(dir string, env map[string]string) (string, error) 
 	var text strings.Builder
 	text.WriteString("cd -- " + quoteShell(full) + " || exit 125\n")
 	for name, value := range env {
-		if !namePattern.MatchString(name) || strings.ContainsRune(value, 0) {
+		if !namePattern().MatchString(name) || strings.ContainsRune(value, 0) {
 			return "", sandpit.Errorf(sandpit.Invalid, "environment variable %.100q: not a name that a shell can set, or a value with a zero byte", name)
 		}
 		text.WriteString("export " + name + "=" + quoteShell(value) + "\n")

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
 
 // E2BCloud is the [e2b_cloud] section: the cloud of provider e2b. The section [e2b] is about clients of E2B's API that use
@@ -65,18 +66,20 @@ func readVendorKey(value string) (word, bool) {
 	return word(value), setVendorKey(&field, word(value)) == nil
 }
 
-var domainPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?$`)
+var domainPattern = pattern.New(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?$`)
 
 func setDomainName(field *string, v any) error {
 	text, ok := textOf(v)
-	if !ok || !domainPattern.MatchString(text) {
+	if !ok || !domainPattern().MatchString(text) {
 		return fmt.Errorf("%s is not a domain; write it without a scheme, for example e2b.app", shortValue(v))
 	}
 	*field = text
 	return nil
 }
 
-func readDomainName(value string) (word, bool) { return word(value), domainPattern.MatchString(value) }
+func readDomainName(value string) (word, bool) {
+	return word(value), domainPattern().MatchString(value)
+}
 
 // setCloudURL reads a URL without a user, a query and a fragment.
 func setCloudURL(field *string, v any) error {
@@ -101,11 +104,11 @@ func readCloudURL(value string) (word, bool) {
 	return word(value), setCloudURL(&field, word(value)) == nil
 }
 
-var templateRefPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:-]{0,255}$`)
+var templateRefPattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._/:-]{0,255}$`)
 
 func setTemplateName(field *string, v any) error {
 	text, ok := textOf(v)
-	if !ok || !templateRefPattern.MatchString(text) {
+	if !ok || !templateRefPattern().MatchString(text) {
 		return fmt.Errorf("%s is not a name of a template; use for example base", shortValue(v))
 	}
 	*field = text
@@ -113,7 +116,7 @@ func setTemplateName(field *string, v any) error {
 }
 
 func readTemplateName(value string) (word, bool) {
-	return word(value), templateRefPattern.MatchString(value)
+	return word(value), templateRefPattern().MatchString(value)
 }
 
 func readSeconds(value string) (word, bool) {

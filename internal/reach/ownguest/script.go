@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 	"github.com/sandpit-dev/sandpit/internal/inside/guest"
 	"github.com/sandpit-dev/sandpit/internal/inside/guestbin"
@@ -71,12 +71,12 @@ func (c Computer) run(ctx context.Context, script string) (string, error) {
 }
 
 // keyPattern is the form of keys that the guest creates.
-var keyPattern = regexp.MustCompile(`^[A-Z2-7]{26,64}$`)
+var keyPattern = pattern.New(`^[A-Z2-7]{26,64}$`)
 
 // parseLaunched reads the last line that the script printed.
 func parseLaunched(text string) (l guest.Launched, err error) {
 	last := text[strings.LastIndexByte(text, '\n')+1:]
-	if err := json.Unmarshal([]byte(last), &l); err != nil || !keyPattern.MatchString(l.Key) {
+	if err := json.Unmarshal([]byte(last), &l); err != nil || !keyPattern().MatchString(l.Key) {
 		return l, sandpit.Errorf(sandpit.Unsupported, "this computer cannot run it: unexpected answer of %d bytes", len(text)) // it may contain a key
 	}
 	return l, nil
