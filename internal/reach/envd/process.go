@@ -49,7 +49,7 @@ func (c *Client) Start(ctx context.Context, cmd sandpit.Command) (sandpit.Proces
 	p, err := c.followProcess(ctx, followOptions{
 		streams:  sandpit.Streams{Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr},
 		terminal: cmd.Terminal != nil,
-		limit:    cmd.Timeout, fromStart: true,
+		limit:    cmd.Timeout, fromStart: true, hasInput: cmd.Stdin != nil,
 		ended: func(status sandpit.ExitStatus, err error) { scope.Ended(time.Since(begin), status, err) },
 		open: func(ctx context.Context) (events, error) {
 			stream, err := c.processes.Start(ctx, startRequest(cmd))
@@ -127,6 +127,8 @@ type followOptions struct {
 	open     func(context.Context) (events, error)
 	// fromStart is true if the stream has all of the process's output.
 	fromStart bool
+	// hasInput is true if the process gets input.
+	hasInput bool
 	// ended is called when the process has ended. May be nil.
 	ended func(sandpit.ExitStatus, error)
 }
@@ -291,8 +293,16 @@ func (p *remoteProcess) receiveOutput(ctx context.Context, stream events, f foll
 		err = io.ErrUnexpectedEOF
 	}
 	err = callError(ctx, err)
-	code := sandpit.CodeOf(err) // Unavailable: the connection to a sandbox of a cloud broke
-	if !f.fromStart || p.id == "" || code != sandpit.Gone && code != sandpit.Unavailable {
+	if !f.fromStart || p.id == "" {
+		return sandpit.ExitStatus{}, err
+	}
+	switch sandpit.CodeOf(err) {
+	case sandpit.Gone:
+	case sandpit.Unavailable: // the connection broke, and with it what the guest has not received of the input
+		if f.hasInput {
+			return sandpit.ExitStatus{}, err
+		}
+	default:
 		return sandpit.ExitStatus{}, err
 	}
 	return p.resumeOutput(ctx, told, f.streams, err)
