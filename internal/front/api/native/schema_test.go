@@ -27,7 +27,7 @@ func TestSchemas(t *testing.T) {
 	for name, value := range map[string]any{
 		"Policy": policy,
 		"CreateSandbox": api.CreateRequest{
-			Spec: sandpit.Spec{Name: "a"}, Provider: "a", Timeout: time.Second, OnTimeout: sandpit.ActionKill, Policy: policy, Offline: true,
+			Spec: sandpit.Spec{Name: "a"}, Provider: "a", Providers: []string{"a"}, Timeout: time.Second, OnTimeout: sandpit.ActionKill, Policy: policy, Offline: true,
 			NetworkSecrets: some, Secrets: some, AllowPaths: []string{"/a"}, Repository: &api.Repository{}, CreateTimeout: time.Second,
 		},
 	} {
