@@ -33,8 +33,9 @@ func (d Dialer) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if port < 1 || port > 65535 {
 		return nil, sandpit.Errorf(sandpit.Invalid, "invalid port %d", port)
 	}
-	// The context bounds the dialing and not the connection.
-	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	// The context bounds the dialing and not the connection. Its values belong to the request that
+	// needs the connection: a trace of that would be called for this one.
+	streamCtx, cancel := context.WithCancel(context.Background())
 	unlink := context.AfterFunc(ctx, cancel)
 	res, err := d.open(streamCtx, port)
 	if !unlink() || err != nil {
