@@ -50,7 +50,7 @@ const (
 	called    = `{"role":"assistant","tool_calls":[{"id":"c1","type":"function","function":{"name":"bash","arguments":"{}"}}]}`
 )
 
-// TestChat has requests for chat completions, and what their error says; "" is none.
+// TestChat has requests for chat completions, and a part of the error that each gets; "" if it gets no error.
 func TestChat(t *testing.T) {
 	t.Parallel()
 	messages := func(list string) string { return `{"model":"script","messages":[` + list + `]}` }

@@ -41,7 +41,7 @@ func TestFailover(t *testing.T) {
 	if first.Provider != "fake" || first.Reason != "" {
 		t.Errorf("first: provider %q, reason %q", first.Provider, first.Reason)
 	}
-	const want = "created by provider cloud; fake: Maximum number of sandboxes (1) of provider fake reached; broken: nobody answers"
+	const want = "created by provider cloud; fake: Maximum number of sandboxes (1) of provider fake reached; broken: no answer"
 	if second.Provider != "cloud" || second.Reason != want {
 		t.Errorf("second: provider %q, reason %q, want %q", second.Provider, second.Reason, want)
 	}
@@ -71,7 +71,7 @@ func TestFailover(t *testing.T) {
 	if p := got["fake"]; !p.Default || p.Order != 1 || p.Sandboxes != 1 || p.MaxSandboxes != 1 || p.Circuit != "closed" || p.Account != nil {
 		t.Errorf("fake: %+v", p)
 	}
-	if p := got["broken"]; p.Available || p.Order != 2 || p.Reason != "nobody answers" || p.Circuit != "open" || p.CircuitReason == "" || p.CircuitSeconds <= 0 {
+	if p := got["broken"]; p.Available || p.Order != 2 || p.Reason != "no answer" || p.Circuit != "open" || p.CircuitReason == "" || p.CircuitSeconds <= 0 {
 		t.Errorf("broken: %+v", p)
 	}
 	p := got["cloud"]

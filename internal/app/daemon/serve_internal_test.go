@@ -68,7 +68,7 @@ func fakes(world *fake.World) []registration.Provider {
 			return world.NewProvider(), nil
 		}},
 		{Name: "broken", Endpoint: endpoint, Open: func(context.Context, registration.Surroundings) (sandpit.Provider, error) {
-			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "nobody answers"), "start it")
+			return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unavailable, "no answer"), "start it")
 		}},
 	}
 }
@@ -210,7 +210,7 @@ func TestServe(t *testing.T) {
 	if got := r.ask("GET", "/readyz", "", http.StatusOK); !strings.Contains(got, `"engine"`) || !strings.Contains(got, `"store"`) || !strings.Contains(got, `"queue"`) || !strings.Contains(got, `"disk"`) {
 		t.Errorf("ready: %s", got)
 	}
-	if got := r.ask("GET", "/v1/providers", "", http.StatusOK); !strings.Contains(got, `"reason":"nobody answers"`) || !strings.Contains(got, `"hint":"start it"`) {
+	if got := r.ask("GET", "/v1/providers", "", http.StatusOK); !strings.Contains(got, `"reason":"no answer"`) || !strings.Contains(got, `"hint":"start it"`) {
 		t.Errorf("providers: %s", got)
 	}
 	s := r.sandbox("POST", "/v1/sandboxes", `{}`, http.StatusCreated)
@@ -290,7 +290,7 @@ func TestServeRefuses(t *testing.T) {
 		},
 		"a broken default": {
 			edit: func(c *config.Config) { c.Provider = "broken" },
-			code: sandpit.Unavailable, text: "nobody answers", hint: "start it",
+			code: sandpit.Unavailable, text: "no answer", hint: "start it",
 		},
 		"an open door without a key": {
 			edit: func(c *config.Config) { c.Server.Listen = "0.0.0.0:0" },

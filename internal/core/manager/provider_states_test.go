@@ -192,7 +192,7 @@ func TestStateUnknown(t *testing.T) {
 	}
 }
 
-// TestExpiry checks what a provider is told about the end of a sandbox.
+// TestExpiry checks the expiry that a provider gets for a sandbox.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	const margin = 10 * time.Minute
