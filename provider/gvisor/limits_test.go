@@ -117,6 +117,35 @@ func TestMemoryLimitKillsTheProgram(t *testing.T) {
 	}
 }
 
+// TestMemoryLimitWithoutGuest stops the guest, which can kill nothing then. The machine's kernel
+// kills the program that takes all memory, not the one of which it sees more.
+func TestMemoryLimitWithoutGuest(t *testing.T) {
+	p := newProvider(t, t.TempDir())
+	needControlGroups(t, p)
+	needPython(t)
+	box := create(t, p, sandpit.Spec{Resources: sandpit.Resources{Memory: 256 << 20}})
+	const script = `exec 2>/dev/null
+python3 -c '
+import time
+x = bytearray(60 << 20)
+for i in range(0, len(x), 4096): x[i] = 1
+time.sleep(1000)' &
+bystander=$!
+sleep 1
+kill -STOP 1
+python3 -c 'bytearray(b"1") * (8 << 30)'
+echo "hog $?"
+kill $bystander
+wait $bystander
+echo "bystander $?" # 143: it lived until now
+kill -CONT 1`
+	// The guest may then obey the order to kill something, so the script's own end says nothing.
+	got, _ := try(t, box, "", script)
+	if want := "hog 137\nbystander 143"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // TestMemoryOfNoProgram has root inside fill memory that belongs to no program.
 // Either the sandbox ends of it, and says why, or its programs do, and root can
 // clean up. Nothing happens to others.

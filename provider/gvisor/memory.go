@@ -3,10 +3,12 @@ package gvisor
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -21,7 +23,8 @@ import (
 // programs' memory counts for them. So there are two limits. At the first, the sandbox's own,
 // the guest is ordered to kill the largest program, because the guest knows their sizes. At the
 // second, which is a little higher, the machine's kernel kills: that is for a guest that is too
-// slow or does not obey. Above half of the limit, programs are marked to be killed first.
+// slow or does not obey. Above half of the limit, programs are marked to be killed first, and the
+// largest before the others.
 const (
 	memoryReserve = 128 << 20              // bytes between the two limits
 	markPeriod    = 100 * time.Millisecond // between marks of new programs, above half of the limit
@@ -29,7 +32,8 @@ const (
 	fastestGrowth = 2 << 20                // bytes of memory that programs fill in a millisecond
 	killDelay     = time.Second            // for a killed program to release its memory
 	growDelay     = killDelay / 10         // the same, if the use has grown meanwhile
-	killFirst     = "1000"                 // oom_score_adj
+	killFirst     = "1000"                 // oom_score_adj of the largest program
+	killNext      = "500"                  // of the others: as if they used half of the limit more
 )
 
 // memoryGuard watches one sandbox's memory.
@@ -39,8 +43,9 @@ type memoryGuard struct {
 	disabled atomic.Bool // no program is killed
 	alarm    string      // see setAlarm
 	conduit  *os.File
-	marked   []int    // processes that need no mark: they have one, or are not programs
-	events   *os.File // see memoryEvents
+	kernel   []int          // processes that are not programs
+	marks    map[int]string // the oom_score_adj of each program
+	events   *os.File       // see memoryEvents
 	kills    atomic.Int64
 
 	// The last order to kill since the use was below the limit.
@@ -54,9 +59,9 @@ type memoryGuard struct {
 // startMemoryGuard begins to watch a sandbox whose guest has started and in which no other
 // program runs yet.
 func startMemoryGuard(l *limits, conduit *os.File) (*memoryGuard, error) {
-	g := &memoryGuard{limits: l, limit: l.killLimit(), quit: make(chan struct{}), done: make(chan struct{})}
+	g := &memoryGuard{limits: l, limit: l.killLimit(), marks: map[int]string{}, quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
-	if g.marked, err = l.groups.Processes(cgroup.Memory); err != nil {
+	if g.kernel, err = l.groups.Processes(cgroup.Memory); err != nil {
 		return nil, err
 	}
 	if g.conduit, err = duplicateFile(conduit); err != nil {
@@ -194,17 +199,42 @@ func (g *memoryGuard) setAlarm(used int64) bool {
 	return true
 }
 
-// markPrograms has the machine's kernel kill programs first. Programs that have ended need no
-// mark, and one that cannot be marked is only less likely to be killed.
+// markPrograms has the machine's kernel kill programs first, and of these the largest. The kernel
+// would compare what is mapped at this moment. A program that fills memory has little of that,
+// because gVisor maps anew what it extends; but the address space in which gVisor runs it is as
+// large as the memory that it has used. Programs that have ended need no mark, and one that cannot
+// be marked is only less likely to be killed.
 func (g *memoryGuard) markPrograms() {
 	pids, _ := g.limits.groups.Processes(cgroup.Memory)
+	pids = slices.DeleteFunc(pids, func(pid int) bool { return slices.Contains(g.kernel, pid) })
+	sizes := make(map[int]int64, len(pids))
+	var largest int64
 	for _, pid := range pids {
-		if !slices.Contains(g.marked, pid) {
-			_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj"), []byte(killFirst), 0)
-			g.marked = append(g.marked, pid)
+		sizes[pid] = addressSpace(pid)
+		largest = max(largest, sizes[pid])
+	}
+	for _, pid := range pids {
+		mark := killNext
+		if sizes[pid] == largest {
+			mark = killFirst
+		}
+		if g.marks[pid] != mark {
+			_ = os.WriteFile(filepath.Join("/proc", strconv.Itoa(pid), "oom_score_adj"), []byte(mark), 0)
+			g.marks[pid] = mark
 		}
 	}
-	g.marked = slices.DeleteFunc(g.marked, func(pid int) bool { return !slices.Contains(pids, pid) })
+	maps.DeleteFunc(g.marks, func(pid int, _ string) bool { _, found := sizes[pid]; return !found })
+}
+
+// addressSpace returns how many pages the address space of a process has. 0: it has ended.
+func addressSpace(pid int) int64 {
+	statm, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(statm), " ")
+	pages, _ := strconv.ParseInt(first, 10, 64)
+	return pages
 }
 
 // memoryUse returns the bytes in use, and those of them that are not copies of files.

@@ -199,11 +199,17 @@ func TestSandboxesAreApart(t *testing.T) {
 	}
 }
 
+// needPython skips the test where sandboxes have no Python from this machine.
+func needPython(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/usr/bin/python3"); err != nil {
+		testengine.Skip(t, "this machine has no /usr/bin/python3 for sandboxes")
+	}
+}
+
 func TestPorts(t *testing.T) {
 	t.Parallel()
-	if _, err := os.Stat("/usr/bin/python3"); err != nil {
-		testengine.Skip(t, "this machine has no /usr/bin/python3 for a server")
-	}
+	needPython(t)
 	p := newProvider(t, t.TempDir())
 	box := create(t, p, sandpit.Spec{})
 	client := &http.Client{Transport: box.HTTP(8000)}
