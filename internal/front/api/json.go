@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -64,6 +65,9 @@ func WriteJSON(w http.ResponseWriter, r *http.Request, status int, value any) er
 		defer account.Return(size)
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if !list.IsValid() { // the client has all of it with the last byte, also if the request's body is still read
+		w.Header().Set("Content-Length", strconv.Itoa(len(text[0])))
+	}
 	w.WriteHeader(status)
 	_ = writeList(w, list, text, json.Marshal) // the client has disconnected
 	return nil

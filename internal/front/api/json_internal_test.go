@@ -5,12 +5,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
@@ -116,5 +118,37 @@ func TestWriteJSONWithoutMemory(t *testing.T) {
 	}
 	if err := WriteJSON(w, r, http.StatusOK, strings.Repeat("x", 1000)); err != nil || w.Body.Len() != 1002 || account.Used() != 0 {
 		t.Errorf("got %v and %d bytes, %d of memory", err, w.Body.Len(), account.Used())
+	}
+}
+
+// TestWriteJSONBeforeDrain has a client that keeps its body open. Its response is complete before
+// the rest of the body is read, and not only afterwards, when the time for writing is over.
+func TestWriteJSONBeforeDrain(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		if err := errors.Join(control.EnableFullDuplex(), control.SetWriteDeadline(time.Now().Add(restTimeout/2))); err != nil {
+			t.Error(err)
+		}
+		w.Header().Set("Connection", "close")
+		if err := WriteJSON(w, r, http.StatusGone, "text"); err != nil {
+			t.Error(err)
+		}
+		DrainBody(w, r.Body)
+	}))
+	t.Cleanup(server.Close)
+	body, pipe := io.Pipe()
+	t.Cleanup(func() { _ = pipe.Close() })
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := server.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if text, err := io.ReadAll(res.Body); err != nil || string(text) != `"text"` {
+		t.Errorf("got %q, %v", text, err)
 	}
 }
