@@ -17,6 +17,7 @@ import (
 	"github.com/sandpit-dev/sandpit/agent/model/anthropic"
 	"github.com/sandpit-dev/sandpit/agent/model/openai"
 	"github.com/sandpit-dev/sandpit/agent/model/script"
+	"github.com/sandpit-dev/sandpit/internal/testing/testdocker"
 	"github.com/sandpit-dev/sandpit/internal/testing/testgvisor"
 )
 
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 			panic(err)
 		}
 	}
-	os.Exit(m.Run())
+	os.Exit(testdocker.Main(m))
 }
 
 // protocols are the ways to a model.

@@ -29,16 +29,19 @@ type server struct {
 	*client.Client
 
 	environ []string
-	url     string
-	key     string
+	// url is the server's socket, address its URL for clients of the network.
+	url, address string
+	key          string
 }
 
-func newServer(t *testing.T) *server {
+// newServer starts a server with a key. Settings are variables of its environment.
+func newServer(t *testing.T, settings ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
 	s := &server{environ: append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_DRAIN=5")}
-	process := testserver.Start(t, s.environ)
+	process := testserver.Start(t, slices.Concat(s.environ, settings))
 	t.Cleanup(func() { process.End(t, syscall.SIGTERM) })
+	s.address = process.URL
 	s.url = "unix://" + filepath.Join(dir, "run", "sandpit.sock")
 	s.Client = must(client.New(client.Options{URL: s.url}))(t)
 	t.Cleanup(s.Close)

@@ -98,11 +98,8 @@ func scrapeSite(t *testing.T, connect way) {
 	k.file("/workspace/prices.json", `"Tea": 3`)
 }
 
-// useServer uses the tool of an MCP server in the sandbox. A second server that does not start is left
-// out.
-func useServer(t *testing.T, connect way) {
-	t.Helper()
-	const server = `import json, sys
+// calcServer is an MCP server with a tool that adds numbers.
+const calcServer = `import json, sys
 for line in sys.stdin:
     r = json.loads(line)
     result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
@@ -111,11 +108,16 @@ for line in sys.stdin:
     if r["method"] == "server/discover": print(json.dumps({"jsonrpc": "2.0", "id": r["id"], "error": {"code": -32601, "message": "no"}}), flush=True)
     elif "id" in r: print(json.dumps({"jsonrpc": "2.0", "id": r["id"], "result": result}), flush=True)
 `
+
+// useServer uses the tool of an MCP server in the sandbox. A second server that does not start is left
+// out.
+func useServer(t *testing.T, connect way) {
+	t.Helper()
 	call := turn("the task", "mcp_calc_add", map[string]any{"a": 40, "b": 2})
 	call.Expect.Tools = []string{"mcp_calc_add", "sandbox_shell", "terminate", "ask_human"}
 	k := newKit(t, connect, []script.Turn{call, finish(`sum 42`, "42")}, func(_ *kit, o *agent.Options) {
 		o.MCPServers = map[string]agent.MCPServer{
-			"calc": {Command: "python3", Args: []string{"-c", server}, Env: map[string]string{"API_TOKEN": canary}}, "broken": {Command: "/nothing/here"},
+			"calc": {Command: "python3", Args: []string{"-c", calcServer}, Env: map[string]string{"API_TOKEN": canary}}, "broken": {Command: "/nothing/here"},
 		}
 	})
 	k.want(agent.Finished, "42")
