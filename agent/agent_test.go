@@ -280,6 +280,39 @@ func checkPairs(t *testing.T, messages []model.Message) {
 	}
 }
 
+// goneGuest is the guest of a sandbox that was deleted a moment ago.
+type goneGuest struct{ sandpit.Guest }
+
+func (goneGuest) Start(context.Context, sandpit.Command) (sandpit.Process, error) {
+	return nil, sandpit.Errorf(sandpit.Gone, "it was deleted")
+}
+
+// TestLostBeforeSession has the sandbox end between being opened and being used: it is released, and
+// the next call opens another one.
+func TestLostBeforeSession(t *testing.T) {
+	t.Parallel()
+	opened, closed := 0, 0
+	read := `file_read {"path":"a"}`
+	k := newKit(t, []turn{calls(read), calls(read), end("success", "")}, func(o *agent.Options) {
+		o.Open = func(context.Context) (agent.Sandbox, error) {
+			opened++
+			return agent.Sandbox{Guest: goneGuest{}, Close: func(context.Context) error {
+				closed++
+				return sandpit.Errorf(sandpit.Gone, "it was deleted")
+			}}, nil
+		}
+	})
+	k.want("do it", agent.Finished, agent.StateFinished)
+	for _, text := range k.results()[:2] {
+		if text != "ERROR: the sandbox has ended: find the working directory: it was deleted (the next call gets a new sandbox, without the files)" {
+			t.Errorf("result %q", text)
+		}
+	}
+	if opened != 2 || closed != 2 {
+		t.Errorf("%d opened, %d closed", opened, closed)
+	}
+}
+
 // TestObservation cuts long results, also without a sandbox for the rest.
 func TestObservation(t *testing.T) {
 	t.Parallel()

@@ -90,7 +90,7 @@ func (w *workplace) enter(ctx context.Context) (*tool.Session, error) {
 		var err error
 		guest, err = w.sandbox.Wake(ctx)
 		if code := sandpit.CodeOf(err); code == sandpit.Gone || code == sandpit.NotFound {
-			return nil, errors.Join(lostError(err), w.release(ctx))
+			return nil, w.releaseLost(ctx, err)
 		}
 		if err != nil {
 			return nil, err
@@ -104,6 +104,9 @@ func (w *workplace) enter(ctx context.Context) (*tool.Session, error) {
 		w.session = nil
 	}
 	session, err := tool.NewSession(ctx, guest, tool.SessionOptions{User: w.sandbox.User, Dir: w.sandbox.Dir, Preview: w.preview(*w.sandbox)})
+	if sandpit.CodeOf(err) == sandpit.Gone {
+		return nil, w.releaseLost(ctx, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +118,15 @@ func (w *workplace) enter(ctx context.Context) (*tool.Session, error) {
 // lostError is what the model learns after the sandbox has ended.
 func lostError(err error) error {
 	return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %w", err), "the next call gets a new sandbox, without the files")
+}
+
+// releaseLost releases a sandbox that has ended, and returns what the model learns. The caller holds mu.
+func (w *workplace) releaseLost(ctx context.Context, why error) error {
+	err := w.release(ctx)
+	if code := sandpit.CodeOf(err); code == sandpit.Gone || code == sandpit.NotFound {
+		err = nil // it has ended
+	}
+	return errors.Join(lostError(why), err)
 }
 
 // preview returns the function for links that sessions use.

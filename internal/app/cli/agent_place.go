@@ -117,6 +117,9 @@ type remoteAgentPlace struct {
 	// key makes agents of a project that begin at the same time use one sandbox.
 	key     string
 	earlier sandpit.ID
+	// released are sandboxes that the agent has given back. If it asks for another one, they have
+	// ended, although the server may still list one whose deletion is in progress.
+	released []sandpit.ID
 }
 
 func (r *remoteAgentPlace) open(ctx context.Context) (agent.Sandbox, error) {
@@ -150,12 +153,20 @@ func (r *remoteAgentPlace) open(ctx context.Context) (agent.Sandbox, error) {
 		Close: s.Delete,
 	}
 	if r.o.keep || r.o.project != "" {
-		opened.Close = func(context.Context) error {
-			fmt.Fprintf(r.a.Err, "the sandbox is kept: %s (remove it: sandpit rm %s)\n", s.ID, s.ID)
-			return nil
-		}
+		opened.Close = func(ctx context.Context) error { return r.keep(ctx, s.ID) }
 	}
 	return opened, nil
+}
+
+// keep gives a sandbox back that is not deleted, and says so if it still exists.
+func (r *remoteAgentPlace) keep(ctx context.Context, id sandpit.ID) error {
+	r.released = append(r.released, id)
+	s, err := r.client.Sandboxes.Get(ctx, id)
+	if code := sandpit.CodeOf(err); err == nil && s.State == sandpit.StateDeleted || code == sandpit.NotFound || code == sandpit.Gone {
+		return nil
+	}
+	fmt.Fprintf(r.a.Err, "the sandbox is kept: %s (remove it: sandpit rm %s)\n", id, id)
+	return nil // also without an answer of the server, which keeps it
 }
 
 // find returns the sandbox of the transcript or project, or nil if it does not exist.
@@ -174,7 +185,9 @@ func (r *remoteAgentPlace) find(ctx context.Context) (*client.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	list = slices.DeleteFunc(list, func(s sandpit.Sandbox) bool { return s.State == sandpit.StateError || s.State == sandpit.StateDeleted })
+	list = slices.DeleteFunc(list, func(s sandpit.Sandbox) bool {
+		return s.State == sandpit.StateError || s.State == sandpit.StateDeleting || s.State == sandpit.StateDeleted || slices.Contains(r.released, s.ID)
+	})
 	if len(list) == 0 {
 		return nil, nil //nolint:nilnil // no sandbox
 	}
