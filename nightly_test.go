@@ -14,6 +14,8 @@ import (
 var setElsewhere = map[string]string{
 	"SANDPIT_TEST_E2B_CLOUD":     "it uses an account at E2B, which costs money",
 	"SANDPIT_TEST_DAYTONA_CLOUD": "it needs an account at Daytona, and costs money",
+	"SANDPIT_TEST_AGENT_MODEL":   "it needs the key of a vendor of models, and costs money",
+	"SANDPIT_TEST_AGENT_PRICE":   "it is for SANDPIT_TEST_AGENT_MODEL",
 	"SANDPIT_TEST_DOCKER_HOST":   "it names an engine of the caller; without it, tests start one",
 	"SANDPIT_TEST_SCREENSHOT":    "it names a file for a picture to look at; the test is the same without it",
 	"SANDPIT_TEST_STOP_OWNER":    "TestStopSurvivesKills sets it for the process that it kills",

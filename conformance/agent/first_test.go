@@ -28,7 +28,11 @@ const canary = "sk-canary-0123456789abcdef"
 // patience bounds everything that a test waits for.
 const patience = 2 * time.Minute
 
+// environAtStart is the environment before the canary is in it.
+var environAtStart []string
+
 func TestMain(m *testing.M) {
+	environAtStart = os.Environ()
 	for _, name := range []string{"OPENAI_API_KEY", "ANTHROPIC_API_KEY", "SANDPIT_API_KEY"} {
 		if err := os.Setenv(name, canary); err != nil {
 			panic(err)

@@ -2,26 +2,27 @@ package agent_test
 
 import (
 	"context"
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/agent"
 	"github.com/sandpit-dev/sandpit/agent/model"
 	"github.com/sandpit-dev/sandpit/agent/model/script"
-	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
 type way = func(*testing.T, *script.Model) model.Model
 
-// TestTasks does every task with the model called directly, and through each protocol.
+// TestTasks does tasks with the package, through each protocol. TestEvaluation does them with the program.
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	for name, task := range map[string]func(*testing.T, way){
-		"fix a test": fixTest, "analyse a table": analyseTable, "scrape a site": scrapeSite, "serve a page": servePage, "MCP server": useServer,
+		"fix a test": fixTest, "serve a page": servePage, "MCP server": useServer,
 		"killed sandbox": killSandbox, "budget": refuseAfterBudget, "shared sandbox": shareSandbox, "injection": resistInjection,
 	} {
 		for protocol, connect := range protocols {
+			if protocol == "direct" {
+				continue
+			}
 			t.Run(name+"/"+protocol, func(t *testing.T) {
 				t.Parallel()
 				task(t, connect)
@@ -51,51 +52,6 @@ func fixTest(t *testing.T, connect way) {
 	}, nil)
 	k.want(agent.Finished, "one too many")
 	k.file("/workspace/stats.py", "/ len(values)\n")
-}
-
-// analyseTable computes from a CSV file, draws a chart and looks at it.
-func analyseTable(t *testing.T, connect way) {
-	t.Helper()
-	const program = `import csv, struct, zlib
-rows = list(csv.DictReader(open('sales.csv')))
-totals = {}
-for r in rows: totals[r['region']] = totals.get(r['region'], 0) + int(r['amount'])
-print(sorted(totals.items()))
-w, h = 200, 100
-pixels = [[255] * w for _ in range(h)]
-for i, (name, total) in enumerate(sorted(totals.items())):
-    for y in range(h - total, h):
-        for x in range(20 + 60 * i, 60 + 60 * i): pixels[y][x] = 60
-raw = b''.join(b'\0' + bytes(row) for row in pixels)
-chunk = lambda kind, data: struct.pack('>I', len(data)) + kind + data + struct.pack('>I', zlib.crc32(kind + data))
-open('chart.png', 'wb').write(b'\x89PNG\r\n\x1a\n' + chunk(b'IHDR', struct.pack('>IIBBBBB', w, h, 8, 0, 0, 0, 0)) + chunk(b'IDAT', zlib.compress(raw)) + chunk(b'IEND', b''))
-`
-	look := turn(`\('north', 50\), \('south', 70\)`, "sandbox_vision", map[string]any{"action": "see_image", "file_path": "chart.png"})
-	done := finish("", "north 50, south 70")
-	done.Expect.Images, done.Expect.Any = 1, "chart.png: an image"
-	k := newKit(t, connect, []script.Turn{
-		run("", "printf 'region,amount\\nnorth,20\\nsouth,70\\nnorth,30\\n' > sales.csv"),
-		turn(`SUCCESS`, "python_exec", map[string]any{"code": program}), look, done,
-	}, nil)
-	k.want(agent.Finished, "north 50, south 70")
-	k.file("/workspace/chart.png", "IHDR")
-}
-
-// scrapeSite reads a site with the browser.
-func scrapeSite(t *testing.T, connect way) {
-	t.Helper()
-	if _, err := exec.LookPath("chromium"); err != nil {
-		testengine.Skip(t, "this machine has no chromium")
-	}
-	k := newKit(t, connect, []script.Turn{
-		run("", `mkdir site && cd site && echo '<h1>Shop</h1><script>document.write("<ul><li>Tea 3 EUR<li>Milk 2 EUR</ul>")</script>' > index.html && (python3 -m http.server 8000 --bind 127.0.0.1 > /dev/null 2>&1 &) ; sleep 1`),
-		turn("SUCCESS", "sandbox_browser", map[string]any{"action": "navigate_to", "url": "http://127.0.0.1:8000/"}),
-		{Expect: script.Expect{Any: `Opened the page`, Images: 1}, Calls: []script.Call{{Name: "browser_text"}}},
-		turn(`Tea 3 EUR`, "sandbox_files", map[string]any{"action": "create_file", "file_path": "prices.json", "file_contents": `{"Tea": 3, "Milk": 2}`}),
-		finish(`prices.json`, "two prices"),
-	}, func(_ *kit, o *agent.Options) { o.Tools = []string{"default", "browser"} })
-	k.want(agent.Finished, "two prices")
-	k.file("/workspace/prices.json", `"Tea": 3`)
 }
 
 // calcServer is an MCP server with a tool that adds numbers.

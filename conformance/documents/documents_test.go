@@ -94,6 +94,7 @@ func examples() map[string]example {
 		"agent-models.md: sandpit model-server":               {elsewhere: "the test of sandpit model-server starts one"},
 		"agent.md: cat > hello.toml":                          {want: `(?m)^The file has one line\.$`},
 		"agent.md: export ANTHROPIC_API_KEY":                  {elsewhere: "it needs a vendor; conformance/agent has a scripted one"},
+		"agent.md: export SANDPIT_TEST_AGENT_MODEL":           {elsewhere: "it needs a vendor; conformance/agent has scripts"},
 		"agent.md: a, err := agent.New":                       {as: golang},
 		"aio.md: id=$(sandpit create --name work)":            {want: `"output":"hello\\n"`},
 		"aio.md: {\"success\":true":                           {as: output},
