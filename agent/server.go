@@ -220,21 +220,11 @@ func notifyChanges(notify func(string), server string, before, after []tool.Adde
 // those beyond the limit, are left out with a notice.
 func (a *Agent) offerTools() error {
 	a.servers.mu.Lock()
-	var added []tool.Added
-	taken := map[string]bool{}
-	room := mostOffered - len(a.own.Tools())
-	for _, name := range slices.Sorted(maps.Keys(a.servers.tools)) {
-		for _, t := range a.servers.tools[name] {
-			if _, err := a.own.Tool(t.Name); err == nil || taken[t.Name] || len(added) >= room {
-				a.notify(fmt.Sprintf("tool %s of MCP server %s is left out: its name is taken, or there are more than %d tools", t.Name, name, mostOffered))
-				continue
-			}
-			taken[t.Name] = true
-			added = append(added, t)
-		}
-	}
+	byServer := maps.Clone(a.servers.tools)
 	a.servers.mu.Unlock()
-	registry, err := a.own.With(added...)
+	registry, err := a.own.WithServerTools(mostOffered, byServer, func(server, name string) {
+		a.notify(fmt.Sprintf("tool %s of MCP server %s is left out: its name is taken, or there are more than %d tools", name, server, mostOffered))
+	})
 	if err != nil {
 		return err
 	}

@@ -59,8 +59,12 @@ type Options struct {
 	Open func(ctx context.Context) (Place, error)
 	// Shared is true if the sandbox also has other sessions. The instructions tell the client.
 	Shared bool
-	// Servers are the MCP servers whose tools can be called from the sandbox. Default: none.
+	// Servers are the MCP servers whose tools can be called from the sandbox. If Tools has
+	// mcp_execute, lists of tools have those of the servers, too: the first list creates the sandbox
+	// and starts the servers in it. Default: none.
 	Servers mcpclient.Config
+	// ServerLog receives failures of Servers. Default: no log.
+	ServerLog *slog.Logger
 	// Memory opens an account for memory that outlives calls. Default: no limit.
 	Memory func() *memory.Account
 	// CallMemory returns the account of a call with these headers, and a function to call at
@@ -112,6 +116,8 @@ type connection struct {
 	guest   sandpit.Guest // of the session
 	session *tool.Session
 	closed  bool
+	// offered are Tools with those of the servers. Nil: the servers were not listed.
+	offered *tool.Registry
 	// unavailable is the error of the last failed attempt to get the session, failedAt its time.
 	unavailable error
 	failedAt    time.Time
@@ -127,19 +133,24 @@ func (c *connection) newServer(id string) *sdk.Server {
 		Instructions: about + commonInstructions, Logger: c.Log, Capabilities: &sdk.ServerCapabilities{}, GetSessionID: func() string { return id },
 	})
 	for _, t := range c.Tools.Tools() {
-		destructive, open := t.Hints.Destructive, t.Hints.OpenWorld
-		s.AddTool(&sdk.Tool{
-			Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: t.Schema(),
-			Annotations: &sdk.ToolAnnotations{
-				Title: t.Title, ReadOnlyHint: t.Hints.ReadOnly, IdempotentHint: t.Hints.Idempotent, DestructiveHint: &destructive, OpenWorldHint: &open,
-			},
-		}, c.callTool)
+		s.AddTool(toProtocol(t, t.Schema()), c.callTool)
 	}
-	s.AddReceivingMiddleware(c.resolveAlias)
+	s.AddReceivingMiddleware(c.resolveAlias, c.addServerTools)
 	s.AddResourceTemplate(&sdk.ResourceTemplate{
 		Name: "file", Title: "A file of the sandbox", URITemplate: scheme + "{+path}", Description: "A file by its absolute path, such as sandbox:///workspace/a.txt",
 	}, c.readResource)
 	return s
+}
+
+// toProtocol returns the description of a tool for clients.
+func toProtocol(t tool.Tool, schema any) *sdk.Tool {
+	destructive, open := t.Hints.Destructive, t.Hints.OpenWorld
+	return &sdk.Tool{
+		Name: t.Name, Title: t.Title, Description: t.Description, InputSchema: schema,
+		Annotations: &sdk.ToolAnnotations{
+			Title: t.Title, ReadOnlyHint: t.Hints.ReadOnly, IdempotentHint: t.Hints.Idempotent, DestructiveHint: &destructive, OpenWorldHint: &open,
+		},
+	}
 }
 
 // resolveAlias resolves aliases of tools, which are not listed to keep the list short. A call of a
@@ -180,7 +191,7 @@ func (c *connection) callTool(ctx context.Context, r *sdk.CallToolRequest) (*sdk
 		return errorResult(err), nil
 	}
 	defer v.release()
-	result := c.Tools.Invoke(v.ctx, v.session, r.Params.Name, r.Params.Arguments)
+	result := c.registry().Invoke(v.ctx, v.session, r.Params.Name, r.Params.Arguments)
 	why := context.Cause(v.ctx)
 	v.release() // the end of the sandbox waits for the release
 	if sandpit.CodeOf(why) == sandpit.Gone {

@@ -3,6 +3,8 @@ package tool
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -55,6 +57,28 @@ func (s *Session) ServerTools(ctx context.Context, server string) (tools []Added
 		})
 	}
 	return tools, listing.Omitted, nil
+}
+
+// WithServerTools returns a registry that also has tools of MCP servers, by the server's name, and at
+// most limit tools in total. Omit is called for each tool that is left out, because its name is taken or
+// because of the limit.
+//
+// Invalid: a schema.
+func (r *Registry) WithServerTools(limit int, byServer map[string][]Added, omit func(server, name string)) (*Registry, error) {
+	var added []Added
+	taken := map[string]bool{}
+	room := limit - len(r.Tools())
+	for _, server := range slices.Sorted(maps.Keys(byServer)) {
+		for _, t := range byServer[server] {
+			if _, err := r.Tool(t.Name); err == nil || taken[t.Name] || len(added) >= room {
+				omit(server, t.Name)
+				continue
+			}
+			taken[t.Name] = true
+			added = append(added, t)
+		}
+	}
+	return r.With(added...)
 }
 
 // HideSecret masks a value in all later results.

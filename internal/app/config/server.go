@@ -91,7 +91,7 @@ type Server struct {
 	// MCPTools are words that choose the tools that agents are offered over MCP: default, all,
 	// categories or names of tools. None means the default set.
 	MCPTools []string
-	// MCPConfig is a file of MCP servers whose tools sessions at /mcp can call. "": none.
+	// MCPConfig is a file of MCP servers whose tools sessions at /mcp and of AIO can call. "": none.
 	MCPConfig string
 }
 

@@ -167,7 +167,7 @@ func serverSettings() []setting {
 			"The tools that agents get if their client does not choose, also with `sandpit mcp`: `default`, `all`, categories or names of tools (`sandpit tool ls`).").
 			describedBy("the default set"),
 		defineSetting(KeyMCPConfig, func(c *Config) *string { return &c.Server.MCPConfig }, setPath,
-			"A file of MCP servers, in the form of `sandpit mcp --mcp-config`, whose tools sessions at `/mcp` can call. They run in each session's sandbox, "+
+			"A file of MCP servers, in the form of `sandpit mcp --mcp-config`, whose tools sessions at `/mcp` and of AIO can call. They run in each session's sandbox, "+
 				"where the session's programs can read their variables and headers: give them no secret that clients must not know. It is read when the server starts.").
 			describedBy("none"),
 	}

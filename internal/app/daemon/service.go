@@ -162,15 +162,11 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	}
 	s.e2b = e2b.New(s.e2bOptions())
 	s.daytona, s.toolbox = daytona.New(s.daytonaOptions()), toolbox.New(s.toolboxOptions())
-	if err := s.openMCP(ctx); err != nil {
-		return err
-	}
-	s.aio, err = aio.New(aio.Options{Manager: s.manager, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log})
-	return err
+	return s.openTools(ctx, version)
 }
 
-// openMCP opens the server of tools.
-func (s *service) openMCP(ctx context.Context) error {
+// openTools opens the interfaces for tools of agents: MCP's and AIO's.
+func (s *service) openTools(ctx context.Context, version string) error {
 	if err := mcp.CheckTools(s.cfg.Server.MCPTools); err != nil {
 		return fmt.Errorf("%s: %w", config.KeyMCPTools, err)
 	}
@@ -187,7 +183,10 @@ func (s *service) openMCP(ctx context.Context) error {
 		MaxSessions: s.cfg.Server.MCPSessions, Idle: s.cfg.Server.MCPIdleTimeout,
 		Preview: s.gateway.Ticket, Template: s.hasTemplate, Version: ReadVersions().Sandpit, Log: s.log,
 	})
-	return nil
+	s.aio, err = aio.New(aio.Options{
+		Manager: s.manager, Servers: servers, CommandTimeout: s.cfg.CommandTimeout(0), Memory: s.memory, Version: version, Log: s.log,
+	})
+	return err
 }
 
 // openBudgets opens what owners share of disks and memory, and returns the disk of the

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/agents/mcpclient"
 	"github.com/sandpit-dev/sandpit/internal/agents/tool"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
@@ -50,6 +51,8 @@ const (
 // Options configure a Server. Manager is required.
 type Options struct {
 	Manager *manager.Manager
+	// Servers are the MCP servers of every session. Default: none.
+	Servers mcpclient.Config
 	// Memory limits the memory of sessions. Default: no limit.
 	Memory *memory.Budget
 	// CommandTimeout is the timeout of commands whose request has none. Default: an hour.
@@ -203,7 +206,7 @@ func (s *Server) findSession(about sandpit.Sandbox, guest sandpit.Guest) (*sandb
 		b = &sandboxSession{guest: guest, ready: make(chan struct{}), last: make(map[string]commandResult), memory: open()}
 		s.sessions[about.ID] = b
 		s.group.Go(func() {
-			s.openSession(b, about.ID, tool.SessionOptions{ID: string(about.ID), User: about.Spec.User, Memory: open})
+			s.openSession(b, about.ID, tool.SessionOptions{ID: string(about.ID), User: about.Spec.User, Servers: s.o.Servers, Memory: open})
 		})
 	}
 	b.calls++

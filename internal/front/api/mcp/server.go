@@ -62,7 +62,7 @@ type Options struct {
 	Memory *memory.Budget
 	// Version is the version that clients get.
 	Version string
-	// Log receives errors of removing sandboxes. Default: nothing is logged.
+	// Log receives errors of removing sandboxes, and of Servers. Default: nothing is logged.
 	Log *slog.Logger
 }
 
@@ -254,7 +254,7 @@ func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, client api
 	id := rand.Text()
 	one := &session{client: client, ended: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
 		Tools: tools.Audited(s.newAuditor(client)).WithCommandTimeout(s.o.CommandTimeout), Version: s.o.Version, Open: s.newOpener(client, wanted),
-		Servers: s.o.Servers,
+		Servers: s.o.Servers, ServerLog: s.o.Log,
 		Memory:  func() *memory.Account { return s.o.Memory.OpenSession(client.Owner) },
 		CallMemory: func(h http.Header) (*memory.Account, func()) {
 			return s.calls.joinAccount(h, func() *memory.Account { return s.o.Memory.OpenRequest(client.Owner) })
