@@ -3,7 +3,7 @@
 // An Agent is a loop: it sends the conversation to the model, carries out the calls of tools that the
 // model asks for, and adds their results to the conversation, until the model says that the task is
 // done or a limit is reached. The sandbox is the boundary: everything that a model causes to run,
-// MCP servers included, runs in it. Output of tools is data for the model, never an instruction to
+// MCP servers included unless they have MCPServer.OnHost, runs in it. Output of tools is data for the model, never an instruction to
 // this package.
 //
 //	a, err := agent.New(agent.Options{Model: m, Open: openSandbox})
@@ -46,7 +46,7 @@ type Options struct {
 	// More are further tools. Default: none.
 	More []Tool
 	// MCPServers are servers whose tools the model gets, by name. They run in the sandbox, or are
-	// contacted from it, and the sandbox is then created before the first response of the model.
+	// contacted from it, unless MCPServer.OnHost is set, and the sandbox is then created before the first response of the model.
 	// A server that fails is reported with an event and left out. Default: none.
 	MCPServers map[string]MCPServer
 	// Ask asks a person a question of the model. Default: the model gets an error.

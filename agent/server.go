@@ -27,6 +27,10 @@ type MCPServer struct {
 	// URL is an http or https URL. Headers are sent only to it.
 	URL     string            `json:"url,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
+	// OnHost is true for a server outside of the sandbox: a program on this machine with the rights
+	// of this process, or a URL that is contacted from here. Its tools act outside of the sandbox as
+	// the model asks them to. Default: the server is in the sandbox.
+	OnHost bool `json:"-"`
 }
 
 // ParseMCPServers parses a configuration in the common form of MCP clients:
@@ -44,7 +48,7 @@ func ParseMCPServers(data []byte) (map[string]MCPServer, error) {
 }
 
 func (s MCPServer) toConfig() mcpclient.Server {
-	return mcpclient.Server{Type: mcpclient.Type(s.Type), Command: s.Command, Args: s.Args, Env: s.Env, Dir: s.Dir, URL: s.URL, Headers: s.Headers}
+	return mcpclient.Server{Type: mcpclient.Type(s.Type), Command: s.Command, Args: s.Args, Env: s.Env, Dir: s.Dir, URL: s.URL, Headers: s.Headers, Host: s.OnHost}
 }
 
 // serverSet is the MCP servers of an agent.

@@ -2,6 +2,8 @@ package agent_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -80,6 +82,25 @@ func useServer(t *testing.T, connect way) {
 	if !strings.Contains(k.log(), "MCP server broken is left out: ") {
 		t.Errorf("no notice about the server that does not start:\n%s", k.log())
 	}
+}
+
+// TestHostServer has a server on this machine beside one in the sandbox.
+func TestHostServer(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check := "import os; names = 'outside' if os.path.exists('" + file + "') else 'inside'\n"
+	server := check + strings.ReplaceAll(calcServer, `"sum %d" %`, `names + " %d" %`)
+	k := newKit(t, protocols["direct"], []script.Turn{
+		turn("", "mcp_host_add", map[string]any{"a": 1, "b": 2}), turn("^outside 3$", "mcp_box_add", map[string]any{"a": 1, "b": 2}), finish("^inside 3$", "both"),
+	}, func(_ *kit, o *agent.Options) {
+		o.MCPServers = map[string]agent.MCPServer{
+			"host": {Command: "python3", Args: []string{"-c", server}, OnHost: true}, "box": {Command: "python3", Args: []string{"-c", server}},
+		}
+	})
+	k.want(agent.Finished, "both")
 }
 
 // killSandbox ends the sandbox between two calls. The next one gets another sandbox.

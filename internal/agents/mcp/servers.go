@@ -88,14 +88,14 @@ func (c *connection) listServerTools(ctx context.Context, extra *sdk.RequestExtr
 	defer cancel()
 	byServer, err := c.readServerTools(ctx, extra)
 	if err != nil {
-		c.warn(ctx, "mcp: list of the servers' tools failed", slog.Any("error", err))
+		c.serverLog().WarnContext(ctx, "mcp: list of the servers' tools failed", slog.Any("error", err))
 		return nil
 	}
 	offered, err := c.Tools.WithServerTools(mostOffered, byServer, func(server, name string) {
-		c.warn(ctx, "mcp: tool left out: its name is taken, or there are too many", slog.String("server", server), slog.String("tool", name))
+		c.serverLog().WarnContext(ctx, "mcp: tool left out: its name is taken, or there are too many", slog.String("server", server), slog.String("tool", name))
 	})
 	if err != nil {
-		c.warn(ctx, "mcp: invalid tool of a server", slog.Any("error", err))
+		c.serverLog().WarnContext(ctx, "mcp: invalid tool of a server", slog.Any("error", err))
 		return nil
 	}
 	c.mu.Lock()
@@ -134,7 +134,7 @@ func (c *connection) readServerTools(ctx context.Context, extra *sdk.RequestExtr
 		group.Go(func() {
 			tools, omitted, err := v.session.ServerTools(v.ctx, name)
 			if err != nil || omitted > 0 {
-				c.warn(ctx, "mcp: tools of a server left out", slog.String("server", name), slog.Int("omitted", omitted), slog.Any("error", err))
+				c.serverLog().WarnContext(ctx, "mcp: tools of a server left out", slog.String("server", name), slog.Int("omitted", omitted), slog.Any("error", err))
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -145,8 +145,10 @@ func (c *connection) readServerTools(ctx context.Context, extra *sdk.RequestExtr
 	return byServer, nil
 }
 
-func (c *connection) warn(ctx context.Context, text string, fields ...any) {
-	if c.ServerLog != nil {
-		c.ServerLog.WarnContext(ctx, text, fields...)
+// serverLog returns the log of failures of servers.
+func (c *connection) serverLog() *slog.Logger {
+	if c.ServerLog == nil {
+		return slog.New(slog.DiscardHandler)
 	}
+	return c.ServerLog
 }

@@ -1,6 +1,6 @@
 // Package mcpclient is a client of MCP servers for a session in a sandbox. Servers that are
 // programs run in the sandbox as the session's user; servers with a URL are contacted from
-// the sandbox, as far as its network policy allows, and never from this machine. A server is
+// the sandbox, as far as its network policy allows. Only one with Server.Host is on this machine. A server is
 // started by the first call that needs it, and again after it has ended.
 //
 // Servers may be added and removed at any time.
@@ -48,6 +48,9 @@ type Server struct {
 	// URL is an http or https URL. Headers are sent only to it.
 	URL     string            `json:"url,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
+	// Host is true for a server that runs on this machine, or is contacted from it, outside of the
+	// sandbox. No file can say so: only the program that has read it.
+	Host bool `json:"-"`
 	// Disabled servers are ignored.
 	Disabled bool `json:"disabled,omitempty"`
 }

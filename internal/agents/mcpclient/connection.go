@@ -102,10 +102,14 @@ func (c *connection) newTransport(ctx context.Context, o Options, s Server) (sdk
 		if dir == "" {
 			dir = o.Dir
 		}
+		var where starter = o.Guest
 		env := o.environment()
+		if s.Host {
+			where, env, dir, o.User = hostProcesses{}, hostEnvironment(), s.Dir, ""
+		}
 		maps.Copy(env, s.Env)
 		var err error
-		c.program, err = startProgram(ctx, o.Guest, sandpit.Command{Args: append([]string{s.Command}, s.Args...), Env: env, Dir: dir, User: o.User})
+		c.program, err = startProgram(ctx, where, sandpit.Command{Args: append([]string{s.Command}, s.Args...), Env: env, Dir: dir, User: o.User})
 		if err != nil {
 			return nil, err
 		}

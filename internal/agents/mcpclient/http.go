@@ -25,7 +25,7 @@ const (
 	mostConns = 8
 )
 
-// httpClient sends HTTP requests to one server from inside a sandbox.
+// httpClient sends HTTP requests to one server from inside a sandbox, or from this machine.
 type httpClient struct {
 	options Options
 	origin  *url.URL
@@ -50,8 +50,12 @@ func newHTTPClient(o Options, s Server, m *receiveBudget) (*httpClient, error) {
 			return w.dialInside(ctx, address, secure)
 		}
 	}
+	dialPlain, dialTLS := dial(false), dial(true)
+	if s.Host {
+		dialPlain, dialTLS = (&net.Dialer{Timeout: connectTimeout}).DialContext, nil
+	}
 	w.http = &http.Transport{
-		DialContext: dial(false), DialTLSContext: dial(true), MaxConnsPerHost: mostConns, MaxResponseHeaderBytes: maxHead,
+		DialContext: dialPlain, DialTLSContext: dialTLS, MaxConnsPerHost: mostConns, MaxResponseHeaderBytes: maxHead,
 		DisableCompression: true, // the budget counts received bytes
 	}
 	return w, nil

@@ -35,10 +35,15 @@ type program struct {
 	status string
 }
 
+// starter starts processes: a guest in its sandbox, or hostProcesses on this machine.
+type starter interface {
+	Start(ctx context.Context, c sandpit.Command) (sandpit.Process, error)
+}
+
 // startProgram starts a program. It outlives ctx.
 //
 // Unavailable: the sandbox does not respond.
-func startProgram(ctx context.Context, g sandpit.Processes, cmd sandpit.Command) (*program, error) {
+func startProgram(ctx context.Context, g starter, cmd sandpit.Command) (*program, error) {
 	stdin, input := io.Pipe()
 	output, stdout := io.Pipe()
 	life, release := context.WithCancel(context.WithoutCancel(ctx))

@@ -23,6 +23,7 @@ type agentCommand struct {
 	model        string
 	script       string
 	servers      string
+	onHost       []string
 	tools        []string
 	instructions string
 	maxSteps     int
@@ -53,7 +54,8 @@ The model is a section of the configuration: [llm], or [llm.NAME] with --model N
 The sandbox is created for the first call of a tool and deleted at the end. It has no
 network without --network, and sees nothing of this machine except IMAGE and -v. With a
 server (--server, SANDPIT_URL) it is created there. --project NAME uses the server's sandbox
-of that project again, and keeps it. MCP servers run in the sandbox.
+of that project again, and keeps it. MCP servers run in the sandbox, except those of
+--mcp-host, whose tools act on this machine as the model asks them to.
 
 The answer is printed on standard output, progress and costs on standard error. Every step is
 written to a transcript before it takes effect; --resume continues one, also after this
@@ -81,6 +83,7 @@ func (o *agentCommand) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.script, "script", "", "`file` that the model follows, for tests without a vendor")
 	f.StringSliceVar(&o.tools, "tools", nil, "`tools` of the model: default, all, categories ("+strings.Join(categoryNames(), ", ")+") or names of tools (default \"default\")")
 	f.StringVar(&o.servers, "mcp-config", "", "`file` of MCP servers whose tools the model gets: {\"mcpServers\": {…}}")
+	f.StringSliceVar(&o.onHost, "mcp-host", nil, "run this MCP server of --mcp-config on this machine, outside of the sandbox: a `name`")
 	f.StringVar(&o.instructions, "instructions", "", "`text` to add to the system prompt")
 	f.IntVar(&o.maxSteps, "max-steps", agent.DefaultMaxSteps, "end a task after `N` responses of the model")
 	f.StringVar(&o.budget, "budget", "", "end after this `amount`: of tokens, such as 200k, or of money, such as 1.50usd")
@@ -176,11 +179,15 @@ func (o *agentCommand) toOptions(a *app, cfg config.Config, in *agentInput) (opt
 	if err := o.chooseModel(cfg, &options); err != nil {
 		return options, err
 	}
-	servers, err := readAgentServers(o.servers)
-	options.MCPServers = servers
+	if options.MCPServers, err = o.readServers(); err != nil {
+		return options, err
+	}
+	for _, name := range o.onHost {
+		fmt.Fprintf(a.Err, "sandpit: MCP server %s runs on this machine, outside of the sandbox\n", escapeText(name))
+	}
 	printer := newAgentPrinter(a, o.format, o.maxSteps, newCallLog(a, cfg, "agent"))
 	options.OnEvent = printer.print
-	return options, err
+	return options, nil
 }
 
 // closeAgentTimeout bounds the removal of the sandbox.

@@ -122,19 +122,3 @@ func (t *transcriptFile) close() error {
 	}
 	return errors.Join(err, t.file.Close())
 }
-
-// readAgentServers reads the list of MCP servers in a file; "" means no servers.
-func readAgentServers(name string) (map[string]agent.MCPServer, error) {
-	if name == "" {
-		return nil, nil
-	}
-	data, err := os.ReadFile(name)
-	if err != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "%w", err)
-	}
-	servers, err := agent.ParseMCPServers(data)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
-	}
-	return servers, nil
-}

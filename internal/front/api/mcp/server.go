@@ -255,7 +255,7 @@ func (s *Server) beginSession(w http.ResponseWriter, r *http.Request, client api
 	one := &session{client: client, ended: make(chan struct{}), Session: mcp.NewSession(mcp.Options{
 		Tools: tools.Audited(s.newAuditor(client)).WithCommandTimeout(s.o.CommandTimeout), Version: s.o.Version, Open: s.newOpener(client, wanted),
 		Servers: s.o.Servers, ServerLog: s.o.Log,
-		Memory:  func() *memory.Account { return s.o.Memory.OpenSession(client.Owner) },
+		Memory: func() *memory.Account { return s.o.Memory.OpenSession(client.Owner) },
 		CallMemory: func(h http.Header) (*memory.Account, func()) {
 			return s.calls.joinAccount(h, func() *memory.Account { return s.o.Memory.OpenRequest(client.Owner) })
 		},
