@@ -55,14 +55,16 @@ func (s MCPServer) toConfig() mcpclient.Server {
 type serverSet struct {
 	mu      sync.Mutex
 	configs map[string]mcpclient.Server
-	// session is the session in which the servers are connected, tools are theirs.
+	// session is the session that has the servers of added, also those that were replaced or
+	// disconnected since the last refresh. tools are those of the others.
 	session *tool.Session
+	added   map[string]bool
 	tools   map[string][]tool.Added
 	changed bool // servers were connected or disconnected since the last refresh
 }
 
 func newServerSet(servers map[string]MCPServer) (*serverSet, error) {
-	s := &serverSet{configs: map[string]mcpclient.Server{}, tools: map[string][]tool.Added{}}
+	s := &serverSet{configs: map[string]mcpclient.Server{}, added: map[string]bool{}, tools: map[string][]tool.Added{}}
 	for name, server := range servers {
 		config, err := mcpclient.Check(name, server.toConfig())
 		if err != nil {
@@ -149,12 +151,13 @@ func (s *serverSet) update(ctx context.Context, session *tool.Session, all bool,
 	changed := s.changed
 	s.changed = false
 	if s.session != session {
-		s.session, s.tools, changed = session, map[string][]tool.Added{}, true
+		s.session, s.added, s.tools, changed = session, map[string]bool{}, map[string][]tool.Added{}, true
 	}
-	for name := range s.tools {
+	for name := range s.added {
 		if _, wanted := s.configs[name]; !wanted {
+			delete(s.added, name)
 			delete(s.tools, name)
-			_ = session.RemoveServer(ctx, name) // it was added
+			_ = session.RemoveServer(ctx, name) // NotFound: it could not be added
 		}
 	}
 	announced := session.ChangedServers()
@@ -165,7 +168,7 @@ func (s *serverSet) update(ctx context.Context, session *tool.Session, all bool,
 		if known && !all && !slices.Contains(announced, name) {
 			continue
 		}
-		changed = true
+		changed, s.added[name] = true, true
 		wg.Go(func() {
 			tools, err := listServer(ctx, session, name, config, known)
 			mu.Lock()

@@ -27,7 +27,7 @@ func (m *hostileModel) Window() int  { return 60_000 }
 
 // commands are what a hostile model would like to do to its sandbox.
 var commands = []string{
-	"yes | head -c 300000", "cat /dev/urandom | head -c 100000", "for i in 1 2 3 4 5 6 7 8; do sleep 100 & done", "rm -rf /workspace; mkdir /workspace", "kill -9 -1; true", "exit 7",
+	"yes | head -c 300000", "yes", "cat /dev/zero", "echo \u202egnp.exe\u2066; printf '\\xc0\\x80'", "cat /dev/urandom | head -c 100000", "for i in 1 2 3 4 5 6 7 8; do sleep 100 & done", "rm -rf /workspace; mkdir /workspace", "kill -9 -1; true", "exit 7",
 	"printf '\\033[2J\\033]0;title\\007'", "python3 -c 'print(\"\\udcff\")'", "head -c 5000000 /dev/zero > big; rm big", "\x00", "'\"`$(",
 	"exec sh", "cat /proc/self/environ", "ulimit -n 3; ls", "chmod 000 /workspace; ls", "ln -sf / loop; ls loop/loop/loop",
 }
