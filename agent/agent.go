@@ -17,6 +17,7 @@ package agent
 import (
 	"context"
 	"io"
+	"maps"
 	"sync"
 	"time"
 
@@ -123,6 +124,7 @@ type Agent struct {
 	mu    sync.Mutex // guards the following
 	state State
 	spent Spent
+	links map[int]Link // of the sandbox, by port
 
 	// Only the running task uses these.
 	conversation conversation
@@ -167,6 +169,9 @@ func (a *Agent) prepareSession(s *tool.Session) {
 }
 
 func (a *Agent) recordSandbox(id sandpit.ID) error {
+	a.mu.Lock()
+	a.links = nil
+	a.mu.Unlock()
 	return a.recorder.write(entry{Type: entrySandbox, Sandbox: id})
 }
 
@@ -182,6 +187,13 @@ func (a *Agent) Spent() Spent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.spent
+}
+
+// Links returns the latest link to each port of the sandbox that was reported, by port.
+func (a *Agent) Links() map[int]Link {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return maps.Clone(a.links)
 }
 
 // SandboxID returns the ID of the sandbox, and whether there is one. It waits while the sandbox is

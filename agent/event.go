@@ -79,6 +79,12 @@ func (a *Agent) notify(text string) { a.emit(Event{Kind: EventNotice, Text: text
 
 // emitLink reports a link, and records it without its ticket. It returns the recorded URL.
 func (a *Agent) emitLink(l Link) string {
+	a.mu.Lock()
+	if a.links == nil {
+		a.links = map[int]Link{}
+	}
+	a.links[l.Port] = l
+	a.mu.Unlock()
 	a.emit(Event{Kind: EventLink, Link: &l})
 	public := l
 	public.URL = withoutTicket(l.URL)

@@ -99,6 +99,9 @@ func servePage(t *testing.T, connect way) {
 	if len(links) != 1 || links[0].Port != 8080 || !strings.Contains(links[0].URL, "sandpit_ticket=") {
 		t.Fatalf("links: %+v", links)
 	}
+	if got := k.Links(); len(got) != 1 || got[8080] != links[0] {
+		t.Errorf("links of the agent: %+v", got)
+	}
 	if page := fetch(t, links[0].URL); !strings.Contains(page, "made by an agent") {
 		t.Errorf("the page: %.500s", page)
 	}
