@@ -29,6 +29,7 @@ type world struct {
 	key     string
 	process *exec.Cmd
 	words   *words
+	environ []string // further variables of the servers
 }
 
 // words are what servers said, one after another.
@@ -78,7 +79,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) start() {
 	w.t.Helper()
 	w.process = exec.Command(testengine.Path(w.t), "serve", "--config", filepath.Join(w.dir, "config.toml")) //nolint:noctx // it is killed by hand
-	w.process.Env = testengine.Environ(w.dir)
+	w.process.Env = append(testengine.Environ(w.dir), w.environ...)
 	w.process.Stderr = w.words
 	if err := w.process.Start(); err != nil {
 		w.t.Fatal(err)

@@ -102,10 +102,14 @@ func (p *Provider) requestBox(ctx context.Context, id sandpit.ID, r createReques
 		}
 		return made, nil
 	case sandpit.CodeOf(err) == sandpit.Conflict || sandpit.CodeOf(err) == sandpit.AlreadyExists:
-		if _, missing := p.control.getBox(ctx, id, r.Name); missing == nil {
-			return made, sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s already exists", id)
+		found, missing := p.control.getBox(ctx, id, r.Name)
+		switch {
+		case missing != nil:
+			return made, err
+		case found.Labels[labelAttempt] == r.Labels[labelAttempt]:
+			return found, nil // the network delivered the request twice
 		}
-		return made, err
+		return made, sandpit.Errorf(sandpit.AlreadyExists, "sandbox %s already exists", id)
 	case !cloudapi.MayHaveHappened(err) && ctx.Err() == nil:
 		return made, err
 	case ctx.Err() != nil:
