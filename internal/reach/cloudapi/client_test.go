@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -202,6 +203,30 @@ func TestUnreachable(t *testing.T) {
 	_, err = clientOf(t, secure.URL).Do(t.Context(), call(http.MethodGet))
 	if sandpit.CodeOf(err) != sandpit.Unavailable || !strings.Contains(err.Error(), "cannot be trusted") {
 		t.Errorf("unknown certificate: %v", err)
+	}
+}
+
+// refusing is a transport without a network.
+type refusing struct{ asked atomic.Int32 }
+
+// RoundTrip implements http.RoundTripper.
+func (r *refusing) RoundTrip(*http.Request) (*http.Response, error) {
+	r.asked.Add(1)
+	return nil, &net.OpError{Op: "dial", Err: syscall.ENETUNREACH}
+}
+
+// TestUnreachableSoon tries a host that cannot be reached three times only: another provider may be waiting.
+func TestUnreachableSoon(t *testing.T) {
+	t.Parallel()
+	network := &refusing{}
+	c, err := cloudapi.New(cloudapi.Options{Provider: "vendor", Endpoint: "http://vendor.invalid", Transport: network, Backoff: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	_, err = c.Do(t.Context(), call(http.MethodGet))
+	if sandpit.CodeOf(err) != sandpit.Unavailable || network.asked.Load() != 3 {
+		t.Errorf("%v after %d attempts, want 3", err, network.asked.Load())
 	}
 }
 

@@ -25,7 +25,7 @@ func (c *Client) repeat(ctx context.Context, call Call, body []byte) (Response, 
 		uncertain = uncertain || failed.uncertain
 		delay := c.delayBefore(attempt, failed.after)
 		left := c.o.Budget - time.Since(begin)
-		if !failed.repeat || attempt >= c.o.Attempts || delay > left {
+		if !failed.repeat || attempt >= c.o.Attempts || delay > left || failed.unreachable && attempt >= dialAttempts {
 			return Response{}, markUncertain(failed.err, uncertain)
 		}
 		select {
@@ -55,7 +55,13 @@ type failure struct {
 	after time.Duration
 	// uncertain says that the API may have carried out the attempt.
 	uncertain bool
+	// unreachable says that there was no connection.
+	unreachable bool
 }
+
+// dialAttempts bounds attempts without a connection: such a host seldom returns within seconds, and
+// another provider may be waiting for the request.
+const dialAttempts = 3
 
 // attempt sends a call once.
 func (c *Client) attempt(ctx context.Context, call Call, body []byte) (Response, *failure) {
@@ -90,7 +96,7 @@ func (c *Client) connectionFailure(ctx context.Context, call Call, timeout time.
 		return &failure{err: context.Cause(ctx), uncertain: true}
 	}
 	never := isNeverSent(err)
-	f := &failure{uncertain: !never, repeat: never || call.isRepeatable()}
+	f := &failure{uncertain: !never, repeat: never || call.isRepeatable(), unreachable: never}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		f.err = sandpit.WithRetry(sandpit.Errorf(sandpit.Timeout, "%s: %s did not answer within %v", c.describe(call), c.base.Host, timeout), 0)
