@@ -145,11 +145,11 @@ func (cr *creator) reserveSandbox(ctx context.Context, r CreateRequest, now time
 		return nil, other, nil
 	}
 	err = cmp.Or(cr.o.Disk.Check(), cr.volumes.checkVolumes(ctx, row))
-	for err == nil && (r.pool == "" || r.pool == poolBuilds) && cr.quota.isFull() && cr.evictSpare(ctx) {
+	for err == nil && (r.pool == "" || r.pool == poolBuilds) && cr.quota.isFull(r.failed) && cr.evictSpare(ctx) {
 		// until there is room, or no spare is left
 	}
 	if err == nil {
-		err = cr.quota.reserve(rec.currentRow().Sandbox)
+		err = cr.quota.reserve(rec.currentRow().Sandbox, r.failed)
 	}
 	if err == nil {
 		err = cr.records.insertRow(ctx, rec)

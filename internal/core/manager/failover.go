@@ -30,6 +30,7 @@ type failover struct {
 type refusal struct {
 	provider string
 	err      error
+	attempt  sandpit.ID // "": the provider was not asked, or refused before
 }
 
 // createSandbox creates a sandbox with the first provider that can.
@@ -60,6 +61,9 @@ func (fo *failover) createSandbox(ctx context.Context, r CreateRequest, now time
 			return s, context.Cause(ctx)
 		}
 		names = again
+		for _, one := range refusals {
+			r.failed = append(r.failed, one.attempt)
+		}
 	}
 }
 
@@ -71,7 +75,7 @@ func (fo *failover) tryAll(ctx context.Context, r CreateRequest, names []string,
 	for forced := false; ; forced = true {
 		for i, name := range names {
 			if err := fo.circuits.admit(name, forced || len(names) == 1); err != nil {
-				skipped = append(skipped, refusal{name, err})
+				skipped = append(skipped, refusal{provider: name, err: err})
 				continue
 			}
 			r.movesOn, r.Provider, r.reason = i < len(names)-1, name, describeRefusals(name, slices.Concat(skipped, refusals))
@@ -79,7 +83,8 @@ func (fo *failover) tryAll(ctx context.Context, r CreateRequest, names []string,
 			if err == nil || !isProviderError(err) || ctx.Err() != nil {
 				return s, nil, err
 			}
-			refusals = append(refusals, refusal{name, err})
+			refusals = append(refusals, refusal{name, err, s.ID})
+			r.failed = append(slices.Clip(r.failed), s.ID)
 			fo.reportRefusal(ctx, r, refusals[len(refusals)-1])
 		}
 		if forced || len(skipped) == 0 {
@@ -157,14 +162,14 @@ func namesProvider(text, name string) bool {
 }
 
 // isProviderError reports whether an error was caused by the provider and another one may have none:
-// it is full, cannot be reached, does not answer, does not accept the server's key, or cannot do what
-// the request asks for.
+// it is full, cannot be reached, does not answer, does not accept the server's key, does not have the
+// image or template, or cannot do what the request asks for.
 func isProviderError(err error) bool {
 	if _, ok := errors.AsType[providerError](err); !ok {
 		return false
 	}
 	switch sandpit.CodeOf(err) {
-	case sandpit.Exhausted, sandpit.Unavailable, sandpit.Timeout, sandpit.Unsupported, sandpit.Internal, sandpit.Unauthenticated:
+	case sandpit.Exhausted, sandpit.Unavailable, sandpit.Timeout, sandpit.Unsupported, sandpit.Internal, sandpit.Unauthenticated, sandpit.NotFound:
 		return true
 	default:
 		return false

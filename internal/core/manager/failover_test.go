@@ -56,13 +56,15 @@ func TestFailover(t *testing.T) {
 		code  sandpit.Code
 		why   string
 	}{
-		"works":        {want: "near"},
-		"full":         {fault: failing(sandpit.Exhausted), want: "far", why: "created by provider far; near: create sandbox: as ordered"},
-		"unreachable":  {fault: failing(sandpit.Unavailable), want: "far", why: "as ordered"},
-		"answers 500":  {fault: failing(sandpit.Internal), want: "far", why: "as ordered"},
-		"key refused":  {fault: failing(sandpit.Unauthenticated), want: "far", why: "as ordered"},
-		"cannot do it": {fault: failing(sandpit.Unsupported), want: "far", why: "as ordered"},
-		"hangs":        {fault: fake.Fault{Op: fake.OpCreate, Delay: time.Hour}, want: "far", why: "near: timed out after 0.3 seconds"},
+		"works":         {want: "near"},
+		"full":          {fault: failing(sandpit.Exhausted), want: "far", why: "created by provider far; near: create sandbox: as ordered"},
+		"unreachable":   {fault: failing(sandpit.Unavailable), want: "far", why: "as ordered"},
+		"answers 500":   {fault: failing(sandpit.Internal), want: "far", why: "as ordered"},
+		"key refused":   {fault: failing(sandpit.Unauthenticated), want: "far", why: "as ordered"},
+		"cannot do it":  {fault: failing(sandpit.Unsupported), want: "far", why: "as ordered"},
+		"no image":      {fault: failing(sandpit.NotFound), want: "far", why: "as ordered"},
+		"no image, one": {fault: failing(sandpit.NotFound), asks: "near", code: sandpit.NotFound},
+		"hangs":         {fault: fake.Fault{Op: fake.OpCreate, Delay: time.Hour}, want: "far", why: "near: timed out after 0.3 seconds"},
 		"creates and hangs": {
 			fault: fake.Fault{Op: fake.OpCreate, Delay: time.Hour, After: true}, want: "far", why: "near: timed out after 0.3 seconds",
 		},
@@ -453,6 +455,47 @@ func BenchmarkFailover(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.StartTimer()
+			}
+		})
+	}
+}
+
+// TestFailedAttemptsDoNotCount gives an owner with room for one sandbox this one, although the first
+// provider keeps what its failed attempt has created. The provider's own limit still counts it.
+func TestFailedAttemptsDoNotCount(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]manager.Options{
+		"owner":  {Quotas: manager.Quotas{Owner: 1}},
+		"label":  {Quotas: manager.Quotas{Labels: map[string]int{"a=b": 1}}},
+		"server": {MaxSandboxes: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.ProviderLimits = map[string]manager.ProviderLimits{"near": {CreateTimeout: 300 * time.Millisecond, MaxSandboxes: 2}}
+			o.Retry, o.MaxRetries = 10*time.Millisecond, 1000
+			p := newPair(t, o)
+			p.near.Inject(fake.Fault{Op: fake.OpCreate, Err: errOrdered, After: true, Times: -1})
+			remove := p.near.Inject(fake.Fault{Op: fake.OpDestroy, Err: errOrdered, Times: -1})
+			request := manager.CreateRequest{Owner: "ann", Spec: sandpit.Spec{Labels: map[string]string{"a": "b"}}}
+			s := p.create(t, request)
+			if s.Provider != "far" {
+				t.Errorf("created by %q", s.Provider)
+			}
+			_, err := p.Create(t.Context(), request)
+			wantCode(t, err, sandpit.Exhausted)
+			if err := p.Delete(t.Context(), s.ID); err != nil {
+				t.Fatal(err)
+			}
+			p.create(t, request)
+			for _, status := range p.ProviderStatuses() {
+				if status.Name == "near" && status.Sandboxes != 2 {
+					t.Errorf("provider near counts %d sandboxes, want the 2 that may exist", status.Sandboxes)
+				}
+			}
+			remove()
+			eventually(t, "what is left is deleted", func() bool { p.Reconcile(t.Context()); return len(p.near.Leftovers()) == 0 })
+			if n := p.Rooms(); n != 1 {
+				t.Errorf("%d sandboxes are counted, want 1", n)
 			}
 		})
 	}

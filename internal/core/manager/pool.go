@@ -298,7 +298,7 @@ func (ps *Pools) fillPool(ctx context.Context, p *pool) error {
 	var failed error
 	todo := make([]struct{}, missing)
 	forEach(max(1, ps.o.Parallel/2), todo, func(struct{}) {
-		if ctx.Err() != nil || ps.core.closing.Load() || ps.quota.isFull() {
+		if ctx.Err() != nil || ps.core.closing.Load() || ps.quota.isFull(nil) {
 			return
 		}
 		if err := ps.createSpare(ctx, p); err != nil {

@@ -18,7 +18,7 @@ func (ps *Pools) claimSpare(ctx context.Context, r CreateRequest, now time.Time)
 	if p == nil || len(r.Spec.Mounts) > 0 || r.ID != "" {
 		return sandpit.Sandbox{}, false, nil
 	}
-	if err := ps.o.Disk.Check(); err != nil {
+	if err := cmp.Or(ps.o.Disk.Check(), blameProvider(ps.quota.hours.check(r.Provider))); err != nil {
 		return sandpit.Sandbox{}, true, err
 	}
 	p.countRequest(now)
@@ -36,7 +36,7 @@ func (ps *Pools) claimSpare(ctx context.Context, r CreateRequest, now time.Time)
 	}
 	claimed := rec.currentRow().Sandbox
 	claimed.Spec, claimed.Lease, claimed.CreatedAt = r.Spec, r.Lease, now
-	if err := ps.quota.changeClaim(claimed); err != nil {
+	if err := ps.quota.changeClaim(claimed, r.failed); err != nil {
 		ps.sandboxes.releaseKey(rec, r)
 		p.addReady(rec)
 		rec.unlock()

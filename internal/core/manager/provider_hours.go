@@ -193,8 +193,11 @@ func (hk *hourKeeper) enforceLimits(ctx context.Context) {
 
 // endSandbox suspends, stops or pauses a sandbox, or deletes one that keeps nothing.
 func (hk *hourKeeper) endSandbox(ctx context.Context, rec *sandboxRecord, reason string) error {
-	if rec.state() != sandpit.StateRunning {
+	switch row := rec.currentRow(); {
+	case row.State != sandpit.StateRunning:
 		return errNothingToDo
+	case row.Pool != "": // a spare has nothing to keep
+		return hk.actions.takeAction(ctx, rec, sandpit.ActionKill, reason, true)
 	}
 	i, err := hk.actions.instances.ensureAttached(ctx, rec)
 	if err != nil {

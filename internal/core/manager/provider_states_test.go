@@ -408,3 +408,44 @@ func TestUndeletable(t *testing.T) {
 		}
 	})
 }
+
+// claimable is a stage whose sandboxes can be claimed.
+type claimable struct{ *stage }
+
+func (c claimable) Create(ctx context.Context, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
+	i, err := c.stage.Create(ctx, id, spec)
+	if err != nil {
+		return nil, err
+	}
+	return claimed{i.(*prop)}, nil
+}
+
+type claimed struct{ *prop }
+
+func (claimed) Claim(context.Context, sandpit.Spec) error { return nil }
+
+// TestProviderHoursOfSpares counts the hours of spares, too. When they are used up, spares are deleted, and none is
+// claimed any more.
+func TestProviderHoursOfSpares(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, manager.Options{
+			Provider: "near", Fallbacks: []string{"far"}, Providers: map[string]sandpit.Provider{"near": claimable{newStage()}, "far": newStage()},
+			ProviderLimits: map[string]manager.ProviderLimits{"near": {MaxHours: 4}}, Pools: []manager.Pool{{Spec: kind, Size: 2}},
+		})
+		time.Sleep(90 * time.Minute)
+		r.filled(t, 2)
+		if got := r.ProviderStatuses()[1].Used.Round(time.Minute); got != 3*time.Hour {
+			t.Errorf("used %v, want the 3h of two spares", got)
+		}
+		time.Sleep(30*time.Minute + time.Second) // before the next look
+		if s := r.create(t, manager.CreateRequest{Spec: kind}); s.Provider != "far" {
+			t.Errorf("created by %q, whose hours are used up", s.Provider)
+		}
+		time.Sleep(time.Hour)
+		r.filled(t, 0)
+		if got := r.ProviderStatuses()[1]; got.Sandboxes != 0 || got.Used > 4*time.Hour+5*time.Minute {
+			t.Errorf("%d spares are left; used %v", got.Sandboxes, got.Used)
+		}
+	})
+}

@@ -23,6 +23,8 @@ type sandboxQuota struct {
 	owners map[string]int
 	labels map[string]int // by "key=value"; only those with a quota
 	counts map[string]int // by provider
+	// replaced is how many claims count for their providers only.
+	replaced int
 
 	refused int64
 }
@@ -31,14 +33,20 @@ type sandboxQuota struct {
 func (l *sandboxQuota) status() fairshare.Status {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return fairshare.Status{Name: "sandboxes", Total: int64(l.max), Used: int64(len(l.claims)), Refused: l.refused}
+	return fairshare.Status{Name: "sandboxes", Total: int64(l.max), Used: int64(l.total()), Refused: l.refused}
 }
 
 // quotaClaim is what one sandbox counts for.
 type quotaClaim struct {
 	owner, provider string
 	labels          []string
+	// replaced means that another attempt of the same request counts instead, except for the
+	// provider: there the sandbox may still exist.
+	replaced bool
 }
+
+// total returns how many sandboxes count for the server's limit. The lock is held.
+func (l *sandboxQuota) total() int { return len(l.claims) - l.replaced }
 
 func newSandboxQuota(o Options) *sandboxQuota {
 	return &sandboxQuota{
@@ -48,9 +56,11 @@ func newSandboxQuota(o Options) *sandboxQuota {
 	}
 }
 
-// reserve adds a sandbox, or fails with Exhausted. A sandbox that was added before stays.
-func (l *sandboxQuota) reserve(s sandpit.Sandbox) error {
+// reserve adds a sandbox, or fails with Exhausted. A sandbox that was added before stays. failed are
+// earlier attempts of the same request, which it replaces.
+func (l *sandboxQuota) reserve(s sandpit.Sandbox, failed []sandpit.ID) error {
 	return l.countRefusal(l.runWithLimit(s.Lease.Owner, func(limit int) error {
+		l.replaceClaims(failed)
 		if _, has := l.claims[s.ID]; has {
 			return nil
 		}
@@ -109,11 +119,42 @@ func (l *sandboxQuota) hasOtherOwners(owner string) bool {
 	return false
 }
 
-// isFull reports whether the server's limit is reached.
-func (l *sandboxQuota) isFull() bool {
+// isFull reports whether the server's limit is reached without failed attempts of the same request.
+func (l *sandboxQuota) isFull(failed []sandpit.ID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.claims) >= l.max
+	n := l.total()
+	for _, id := range failed {
+		if c, has := l.claims[id]; has && !c.replaced {
+			n--
+		}
+	}
+	return n >= l.max
+}
+
+// replaceClaims has failed attempts count for their providers only: what they may have left is being
+// removed. The lock is held.
+func (l *sandboxQuota) replaceClaims(failed []sandpit.ID) {
+	for _, id := range failed {
+		c, has := l.claims[id]
+		if !has || c.replaced {
+			continue
+		}
+		l.uncountOwner(c)
+		c.replaced = true
+		l.claims[id] = c
+		l.replaced++
+	}
+}
+
+// uncountOwner removes a claim from the counts of its owner and labels. The lock is held.
+func (l *sandboxQuota) uncountOwner(c quotaClaim) {
+	if l.owners[c.owner]--; l.owners[c.owner] == 0 {
+		delete(l.owners, c.owner)
+	}
+	for _, label := range c.labels {
+		l.labels[label]--
+	}
 }
 
 // addExisting adds a sandbox that exists already, whatever the limits.
@@ -124,9 +165,11 @@ func (l *sandboxQuota) addExisting(s sandpit.Sandbox) {
 	l.addClaim(s.ID, l.newClaim(s))
 }
 
-// changeClaim counts a sandbox for its new labels and owner, or fails with Exhausted.
-func (l *sandboxQuota) changeClaim(s sandpit.Sandbox) error {
+// changeClaim counts a sandbox for its new labels and owner, or fails with Exhausted. failed are as in
+// reserve.
+func (l *sandboxQuota) changeClaim(s sandpit.Sandbox, failed []sandpit.ID) error {
 	return l.countRefusal(l.runWithLimit(s.Lease.Owner, func(limit int) error {
+		l.replaceClaims(failed)
 		old, has := l.claims[s.ID]
 		if !has {
 			return nil
@@ -177,7 +220,7 @@ func (l *sandboxQuota) newClaim(s sandpit.Sandbox) quotaClaim {
 // held.
 func (l *sandboxQuota) checkLimits(c quotaClaim, limit int) error {
 	const hint = "delete or stop sandboxes that are no longer needed, or raise the limit"
-	if len(l.claims) >= l.max {
+	if l.total() >= l.max {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "Maximum number of sandboxes (%d) reached", l.max), hint)
 	}
 	if n := l.owners[c.owner]; n >= limit {
@@ -220,12 +263,11 @@ func (l *sandboxQuota) dropClaim(id sandpit.ID) {
 	delete(l.claims, id)
 	l.counts[c.provider]--
 	l.hours.end(id)
-	if l.owners[c.owner]--; l.owners[c.owner] == 0 {
-		delete(l.owners, c.owner)
+	if c.replaced {
+		l.replaced--
+		return
 	}
-	for _, label := range c.labels {
-		l.labels[label]--
-	}
+	l.uncountOwner(c)
 }
 
 // usesQuota reports whether a sandbox in this state counts. A paused sandbox counts unless it is

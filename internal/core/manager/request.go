@@ -69,6 +69,8 @@ type CreateRequest struct {
 	// sandbox, and movesOn reports whether another provider is asked next.
 	asked, reason string
 	movesOn       bool
+	// failed are the IDs of earlier attempts, of which what they left may still exist.
+	failed []sandpit.ID
 	// trusted reports whether the manager or the configuration has set Spec.Image.
 	trusted bool
 	// prepared is Row.Prepared.

@@ -59,7 +59,7 @@ func (m *Manager) SetLabels(ctx context.Context, id sandpit.ID, labels map[strin
 		changed := row.Sandbox
 		changed.Spec = row.Spec.Clone()
 		changed.Spec.Labels = sandpit.Spec{Labels: labels}.Clone().Labels
-		if err := m.quota.changeClaim(changed); err != nil {
+		if err := m.quota.changeClaim(changed, nil); err != nil {
 			return err
 		}
 		err := m.records.updateRow(ctx, rec, func(r *store.Row) { r.Spec = changed.Spec })

@@ -154,7 +154,7 @@ func (lc *lifecycle) beginTransition(ctx context.Context, rec *sandboxRecord, v 
 		}
 	}
 	if usesQuota(v.via, false) {
-		if err := lc.quota.reserve(row.Sandbox); err != nil {
+		if err := lc.quota.reserve(row.Sandbox, nil); err != nil {
 			return nil, nil, nil, err
 		}
 	}
