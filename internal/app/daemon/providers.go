@@ -50,9 +50,9 @@ func newProviders(s registration.Surroundings, list []registration.Provider) *pr
 	return all
 }
 
-// openProviders opens what is a part of this machine. Only that the default one is not
-// what a server can do without is an error; what else cannot be opened is tried again
-// when it is needed.
+// openProviders opens what is a part of this machine, and the default provider. What cannot be opened
+// is tried again when it is needed: requests go to the fallbacks meanwhile. Without fallbacks, a
+// default provider that cannot be used until its configuration changes is an error.
 func openProviders(ctx context.Context, s registration.Surroundings, list []registration.Provider) (*providers, error) {
 	all := newProviders(s, list)
 	missing := checkProviderNames(s.Config, list) // why the default provider is missing
@@ -64,7 +64,7 @@ func openProviders(ctx context.Context, s registration.Surroundings, list []regi
 		_, err := all.byName[k.Name].OpenProvider(ctx)
 		switch {
 		case err == nil:
-		case usual && (k.Used == nil || sandpit.CodeOf(err) != sandpit.Unavailable):
+		case usual && len(s.Config.Fallbacks()) == 0 && (k.Used == nil || sandpit.CodeOf(err) != sandpit.Unavailable):
 			missing = err
 		default:
 			s.Log.WarnContext(ctx, "a provider cannot be used", slog.String("provider", k.Name), slog.Any("error", err),

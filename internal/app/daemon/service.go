@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/sandpit-dev/sandpit"
@@ -367,16 +368,34 @@ func (s *service) checkQueue(ctx context.Context) error {
 	return err
 }
 
-// checkEngine asks the default provider, and then those that requests go on to, whether it can make
-// sandboxes.
+// checkEngine asks the default provider and the fallbacks, at the same time, whether one of them can
+// create sandboxes. The error is that of the default provider.
 func (s *service) checkEngine(ctx context.Context) error {
-	err := s.providers.defaultProvider().checkProvider(ctx)
-	for _, name := range s.cfg.Fallbacks() {
-		if err == nil || s.providers.byName[name].checkProvider(ctx) == nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	names := append([]string{s.cfg.Provider}, s.cfg.Fallbacks()...)
+	type answer struct {
+		name string
+		err  error
+	}
+	answers := make(chan answer, len(names))
+	var group sync.WaitGroup
+	defer group.Wait()
+	for _, name := range names {
+		group.Go(func() { answers <- answer{name, s.providers.byName[name].checkProvider(ctx)} })
+	}
+	var failed error
+	for range names {
+		one := <-answers
+		if one.err == nil {
+			cancel()
 			return nil
 		}
+		if one.name == s.cfg.Provider {
+			failed = one.err
+		}
 	}
-	return err
+	return failed
 }
 
 // closeParts ends what open has opened. The sandboxes stay.
