@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,8 +15,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/faultproxy"
 )
 
-// TestFaults creates, stops, starts and destroys sandboxes through a network that fails. Each error has
-// a code and no key, and every sandbox that remains is listed, so that it can be destroyed.
+// TestFaults creates, stops, starts and destroys sandboxes through a network that fails. Each error has a code, the
+// provider, the sandbox, the operation and no key, and every sandbox that remains is listed, so that it can be destroyed.
+// SANDPIT_TEST_FAULTS is about how many operations it makes.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
@@ -39,12 +42,20 @@ func TestFaults(t *testing.T) {
 		if _, typed := errors.AsType[*sandpit.Error](err); !typed && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%s: an error without a code: %v", kind, err)
 		}
+		s := sandpit.SubjectOf(err)
+		if s.Provider != "daytona" || s.Operation == "" || s.Sandbox == "" && kind != "list" {
+			t.Errorf("%s: the error concerns %+v, want provider, sandbox and operation: %v", kind, s, err)
+		}
 		if strings.Contains(err.Error(), c.key) {
 			t.Errorf("%s: the error contains the key", kind)
 		}
 		return false
 	}
-	const workers, rounds = 3, 6
+	const workers, steps = 3, 5 // a round has five operations
+	rounds := 6
+	if n, err := strconv.Atoi(os.Getenv("SANDPIT_TEST_FAULTS")); err == nil {
+		rounds = n/workers/steps + 1
+	}
 	var wg sync.WaitGroup
 	for range workers {
 		wg.Go(func() {

@@ -83,6 +83,10 @@ func (f *faultRun) count(kind string, err error) {
 	if _, typed := errors.AsType[*sandpit.Error](err); !typed && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		f.Errorf("%s: an error without a code: %v", kind, err)
 	}
+	s := sandpit.SubjectOf(err)
+	if s.Provider != "e2b" || s.Operation == "" || s.Sandbox == "" && kind != "list" {
+		f.Errorf("%s: the error concerns %+v, want provider, sandbox and operation: %v", kind, s, err)
+	}
 	if strings.Contains(err.Error(), f.key) {
 		f.Errorf("%s: the error contains the key", kind)
 	}

@@ -13,7 +13,7 @@ import (
 func (b *sandbox) change(ctx context.Context, doing string, do func(sandpit.State) error) error {
 	err := b.changeLocked(ctx, do)
 	if err != nil {
-		return fmt.Errorf("%s sandbox %s: %w", doing, b.h.ID, err)
+		return sandpit.WithSubject(fmt.Errorf("%s sandbox %s: %w", doing, b.h.ID, err), sandpit.Subject{Provider: Name, Sandbox: b.h.ID, Operation: doing})
 	}
 	return nil
 }
