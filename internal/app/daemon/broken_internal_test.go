@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
@@ -25,6 +26,10 @@ type brokenCloud struct {
 func (b brokenCloud) start(t *testing.T, list string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b.status == 0 {
+			<-r.Context().Done() // it hangs
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		if r.Method == http.MethodGet && !b.all {
 			_, _ = io.WriteString(w, list)
@@ -62,6 +67,8 @@ func TestBrokenCloud(t *testing.T) {
 		"wrong key":   {brokenCloud{401, `{"message":"Invalid API key"}`, true}, false, "CLOUD rejects the API key: Invalid API key", true},
 		"expired key": {brokenCloud{401, `{"message":"API key has expired"}`, true}, false, "the API key of CLOUD has expired: API key has expired", true},
 		"unreachable": {away: true, text: "cannot reach 127.0.0.1:", unusable: true},
+		"answers 500": {brokenCloud{500, `{"message":"it broke"}`, true}, false, "it broke", true},
+		"hangs":       {brokenCloud{}, false, "timed out after 2 seconds", true},
 		"quota": {
 			brokenCloud{403, `{"message":"Total memory quota exceeded"}`, false},
 			false,
@@ -86,7 +93,7 @@ func checkBrokenCloud(t *testing.T, vendor, url, text string, unusable bool) {
 	t.Helper()
 	const key = "key_0123456789abcdef" // of no account
 	broken := strings.ToLower(vendor)
-	cfg := configured(t)
+	cfg := configured(t, "[providers]", "create_timeout = { "+broken+" = 2 }", "call_timeout = { "+broken+" = 2 }")
 	cfg.Provider, cfg.ProviderList = broken, []string{broken, "fake"}
 	switch vendor {
 	case "E2B":
@@ -96,10 +103,15 @@ func checkBrokenCloud(t *testing.T, vendor, url, text string, unusable bool) {
 	}
 	r := start(t, cfg, append(fakes(newWorld(t)), e2b.Provider(), daytona.Provider()))
 	defer r.stop()
+	begin := time.Now()
 	s := r.sandbox("POST", "/v1/sandboxes", `{}`, http.StatusCreated)
+	t.Logf("created after %v", time.Since(begin).Round(time.Millisecond))
 	if s.Provider != "fake" || !strings.HasPrefix(s.Reason, "created by provider fake; "+broken+": ") || !strings.Contains(s.Reason, text) ||
 		strings.Contains(s.Reason, key) || strings.Count(s.Reason, "\n") > 0 {
 		t.Errorf("created by %q; reason %q, want one with %q", s.Provider, s.Reason, text)
+	}
+	if strings.HasPrefix(text, "timed out") {
+		return // the list waits long for the cloud
 	}
 	var page wire.Page[wire.Provider]
 	if err := json.Unmarshal([]byte(r.ask("GET", "/v1/providers", "", http.StatusOK)), &page); err != nil {

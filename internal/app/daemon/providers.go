@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -45,9 +46,23 @@ func newProviders(s registration.Surroundings, list []registration.Provider) *pr
 	all := &providers{cfg: s.Config, list: list, byName: make(map[string]*lazy, len(list))}
 	for _, k := range list {
 		used := func() bool { return k.Used == nil || k.Used(s.Config) }
-		all.byName[k.Name] = newLazy(func(ctx context.Context) (sandpit.Provider, error) { return k.Open(ctx, s) }, used)
+		all.byName[k.Name] = newLazy(func(ctx context.Context) (sandpit.Provider, error) {
+			ctx, cancel := boundOpen(ctx, s.Config, k)
+			defer cancel()
+			return k.Open(ctx, s)
+		}, used)
 	}
 	return all
+}
+
+// boundOpen bounds the time in which a provider outside of this machine must be open: a request may
+// be waiting that another provider can fulfill.
+func boundOpen(ctx context.Context, cfg config.Config, k registration.Provider) (context.Context, context.CancelFunc) {
+	if k.Used == nil {
+		return context.WithCancel(ctx)
+	}
+	limit := cmp.Or(cfg.Providers.CallTimeout[k.Name], cfg.Manager.CallTimeout)
+	return context.WithTimeoutCause(ctx, limit, sandpit.Errorf(sandpit.Timeout, "timed out after %v seconds", limit.Seconds()))
 }
 
 // openProviders opens what is a part of this machine, and the default provider. What cannot be opened
@@ -85,7 +100,7 @@ const statusLimit = 15 * time.Second
 
 // checkStatuses asks all providers, at the same time, whether they can be used now.
 func (p *providers) checkStatuses(ctx context.Context) []ProviderStatus {
-	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, statusLimit, sandpit.Errorf(sandpit.Timeout, "no answer within %v", statusLimit))
 	defer cancel()
 	list := make([]ProviderStatus, len(p.list))
 	var group sync.WaitGroup

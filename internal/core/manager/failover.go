@@ -200,7 +200,7 @@ func describeRefusals(name string, before []refusal) string {
 func listRefusals(list []refusal) string {
 	texts := make([]string, len(list))
 	for i, one := range list {
-		texts[i] = one.provider + ": " + one.err.Error()
+		texts[i] = one.provider + ": " + strings.ReplaceAll(one.err.Error(), "\n", ": ")
 	}
 	return strings.Join(texts, "; ")
 }
