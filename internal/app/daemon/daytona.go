@@ -10,7 +10,7 @@ import (
 // daytonaOptions say what Daytona's clients find here.
 func (s *service) daytonaOptions() daytona.Options {
 	return daytona.Options{
-		Manager: s.manager, Keys: s.keys, Previews: s.gateway, SSH: daytona.SSH{Tokens: s.sshTokens, Where: s.whereSSH},
+		Manager: s.manager, Keys: s.keys, Uploads: s.uploads, Previews: s.gateway, SSH: daytona.SSH{Tokens: s.sshTokens, Where: s.whereSSH},
 		ParseDockerfile: func(text []byte) (sandpit.Recipe, error) { return template.ParseDockerfile(text, nil) },
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"net/http"
-	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
@@ -21,13 +20,13 @@ func (s *service) e2bOptions() e2b.Options {
 	c := s.cfg.E2B
 	return e2b.Options{
 		Manager: s.manager, Store: s.store, Keys: s.keys, Tokens: s.gateway,
-		Templates: c.Templates, Cached: s.cachedTemplate, Default: s.cfg.Sandbox.Image, Files: filepath.Join(s.cfg.StateDir, "e2b"),
+		Templates: c.Templates, Cached: s.cachedTemplate, Default: s.cfg.Sandbox.Image, Uploads: s.uploads,
 		Log:      s.log,
 		Internet: c.Internet, Public: c.Public, HostAccess: s.hostAccess(),
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,
 		},
-		Space: s.buildFiles, Memory: s.memory,
+		Memory: s.memory,
 		Domain: func() string { return s.previewPlaces().Host }, MaxBody: s.cfg.Server.MaxBody,
 	}
 }

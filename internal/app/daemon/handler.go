@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/fairshare"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
+	"github.com/sandpit-dev/sandpit/internal/front/api/daytona"
 	"github.com/sandpit-dev/sandpit/internal/front/api/daytona/toolbox"
 )
 
@@ -37,7 +38,7 @@ func (s *service) newHandler() http.Handler {
 	}
 	c := s.cfg.Server
 	s.edge = api.NewEdge(api.EdgeOptions{
-		Keys: s.keys, Report: s.manager.Events().Record, Keyless: c.Keyless, Names: s.serverNames(), Public: public, PublicBelow: toolbox.PublicBelow(),
+		Keys: s.keys, Report: s.manager.Events().Record, Keyless: c.Keyless, Names: s.serverNames(), Public: public, PublicBelow: append(toolbox.PublicBelow(), daytona.PathObjects),
 		Refuse: writeRefusal,
 		Rate:   float64(c.Rate), Burst: c.Burst, Observe: s.observeAnswer, Log: s.log,
 		MaxRequests: maxRequests(c), MaxRequestsPerOwner: c.MaxRequestsPerOwner, Proxies: trustedProxies(c), Memory: s.memory,

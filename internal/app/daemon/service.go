@@ -27,6 +27,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/sshkey"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/core/token"
+	"github.com/sandpit-dev/sandpit/internal/core/uploads"
 	"github.com/sandpit-dev/sandpit/internal/core/usage"
 	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
 	"github.com/sandpit-dev/sandpit/internal/files/tempdir"
@@ -80,6 +81,7 @@ type service struct {
 	contexts  *contexts
 	// buildFiles counts the files that clients send for builds.
 	buildFiles *diskspace.Budget
+	uploads    *uploads.Store // files that clients of E2B and Daytona send for builds
 	pruner     *audit.Pruner
 	mux        *api.Mux
 	publisher  *publish.Publisher
@@ -161,6 +163,7 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	if err := s.openGateway(ctx); err != nil {
 		return err
 	}
+	s.uploads = uploads.New(uploads.Options{Dir: filepath.Join(s.cfg.StateDir, "e2b"), Space: s.buildFiles, IsOwner: api.IsOwner})
 	s.e2b = e2b.New(s.e2bOptions())
 	s.daytona, s.toolbox = daytona.New(s.daytonaOptions()), toolbox.New(s.toolboxOptions())
 	return s.openTools(ctx, version)

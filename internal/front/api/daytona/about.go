@@ -69,10 +69,3 @@ func describeKey(k store.Key) map[string]any {
 	}
 	return out
 }
-
-// refuseStorage answers a request for access to an object storage, to which clients upload the
-// files of an image.
-func (h *aboutHandlers) refuseStorage(*call) (int, any, error) {
-	return 0, nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "this server has no object storage for files of an image"),
-		"build the image elsewhere, or upload the files to the sandbox")
-}

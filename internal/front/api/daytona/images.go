@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/uploads"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
@@ -102,13 +103,11 @@ type imageBuilder struct {
 	manager  *manager.Manager
 	parse    func(text []byte) (sandpit.Recipe, error)
 	internet bool // builds and their sandboxes reach the network
+	uploads  *uploads.Store
 }
 
 // parseDockerfile converts the Dockerfile of a request.
 func (b *imageBuilder) parseDockerfile(in newBuildInfo) (sandpit.Recipe, error) {
-	if len(in.Hashes) > 0 {
-		return sandpit.Recipe{}, refuse(http.StatusBadRequest, sandpit.Unsupported, "contextHashes: this server has no object storage for files of an image; upload them to the sandbox")
-	}
 	if b.parse == nil {
 		from, ok := strings.CutPrefix(strings.TrimSpace(in.Dockerfile), "FROM ")
 		if !ok || strings.ContainsAny(from, " \t\r\n") {
@@ -121,8 +120,8 @@ func (b *imageBuilder) parseDockerfile(in newBuildInfo) (sandpit.Recipe, error) 
 		return recipe, refuse(http.StatusBadRequest, sandpit.CodeOf(err), "dockerfileContent: %w", err)
 	}
 	for i, s := range recipe.Steps {
-		if s.Copy != nil {
-			return recipe, refuse(http.StatusBadRequest, sandpit.Unsupported, "dockerfileContent: %s: copies files, and the request has none", s.Where(i))
+		if s.Copy != nil && len(in.Hashes) == 0 {
+			return recipe, refuse(http.StatusBadRequest, sandpit.Invalid, "dockerfileContent: %s: copies files, and the request has none", s.Where(i))
 		}
 	}
 	return recipe, nil
@@ -139,11 +138,14 @@ func (b *imageBuilder) resolveDockerfile(ctx context.Context, client api.Princip
 	if reflect.DeepEqual(recipe, sandpit.Recipe{From: recipe.From}) {
 		return origin{image: recipe.From}, nil
 	}
-	sum := sha256.Sum256([]byte(in.Dockerfile))
+	if err := b.checkFiles(client, in.Hashes); err != nil {
+		return origin{}, err
+	}
+	sum := sha256.Sum256([]byte(strings.Join(append([]string{in.Dockerfile}, in.Hashes...), "\x00")))
 	name := "daytona-" + hex.EncodeToString(sum[:12])
 	build, err := b.findBuild(ctx, client, name)
 	if err == nil && (build.ID == "" || build.Status == sandpit.BuildFailed) {
-		build, err = b.startBuild(ctx, client, manager.TemplateRequest{Owner: client.Owner, Name: name}, recipe)
+		build, err = b.startBuild(ctx, client, manager.TemplateRequest{Owner: client.Owner, Name: name}, recipe, in.Hashes)
 	}
 	from := origin{image: sandpit.Image(sandpit.TemplatePrefix + name), build: build.ID}
 	if build.Status != sandpit.BuildReady {
@@ -168,15 +170,46 @@ func (b *imageBuilder) findBuild(ctx context.Context, client api.Principal, name
 	return list[0], nil
 }
 
-// startBuild creates a template, or a further build of it, and starts the build.
-func (b *imageBuilder) startBuild(ctx context.Context, client api.Principal, t manager.TemplateRequest, recipe sandpit.Recipe) (sandpit.TemplateBuild, error) {
+// maxHashes is the maximum number of uploads for an image.
+const maxHashes = 1000
+
+// checkFiles returns an error if files of an image were not uploaded.
+func (b *imageBuilder) checkFiles(client api.Principal, hashes []string) error {
+	if len(hashes) > maxHashes {
+		return sandpit.Errorf(sandpit.Invalid, "contextHashes: %d entries, want at most %d", len(hashes), maxHashes)
+	}
+	for _, hash := range hashes {
+		if !uploads.IsHash(hash) {
+			return sandpit.Errorf(sandpit.Invalid, "contextHashes: invalid hash %.200q", hash)
+		}
+		if err := b.uploads.CheckArchive(uploads.Name{Owner: client.Owner, Hash: hash}); err != nil {
+			return refuse(http.StatusBadRequest, sandpit.CodeOf(err), "contextHashes: %w", err)
+		}
+	}
+	return nil
+}
+
+// startBuild creates a template, or a further build of it, and starts the build, whose steps copy
+// the files of uploads.
+func (b *imageBuilder) startBuild(ctx context.Context, client api.Principal, t manager.TemplateRequest, recipe sandpit.Recipe, hashes []string) (sandpit.TemplateBuild, error) {
 	recipe.Build.Network.Online = b.internet
 	recipe.Network.Online = b.internet
 	_, build, err := b.manager.Templates().Create(ctx, t)
 	if err != nil {
 		return build, err
 	}
-	return build, b.manager.Builds().Start(ctx, manager.BuildRequest{Owner: client.Owner, Build: build.ID, Recipe: recipe, Admin: client.Admin})
+	r := manager.BuildRequest{Owner: client.Owner, Build: build.ID, Recipe: recipe, Admin: client.Admin}
+	if len(hashes) > 0 {
+		files, err := b.uploads.OpenFiles(client.Owner)
+		if err != nil {
+			return build, err
+		}
+		r.Files, r.Release = files.Dir(), files.Remove
+		r.Prepare = func(ctx context.Context) ([]sandpit.RecipeStep, map[string]string, error) {
+			return recipe.Steps, recipe.Labels, files.UnpackTogether(ctx, hashes)
+		}
+	}
+	return build, b.manager.Builds().Start(ctx, r)
 }
 
 // buildPoll is the time between two looks at a build.

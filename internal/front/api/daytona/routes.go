@@ -81,7 +81,7 @@ func (s *Server) otherRoutes() []route {
 		{http.MethodGet, "/regions", s.about.listRegions},
 		{http.MethodGet, "/shared-regions", s.about.listRegions},
 		{http.MethodGet, "/api-keys/current", s.about.getCurrentKey},
-		{http.MethodGet, "/object-storage/push-access", s.about.refuseStorage},
+		{http.MethodGet, "/object-storage/push-access", s.objects.getAccess},
 	}
 }
 

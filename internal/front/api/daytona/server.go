@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/core/sshkey"
+	"github.com/sandpit-dev/sandpit/internal/core/uploads"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
@@ -31,6 +32,8 @@ type Options struct {
 	SSH SSH
 	// ParseDockerfile converts a Dockerfile to a recipe. Default: only FROM is accepted.
 	ParseDockerfile func(text []byte) (sandpit.Recipe, error)
+	// Uploads has the files of images that clients upload. Default: no uploads are accepted.
+	Uploads *uploads.Store
 	// Limits are the limits that clients see of sandboxes without their own.
 	Limits sandpit.Resources
 	// Internet gives sandboxes a network unless their request says otherwise. Default: they
@@ -63,15 +66,19 @@ type Server struct {
 	snapshots *snapshotHandlers
 	volumes   *volumeHandlers
 	about     *aboutHandlers
+	objects   *objectHandlers
 	events    *eventHandlers
 }
 
 // New returns a Server. The caller must Close it.
 func New(o Options) *Server {
+	if o.Uploads == nil {
+		o.Uploads = uploads.New(uploads.Options{})
+	}
 	m := o.Manager
 	changes := newChanges(answerTimeout)
 	describer := &describer{manager: m, limits: o.Limits}
-	builder := &imageBuilder{manager: m, parse: o.ParseDockerfile, internet: o.Internet}
+	builder := &imageBuilder{manager: m, parse: o.ParseDockerfile, internet: o.Internet, uploads: o.Uploads}
 	sandboxes := &sandboxHandlers{
 		manager: m, describer: describer, images: &imageResolver{manager: m, builder: builder}, egress: egress{internet: o.Internet},
 		access: o.HostAccess, changes: changes, pending: &pendingSet{},
@@ -83,6 +90,7 @@ func New(o Options) *Server {
 		snapshots: &snapshotHandlers{manager: m, builder: builder, limits: o.Limits},
 		volumes:   &volumeHandlers{manager: m},
 		about:     &aboutHandlers{keys: o.Keys, version: o.Version, since: time.Now().UTC()},
+		objects:   &objectHandlers{store: o.Uploads, keys: o.Keys, grants: newObjectGrants()},
 		events:    newEvents(m, describer),
 	}
 }
@@ -115,6 +123,7 @@ func (s *Server) Register(mux api.Router) {
 	for _, r := range s.publicRoutes() {
 		mux.Handle(r.method+" "+Prefix+r.path, s.newHandler(r.serve, true))
 	}
+	mux.HandleFunc(PathObjects, s.objects.serveObjects)
 	mux.HandleFunc(http.MethodGet+" "+PathEvents+"{$}", s.events.serveSocket)
 	for _, r := range s.textRoutes() {
 		mux.HandleFunc(r.method+" "+Prefix+r.path, r.serve)

@@ -324,7 +324,14 @@ func (h *snapshotHandlers) createSnapshot(c *call) (int, any, error) {
 		recipe.Labels[labelName] = in.Name
 	}
 	request := manager.TemplateRequest{Owner: c.client.Owner, Name: name, Resources: recipe.Resources}
-	build, err := h.builder.startBuild(ctx, c.client, request, recipe)
+	var hashes []string
+	if in.Build != nil {
+		hashes = in.Build.Hashes
+	}
+	if err := h.builder.checkFiles(c.client, hashes); err != nil {
+		return 0, nil, err
+	}
+	build, err := h.builder.startBuild(ctx, c.client, request, recipe, hashes)
 	if err != nil {
 		return 0, nil, describeQuota(err)
 	}

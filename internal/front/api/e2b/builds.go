@@ -10,6 +10,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
+	"github.com/sandpit-dev/sandpit/internal/core/uploads"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
@@ -52,7 +53,8 @@ type buildHandlers struct {
 	manager  *manager.Manager
 	resolver *templateResolver
 	recipes  recipeReader
-	uploads  *uploadStore
+	uploads  *uploads.Store
+	links    *linkSigner
 	memory   *memory.Budget
 }
 
@@ -94,15 +96,15 @@ func (h *buildHandlers) linkUpload(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	hash := c.r.PathValue("hash")
-	if !filesHashPattern().MatchString(hash) {
+	if !uploads.IsHash(hash) {
 		return 0, nil, sandpit.Errorf(sandpit.Invalid, "hash %.100q: want 32 to 128 hexadecimal digits", hash)
 	}
 	scheme := "http"
 	if c.r.TLS != nil || c.r.Header.Get("X-Forwarded-Proto") == "https" {
 		scheme = "https"
 	}
-	address := scheme + "://" + c.r.Host + PathUpload + "?" + h.uploads.signLink(c.client, hash, time.Now().Add(uploadTime))
-	return http.StatusCreated, map[string]any{"present": h.uploads.hasArchive(c.client.Owner, hash), "url": address}, nil
+	address := scheme + "://" + c.r.Host + PathUpload + "?" + h.links.signLink(c.client, hash, time.Now().Add(uploads.UploadTime))
+	return http.StatusCreated, map[string]any{"present": h.uploads.HasArchive(uploads.Name{Owner: c.client.Owner, Hash: hash}), "url": address}, nil
 }
 
 // startBuild starts a build.
@@ -133,17 +135,17 @@ func (h *buildHandlers) startBuild(c *call) (int, any, error) {
 		waiting.Close()
 		return 0, nil, err
 	}
-	files, err := h.uploads.openFiles(c.client.Owner)
+	files, err := h.uploads.OpenFiles(c.client.Owner)
 	if err != nil {
 		waiting.Close()
 		return 0, nil, err
 	}
 	release := func() {
-		files.removeAll()
+		files.Remove()
 		waiting.Close()
 	}
 	return http.StatusAccepted, map[string]any{}, h.manager.Builds().Start(c.r.Context(), manager.BuildRequest{
-		Owner: c.client.Owner, Build: b.ID, Recipe: planned, Files: files.dir, Release: release, Login: access, Fresh: in.Force,
+		Owner: c.client.Owner, Build: b.ID, Recipe: planned, Files: files.Dir(), Release: release, Login: access, Fresh: in.Force,
 		Admin: c.client.Admin, Configured: base.configured,
 		Prepare: func(ctx context.Context) ([]sandpit.RecipeStep, map[string]string, error) {
 			made, err := h.recipes.readRecipe(ctx, c.client, in, base, files)

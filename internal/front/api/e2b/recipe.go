@@ -13,6 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/build/image"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/uploads"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
@@ -65,8 +66,8 @@ type recipe struct {
 	sandpit.Recipe
 
 	// files are the files that steps copy; nil while a build is planned.
-	files   *buildFiles
-	uploads *uploadStore
+	files   *uploads.Files
+	uploads *uploads.Store
 	owner   string
 	user    string // of the steps so far
 	belongs []string
@@ -77,7 +78,7 @@ type recipe struct {
 // recipeReader converts what clients want to have built to recipes.
 type recipeReader struct {
 	resolver *templateResolver
-	uploads  *uploadStore
+	uploads  *uploads.Store
 	image    sandpit.Image // the default image
 	internet bool          // builds may reach the network
 }
@@ -96,7 +97,7 @@ func (b recipeReader) planRecipe(client api.Principal, in newBuild, base base) (
 }
 
 // readRecipe converts a request. It unpacks the files of steps, unless files is nil.
-func (b recipeReader) readRecipe(ctx context.Context, client api.Principal, in newBuild, base base, files *buildFiles) (sandpit.Recipe, error) {
+func (b recipeReader) readRecipe(ctx context.Context, client api.Principal, in newBuild, base base, files *uploads.Files) (sandpit.Recipe, error) {
 	r := &recipe{files: files, uploads: b.uploads, owner: client.Owner, user: accountName}
 	r.From = base.image
 	// Steps may reach the network if sandboxes may.
@@ -237,7 +238,7 @@ const createDirScript = `test -d "$0" || { mkdir -p -- "$0" && chown -- "$1" "$0
 // copyFiles converts a step that copies uploaded files.
 func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
 	from, to, owner, mode := s.argument(0), s.argument(1), s.argument(2), s.argument(3)
-	if !filesHashPattern().MatchString(s.Hash) {
+	if !uploads.IsHash(s.Hash) {
 		return sandpit.Errorf(sandpit.Invalid, "COPY: filesHash is missing")
 	}
 	c := &sandpit.RecipeCopy{To: to}
@@ -248,14 +249,14 @@ func (r *recipe) copyFiles(ctx context.Context, s newStep) error {
 		}
 	}
 	if r.files == nil {
-		if err := r.uploads.checkArchive(r.owner, s.Hash); err != nil {
+		if err := r.uploads.CheckArchive(uploads.Name{Owner: r.owner, Hash: s.Hash}); err != nil {
 			return err
 		}
 		c.From = []string{s.Hash}
 		r.appendStep(sandpit.RecipeStep{Copy: c})
 		return nil
 	}
-	dir, err := r.files.unpackOnce(ctx, s.Hash)
+	dir, err := r.files.UnpackOnce(ctx, s.Hash)
 	if err != nil {
 		return err
 	}

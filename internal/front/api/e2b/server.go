@@ -11,7 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
-	"github.com/sandpit-dev/sandpit/internal/files/diskspace"
+	"github.com/sandpit-dev/sandpit/internal/core/uploads"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
@@ -37,8 +37,8 @@ type Options struct {
 	BuildPatience time.Duration
 	// Log receives errors that clients do not get. Default: nothing is logged.
 	Log *slog.Logger
-	// Files is a directory for uploads of builds. Default: no uploads are accepted.
-	Files string
+	// Uploads has the files of builds. Default: no uploads are accepted.
+	Uploads *uploads.Store
 	// Limits are the limits that clients see of sandboxes without their own.
 	Limits sandpit.Resources
 	// Internet lets sandboxes have a network if their request wants it. Default: they have none.
@@ -54,8 +54,6 @@ type Options struct {
 	Domain func() string
 	// MaxBody is the maximum number of bytes of a request.
 	MaxBody int64
-	// Space limits the disk space of uploads. Default: no limit.
-	Space *diskspace.Budget
 	// Memory limits the memory of waiting builds. Default: no limit.
 	Memory *memory.Budget
 }
@@ -93,6 +91,9 @@ func New(o Options) *Server {
 	if o.BuildPatience <= 0 {
 		o.BuildPatience = defaultBuildWait
 	}
+	if o.Uploads == nil {
+		o.Uploads = uploads.New(uploads.Options{})
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -100,8 +101,8 @@ func New(o Options) *Server {
 		m         = o.Manager
 		describer = &describer{tokens: o.Tokens, domain: o.Domain, limits: o.Limits}
 		resolver  = &templateResolver{manager: m, images: o.Templates, cached: o.Cached, patience: o.BuildPatience, log: o.Log}
-		uploads   = newUploads(o.Files, o.Space)
-		recipes   = recipeReader{resolver: resolver, uploads: uploads, image: o.Default, internet: o.Internet}
+		links     = newLinkSigner()
+		recipes   = recipeReader{resolver: resolver, uploads: o.Uploads, image: o.Default, internet: o.Internet}
 	)
 	return &Server{
 		maxBody: o.MaxBody,
@@ -112,8 +113,8 @@ func New(o Options) *Server {
 		logs:      &logHandlers{manager: m, store: o.Store},
 		snapshots: &snapshotHandlers{manager: m, resolver: resolver, describer: describer},
 		templates: &templateHandlers{manager: m, resolver: resolver, limits: o.Limits},
-		builds:    &buildHandlers{manager: m, resolver: resolver, recipes: recipes, uploads: uploads, memory: o.Memory},
-		uploads:   &uploadHandler{uploads: uploads, keys: o.Keys},
+		builds:    &buildHandlers{manager: m, resolver: resolver, recipes: recipes, uploads: o.Uploads, links: links, memory: o.Memory},
+		uploads:   &uploadHandler{store: o.Uploads, links: links, keys: o.Keys},
 		volumes:   &volumeHandlers{manager: m, describer: describer},
 		keys:      &keyHandlers{manager: m, keys: o.Keys},
 		teams:     &teamHandlers{manager: m},

@@ -1,4 +1,4 @@
-package e2b
+package uploads
 
 import (
 	"archive/tar"
@@ -26,23 +26,27 @@ const (
 	entryBytes  = 4 << 10 // what an entry counts in addition to its content
 )
 
-// buildFiles are the archives that one build copies from. Each is unpacked once, in a
-// directory of the build. A buildFiles is not for concurrent use.
-type buildFiles struct {
-	uploads *uploadStore
+// Files are the archives that one build copies from. Each is unpacked once, in a
+// directory of the build. A Files is not for concurrent use.
+type Files struct {
+	uploads *Store
 	owner   string
 	dir     string
 	space   *diskspace.Reservation
 	bytes   int64           // remaining limit
 	entries int             // remaining limit
 	there   map[string]bool // by hash
+	replace bool            // later files replace earlier ones
 }
+
+// Dir returns the directory of the build.
+func (b *Files) Dir() string { return b.dir }
 
 // buildPrefix begins the names of directories for one build each.
 const buildPrefix = "build-"
 
-// openFiles creates the directory of a build. The caller must call removeAll.
-func (u *uploadStore) openFiles(owner string) (*buildFiles, error) {
+// OpenFiles creates the directory of a build. The caller must call Remove.
+func (u *Store) OpenFiles(owner string) (*Files, error) {
 	space, err := u.space.Reserve(owner, 0)
 	if err != nil {
 		return nil, err
@@ -56,21 +60,21 @@ func (u *uploadStore) openFiles(owner string) (*buildFiles, error) {
 		space.Release()
 		return nil, sandpit.Errorf(sandpit.CodeOf(err), "store files: %w", err)
 	}
-	return &buildFiles{uploads: u, owner: owner, dir: dir, space: space, bytes: maxUnpacked, entries: maxEntries, there: make(map[string]bool)}, nil
+	return &Files{uploads: u, owner: owner, dir: dir, space: space, bytes: maxUnpacked, entries: maxEntries, there: make(map[string]bool)}, nil
 }
 
-// removeAll removes the directory of the build.
-func (b *buildFiles) removeAll() {
+// Remove removes the directory of the build.
+func (b *Files) Remove() {
 	if os.RemoveAll(b.dir) == nil { // otherwise the next server removes it, and it counts until then
 		b.space.Release()
 	}
 }
 
-// unpackOnce returns the directory of an archive, which it unpacks if necessary.
+// UnpackOnce returns the directory of an archive, which it unpacks if necessary.
 //
 // NotFound: there is no such archive. Invalid: it is not an archive. Exhausted: it is too
 // large.
-func (b *buildFiles) unpackOnce(ctx context.Context, hash string) (string, error) {
+func (b *Files) UnpackOnce(ctx context.Context, hash string) (string, error) {
 	dir := filepath.Join(b.dir, hash)
 	if b.there[hash] {
 		return dir, nil
@@ -85,12 +89,25 @@ func (b *buildFiles) unpackOnce(ctx context.Context, hash string) (string, error
 	return dir, nil
 }
 
+// UnpackTogether unpacks several archives in the directory of the build itself, in this order.
+//
+// NotFound: there is no such archive. Invalid: it is not an archive. Exhausted: they are too large.
+func (b *Files) UnpackTogether(ctx context.Context, hashes []string) error {
+	b.replace = true
+	for _, hash := range hashes {
+		if err := b.unpackArchive(ctx, hash, b.dir); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func errNoFiles(hash string) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "files with the hash %.20s… not found", hash), "upload them again with forceUpload")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "files with the hash %.20s… not found", hash), "upload them again")
 }
 
 // openArchive opens an archive, which is not removed until done is called. NotFound.
-func (u *uploadStore) openArchive(n archiveName) (f *os.File, done func(), err error) {
+func (u *Store) openArchive(n Name) (f *os.File, done func(), err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a := u.archives[n]
@@ -98,7 +115,7 @@ func (u *uploadStore) openArchive(n archiveName) (f *os.File, done func(), err e
 		f, err = os.Open(u.archivePath(n))
 	}
 	if a == nil || errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, errNoFiles(n.hash)
+		return nil, nil, errNoFiles(n.Hash)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -117,8 +134,8 @@ func (u *uploadStore) openArchive(n archiveName) (f *os.File, done func(), err e
 
 // unpackArchive unpacks an archive in a directory. Nothing in the archive can lead out of the
 // directory.
-func (b *buildFiles) unpackArchive(ctx context.Context, hash, dir string) error {
-	f, done, err := b.uploads.openArchive(archiveName{b.owner, hash})
+func (b *Files) unpackArchive(ctx context.Context, hash, dir string) error {
+	f, done, err := b.uploads.openArchive(Name{b.owner, hash})
 	if err != nil {
 		return err
 	}
@@ -155,15 +172,15 @@ func openPacked(f io.Reader) (io.Reader, error) {
 	return plain, nil
 }
 
-// maxPeek is how many bytes of an archive checkArchive reads.
+// maxPeek is how many bytes of an archive CheckArchive reads.
 const maxPeek = 64 << 10
 
-// checkArchive reads the beginning of an archive, so that an invalid one is refused before its
+// CheckArchive reads the beginning of an archive, so that an invalid one is refused before its
 // build waits for its turn.
 //
 // NotFound: there is no such archive. Invalid: it is not an archive.
-func (u *uploadStore) checkArchive(owner, hash string) error {
-	f, done, err := u.openArchive(archiveName{owner, hash})
+func (u *Store) CheckArchive(n Name) error {
+	f, done, err := u.openArchive(n)
 	if err != nil {
 		return err
 	}
@@ -179,7 +196,7 @@ func (u *uploadStore) checkArchive(owner, hash string) error {
 	return nil
 }
 
-func (b *buildFiles) unpackTar(ctx context.Context, root *os.Root, from *tar.Reader) error {
+func (b *Files) unpackTar(ctx context.Context, root *os.Root, from *tar.Reader) error {
 	for {
 		h, err := from.Next()
 		if errors.Is(err, io.EOF) {
@@ -206,13 +223,18 @@ func (b *buildFiles) unpackTar(ctx context.Context, root *os.Root, from *tar.Rea
 	}
 }
 
-func (b *buildFiles) unpackEntry(ctx context.Context, root *os.Root, h *tar.Header, contents io.Reader) error {
+func (b *Files) unpackEntry(ctx context.Context, root *os.Root, h *tar.Header, contents io.Reader) error {
 	name := path.Clean(strings.TrimLeft(h.Name, "/"))
 	if name == "." {
 		return nil
 	}
 	if err := root.MkdirAll(path.Dir(name), 0o700); err != nil {
 		return err
+	}
+	if b.replace && h.Typeflag != tar.TypeDir {
+		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	mode := h.FileInfo().Mode().Perm() | 0o600 // so that the builder can copy them
 	switch h.Typeflag {
