@@ -22,7 +22,11 @@ func WriteContext(ctx context.Context, t Template, dir string, to io.Writer) (er
 		if s.Copy == nil {
 			continue
 		}
-		for _, name := range s.Copy.From {
+		names, err := from.expandPatterns(s.Copy.From)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Where(i), err)
+		}
+		for _, name := range names {
 			if err := p.addPath(name, cleanPath(name), false); err != nil {
 				return fmt.Errorf("%s: %w", s.Where(i), err)
 			}

@@ -79,8 +79,9 @@ func (s *source) packLayer(ctx context.Context, c Copy, workDir string) (*packed
 	p := &layerWriter{ctx: ctx, source: s, copy: c, sum: sum, tar: tar.NewWriter(f)}
 	to := strings.TrimPrefix(imagePath(workDir, c.To), "/")
 	last := path.Base(c.To)
-	intoDir := strings.HasSuffix(c.To, "/") || last == "." || last == ".." || len(c.From) > 1
-	for _, from := range c.From {
+	paths, err := s.expandPatterns(c.From)
+	intoDir := strings.HasSuffix(c.To, "/") || last == "." || last == ".." || len(paths) > 1
+	for _, from := range paths {
 		if err = p.addPath(from, to, intoDir); err != nil {
 			break
 		}
@@ -95,6 +96,23 @@ func (s *source) packLayer(ctx context.Context, c Copy, workDir string) (*packed
 		return nil, errors.Join(fmt.Errorf("copy: %w", err), f.Close())
 	}
 	return &packedLayer{File: f, digest: hex.EncodeToString(sum.Sum(nil))}, nil
+}
+
+// expandPatterns returns paths with those that match in place of patterns. A path that exists is
+// not a pattern. Invalid: no file matches.
+func (s *source) expandPatterns(paths []string) (all []string, err error) {
+	for _, from := range paths {
+		if _, err := s.root.Lstat(cleanPath(from)); err == nil || !strings.ContainsAny(from, "*?[") {
+			all = append(all, from)
+			continue
+		}
+		found, err := fs.Glob(s.root.FS(), cleanPath(from))
+		if err != nil || len(found) == 0 {
+			return nil, sandpit.Errorf(sandpit.Invalid, "no file matches %q", from)
+		}
+		all = append(all, found...)
+	}
+	return all, nil
 }
 
 // layerWriter writes a layer.

@@ -169,11 +169,6 @@ func (d *dockerfile) addCopy(rest string) error {
 	}
 	last := len(words) - 1
 	c.From, c.To = words[:last], words[last]
-	for _, from := range c.From {
-		if strings.ContainsAny(from, "*?[") {
-			return sandpit.Errorf(sandpit.Unsupported, "patterns such as %q are not supported; list the files or their directory", from)
-		}
-	}
 	d.addStep(Step{Copy: &c})
 	return nil
 }
