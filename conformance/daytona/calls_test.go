@@ -64,7 +64,7 @@ var refusals = []struct{ what, method, path, body string }{
 	{"create: `linkedSandbox`", "POST", "/api/sandbox", `{"linkedSandbox":"a"}`},
 	{"create: `outboundProxyUrl`", "POST", "/api/sandbox", `{"outboundProxyUrl":"http://a"}`},
 	{"create: `subpath` of a volume", "POST", "/api/sandbox", `{"volumes":[{"volumeId":"a","mountPath":"/a","subpath":"b"}]}`},
-	{"create: `addLocalFile`, `addLocalDir` of an image", "POST", "/api/sandbox", `{"buildInfo":{"dockerfileContent":"FROM debian:13\nCOPY a a","contextHashes":["a"]}}`},
+	{"create: files of an image that were not uploaded", "POST", "/api/sandbox", `{"buildInfo":{"dockerfileContent":"FROM debian:13\nCOPY a a","contextHashes":["00000000000000000000000000000000"]}}`},
 	{"create: `snapshot` and `image`", "POST", "/api/sandbox", `{"snapshot":"a","buildInfo":{"dockerfileContent":"FROM debian:13"}}`},
 	{"create: `cpu` of a snapshot", "POST", "/api/sandbox", `{"snapshot":"a","cpu":1}`},
 	{"create: a missing snapshot", "POST", "/api/sandbox", `{"snapshot":"a"}`},

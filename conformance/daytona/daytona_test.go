@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestJavaScriptSDK(t *testing.T) {
 	t.Parallel()
 	testsdk.Need(t, "node", "npm")
-	server, dir := newServer(t), testsdk.Install(t, ".")
+	server, dir := newServer(t, "SANDPIT_SSH_LISTEN=127.0.0.1:0"), testsdk.Install(t, ".")
 	scripts, err := filepath.Glob(filepath.Join(dir, "*.test.mjs"))
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("scripts: %q, %v", scripts, err)

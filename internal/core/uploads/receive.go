@@ -141,4 +141,3 @@ func (p *pacedReader) interruptRead() { _ = p.control.SetReadDeadline(time.Unix(
 
 // clearDeadline clears the deadline of the connection.
 func (p *pacedReader) clearDeadline() { _ = p.control.SetReadDeadline(time.Time{}) }
-

@@ -69,7 +69,33 @@ func (g *Gateway) authorizeViewer(w http.ResponseWriter, r *http.Request, t targ
 	if in, p, shown, err := g.enterByURL(r, said); shown {
 		return in, p, err
 	}
+	if in, p, shown, err := g.enterByBearer(r, t); shown {
+		return in, p, err
+	}
 	return g.enterByCookie(r, said)
+}
+
+// enterByBearer admits a request to a host name of a port that has an API key of the sandbox's owner
+// in the header Authorization. Other values of the header are for the program at the port, which
+// never sees API keys.
+func (g *Gateway) enterByBearer(r *http.Request, t target) (in *http.Request, p pass, shown bool, err error) {
+	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if secret = strings.TrimSpace(secret); !strings.EqualFold(scheme, "Bearer") || !api.IsKey(secret) {
+		return r, freePass(), false, nil
+	}
+	key, err := g.o.Keys.Check(r.Context(), secret)
+	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
+		err = errPrivate()
+	}
+	if err != nil {
+		return r, freePass(), true, err
+	}
+	r = r.WithContext(api.WithPrincipal(r.Context(), api.Principal{Owner: key.Owner, Admin: key.Admin, KeyID: key.ID}))
+	in, p, err = g.enterByKey(r, t)
+	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.Gone {
+		err = errPrivate() // whether the sandbox exists or not
+	}
+	return in, p, true, err
 }
 
 // grantsFor are what a token in a header may be for.

@@ -24,6 +24,22 @@ func daytonaRig(tb testing.TB) *rig {
 	return r
 }
 
+// TestBearer opens a private port by its host name with an API key of the sandbox's owner.
+func TestBearer(t *testing.T) {
+	t.Parallel()
+	r := daytonaRig(t)
+	c, port := r.client(false), app(t, echo)
+	id := r.box()
+	url := r.hostURL(id, port) + "/"
+	got := get(t, c, url+"x", "Authorization", "Bearer "+r.keys[alice])
+	if got.want(t, http.StatusOK, "/x "); strings.Contains(got.body, r.keys[alice]) {
+		t.Errorf("the sandbox sees the key: %s", got.body)
+	}
+	for _, wrong := range []string{"Bearer " + r.keys[bob], "Bearer " + forged(r.keys[alice]), "Basic " + r.keys[alice], "Bearer x"} {
+		get(t, c, url, "Authorization", wrong).want(t, http.StatusUnauthorized, "private")
+	}
+}
+
 // TestDaytonaToken opens a private port by each name under which Daytona's clients send a
 // token, and by no other token.
 func TestDaytonaToken(t *testing.T) {

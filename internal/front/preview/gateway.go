@@ -18,6 +18,14 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
+// Keys are the API keys of callers, as api.Keys are.
+type Keys interface {
+	token.Keys
+
+	// Check returns the key of a secret. Unauthenticated: there is no such key, or it has expired.
+	Check(ctx context.Context, secret string) (store.Key, error)
+}
+
 // Options say how a gateway works. Manager, Store, Tokens, Keys and Admit must be given;
 // the zero value of another field means the default stated with it.
 type Options struct {
@@ -25,7 +33,7 @@ type Options struct {
 	Store   *store.Store
 	// Tokens open ports, Keys are those that callers may show.
 	Tokens *token.Tokens
-	Keys   token.Keys
+	Keys   Keys
 	// Admit authenticates a request on the API's listener: api.Edge.Admit.
 	Admit func(http.ResponseWriter, *http.Request) (*http.Request, error)
 	// Enter counts a request for a sandbox of an owner until leave is called:

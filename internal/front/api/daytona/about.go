@@ -3,15 +3,10 @@ package daytona
 import (
 	"net/http"
 	"time"
-
-	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/core/store"
-	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// aboutHandlers serve what clients can know about the server and about their key.
+// aboutHandlers serve what clients can know about the server.
 type aboutHandlers struct {
-	keys    *api.Keys
 	version string
 	since   time.Time // the start of the server
 }
@@ -37,35 +32,4 @@ func (h *aboutHandlers) listRegions(c *call) (int, any, error) {
 		"id": region, "name": region, "organizationId": nil, "regionType": "shared", "createdAt": h.since, "updatedAt": h.since,
 		"proxyUrl": externalURL(c.r) + PathToolbox,
 	}}, nil
-}
-
-// permissions are the permissions of every key.
-var permissions = []string{
-	"write:snapshots", "delete:snapshots", "write:sandboxes", "delete:sandboxes", "read:volumes", "write:volumes", "delete:volumes",
-}
-
-// getCurrentKey describes the key of the request.
-func (h *aboutHandlers) getCurrentKey(c *call) (int, any, error) {
-	if c.client.KeyID == "" {
-		return 0, nil, sandpit.Errorf(sandpit.NotFound, "this request has no API key")
-	}
-	k, err := h.keys.Get(c.r.Context(), c.client.KeyID)
-	if err != nil {
-		return 0, nil, err
-	}
-	return http.StatusOK, describeKey(k), nil
-}
-
-func describeKey(k store.Key) map[string]any {
-	out := map[string]any{
-		"name": k.Name, "value": "********", "createdAt": k.CreatedAt.UTC(), "permissions": permissions,
-		"lastUsedAt": nil, "expiresAt": nil, "userId": k.Owner,
-	}
-	if !k.LastUsedAt.IsZero() {
-		out["lastUsedAt"] = k.LastUsedAt.UTC()
-	}
-	if !k.ExpiresAt.IsZero() {
-		out["expiresAt"] = k.ExpiresAt.UTC()
-	}
-	return out
 }

@@ -88,7 +88,7 @@ func TestRefusals(t *testing.T) {
 		`{"networkAllowList":"example.org"}`:                                           "400 range of addresses",
 		`{"domainAllowList":"` + strings.Repeat("a.example,", 11) + `"}`:               "400 at most 10",
 		`{"buildInfo":{"dockerfileContent":"RUN x"}}`:                                  "400 FROM",
-		`{"buildInfo":{"dockerfileContent":"FROM x","contextHashes":["` + "a" + `"]}}`: "400 object storage",
+		`{"buildInfo":{"dockerfileContent":"FROM x","contextHashes":["` + "a" + `"]}}`: "400 contextHashes: invalid hash",
 	} {
 		var status int
 		var text string
@@ -103,7 +103,7 @@ func TestRefusals(t *testing.T) {
 	r.do(t, "", http.MethodGet, "/sandbox", "").want(t, http.StatusUnauthorized, "API key")
 	r.do(t, "sp_"+strings.Repeat("0", 40), http.MethodGet, "/sandbox", "").want(t, http.StatusUnauthorized, "")
 	r.do(t, r.ann, http.MethodGet, "/nothing", "").want(t, http.StatusNotFound, "no such call")
-	r.do(t, r.ann, http.MethodGet, "/object-storage/push-access", "").want(t, http.StatusUnprocessableEntity, "object storage")
+	r.do(t, r.ann, http.MethodGet, "/object-storage/push-access", "").want(t, http.StatusOK, `"sessionToken"`)
 	r.do(t, r.ann, http.MethodGet, "/secret", "").want(t, http.StatusNotImplemented, "does not support")
 }
 

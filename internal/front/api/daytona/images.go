@@ -135,11 +135,11 @@ func (b *imageBuilder) resolveDockerfile(ctx context.Context, client api.Princip
 	if err != nil {
 		return origin{}, err
 	}
-	if reflect.DeepEqual(recipe, sandpit.Recipe{From: recipe.From}) {
-		return origin{image: recipe.From}, nil
-	}
 	if err := b.checkFiles(client, in.Hashes); err != nil {
 		return origin{}, err
+	}
+	if reflect.DeepEqual(recipe, sandpit.Recipe{From: recipe.From}) {
+		return origin{image: recipe.From}, nil
 	}
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{in.Dockerfile}, in.Hashes...), "\x00")))
 	name := "daytona-" + hex.EncodeToString(sum[:12])

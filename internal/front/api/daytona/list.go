@@ -148,17 +148,29 @@ func (h *sandboxHandlers) listPages(c *call) (int, any, error) {
 	pages := toNumberedPage(h.chooseSandboxes(c, want), number, limit)
 	out := numberedPage[sandbox]{Items: []sandbox{}, Total: pages.Total, Page: pages.Page, TotalPages: pages.TotalPages}
 	for _, item := range pages.Items {
-		b, err := h.manager.Get(item.ID)
-		if err != nil {
-			continue // it was deleted meanwhile
-		}
-		one, err := h.describer.toSandbox(c.r.Context(), externalURL(c.r), b)
+		one, found, err := h.describeItem(c, item.ID)
 		if err != nil {
 			return 0, nil, err
 		}
-		out.Items = append(out.Items, one)
+		if found { // otherwise it was deleted meanwhile
+			out.Items = append(out.Items, one)
+		}
 	}
 	return http.StatusOK, out, nil
+}
+
+// describeItem describes a sandbox of a list, if it still exists.
+func (h *sandboxHandlers) describeItem(c *call, id sandpit.ID) (out sandbox, found bool, err error) {
+	if p, ok := h.pending.find(c.client, string(id)); ok {
+		out, err = h.describePending(c, p)
+		return out, true, err
+	}
+	b, err := h.manager.Get(id)
+	if err != nil {
+		return out, false, nil //nolint:nilerr // it was deleted
+	}
+	out, err = h.describer.toSandbox(c.r.Context(), externalURL(c.r), b)
+	return out, true, err
 }
 
 // sandboxFilter selects and orders sandboxes of a list.
@@ -168,7 +180,9 @@ type sandboxFilter struct {
 	states     []string
 	snapshots  []string
 	regions    []string
+	classes    []string
 	public     *bool
+	recover    *bool              // recoverable
 	least      map[string]float64 // by the name in sizesOf
 	most       map[string]float64
 	after      map[string]time.Time // by the name in timesOf
@@ -185,8 +199,23 @@ func (h *sandboxHandlers) chooseSandboxes(c *call, want sandboxFilter) []sandbox
 			all = append(all, item)
 		}
 	}
+	for _, p := range h.pending.list(c.client.Owner) {
+		if item := h.describer.toPendingItem(url, p); hasLabels(item.Labels, want.labels) && want.accepts(item) {
+			all = append(all, item)
+		}
+	}
 	slices.SortFunc(all, func(a, b sandboxItem) int { return want.compare(want.positionOf(a), want.positionOf(b)) })
 	return all
+}
+
+// hasLabels reports whether labels contain all of those wanted.
+func hasLabels(labels, wanted map[string]string) bool {
+	for name, value := range wanted {
+		if has, ok := labels[name]; !ok || has != value {
+			return false
+		}
+	}
+	return true
 }
 
 // sizesOf returns the sizes of a sandbox that filters name.
@@ -228,7 +257,8 @@ func (want sandboxFilter) accepts(i sandboxItem) bool {
 	}
 	oneOf := func(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
 	return strings.HasPrefix(string(i.ID), want.id) && strings.HasPrefix(i.Name, want.name) && oneOf(want.states, i.State) &&
-		oneOf(want.snapshots, i.Snapshot) && oneOf(want.regions, region) && (want.public == nil || *want.public == i.Public)
+		oneOf(want.snapshots, i.Snapshot) && oneOf(want.regions, region) && oneOf(want.classes, sandboxClass) &&
+		(want.public == nil || *want.public == i.Public) && (want.recover == nil || *want.recover == i.Recoverable)
 }
 
 // parseFilter reads a filter from a query.
@@ -246,17 +276,30 @@ func parseFilter(query url.Values) (want sandboxFilter, err error) {
 			return want, sandpit.Errorf(sandpit.Invalid, "label %.100q: names that begin with %q are the server's", key, serverLabels)
 		}
 	}
-	if text := query.Get("isPublic"); text != "" {
-		public, err := strconv.ParseBool(text)
-		if err != nil {
-			return want, sandpit.Errorf(sandpit.Invalid, "isPublic %.40q: want true or false", text)
-		}
-		want.public = &public
+	want.classes = splitValues(query["sandboxClasses"])
+	if want.public, err = parseBool(query, "isPublic"); err != nil {
+		return want, err
+	}
+	if want.recover, err = parseBool(query, "isRecoverable"); err != nil {
+		return want, err
 	}
 	if err := want.parseBounds(query); err != nil {
 		return want, err
 	}
 	return want, want.parseOrder(query)
+}
+
+// parseBool reads a parameter that is true or false; nil if it is missing.
+func parseBool(query url.Values, name string) (*bool, error) {
+	text := query.Get(name)
+	if text == "" {
+		return nil, nil
+	}
+	value, err := strconv.ParseBool(text)
+	if err != nil {
+		return nil, sandpit.Errorf(sandpit.Invalid, "%s %.40q: want true or false", name, text)
+	}
+	return &value, nil
 }
 
 // parseBounds reads the bounds of sizes and times.

@@ -90,6 +90,25 @@ func (s *pendingSet) find(client api.Principal, text string) (pendingSandbox, bo
 	return pendingSandbox{}, false
 }
 
+// list returns copies of an owner's sandboxes.
+func (s *pendingSet) list(owner string) (all []pendingSandbox) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.all {
+		if p.about.Lease.Owner == owner && (p.ended.IsZero() || time.Since(p.ended) <= failureKept) {
+			all = append(all, *p)
+		}
+	}
+	return all
+}
+
+// toPendingItem describes a sandbox that waits for a build as an item of a list.
+func (d *describer) toPendingItem(url string, p pendingSandbox) sandboxItem {
+	out := d.toItem(url, p.about)
+	out.State, out.ErrorReason = p.state, p.failure
+	return out
+}
+
 // createPending registers a sandbox whose image is being built, and creates it after the build, also
 // if the client disconnects.
 func (h *sandboxHandlers) createPending(c *call, r manager.CreateRequest, build sandpit.TemplateBuild, optional bool) (int, any, error) {

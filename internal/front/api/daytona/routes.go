@@ -80,7 +80,11 @@ func (s *Server) otherRoutes() []route {
 		{http.MethodDelete, "/volumes/{volume}", s.volumes.deleteVolume},
 		{http.MethodGet, "/regions", s.about.listRegions},
 		{http.MethodGet, "/shared-regions", s.about.listRegions},
-		{http.MethodGet, "/api-keys/current", s.about.getCurrentKey},
+		{http.MethodGet, "/api-keys", s.keys.listKeys},
+		{http.MethodPost, "/api-keys", s.keys.createKey},
+		{http.MethodGet, "/api-keys/current", s.keys.getCurrentKey},
+		{http.MethodGet, "/api-keys/{name}", s.keys.getKey},
+		{http.MethodDelete, "/api-keys/{name}", s.keys.deleteKey},
 		{http.MethodGet, "/object-storage/push-access", s.objects.getAccess},
 	}
 }
@@ -115,7 +119,6 @@ func missingRoutes() []route {
 		"POST /sandbox/{sandbox}/backup", "PUT /sandbox/{sandbox}/secrets", "GET /sandbox/{sandbox}/secrets",
 		"GET /sandbox/{sandbox}/ancestors", "GET /sandbox/{sandbox}/forks", "GET /sandbox/{sandbox}/parent",
 		"GET /sandbox/{sandbox}/telemetry/{what}", "POST /snapshots/{snapshot}/deactivate",
-		"GET /api-keys", "POST /api-keys", "GET /api-keys/{name}", "DELETE /api-keys/{name}",
 		"GET /secret", "POST /secret", "GET /warm-pools", "POST /warm-pools", "GET /organizations", "GET /runners",
 	} {
 		method, path, _ := strings.Cut(line, " ")

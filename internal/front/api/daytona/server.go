@@ -66,6 +66,7 @@ type Server struct {
 	snapshots *snapshotHandlers
 	volumes   *volumeHandlers
 	about     *aboutHandlers
+	keys      *keyHandlers
 	objects   *objectHandlers
 	events    *eventHandlers
 }
@@ -89,7 +90,8 @@ func New(o Options) *Server {
 		ssh:       &sshHandlers{manager: m, describer: describer, ssh: o.SSH},
 		snapshots: &snapshotHandlers{manager: m, builder: builder, limits: o.Limits},
 		volumes:   &volumeHandlers{manager: m},
-		about:     &aboutHandlers{keys: o.Keys, version: o.Version, since: time.Now().UTC()},
+		about:     &aboutHandlers{version: o.Version, since: time.Now().UTC()},
+		keys:      &keyHandlers{manager: m, keys: o.Keys},
 		objects:   &objectHandlers{store: o.Uploads, keys: o.Keys, grants: newObjectGrants()},
 		events:    newEvents(m, describer),
 	}
