@@ -136,7 +136,7 @@ var owners = map[string][]string{
 	"github.com/ProtonMail/go-crypto":        {"internal/build/debian"},
 	"github.com/docker/cli":                  {"internal/build/image"},
 	"github.com/google/go-containerregistry": {"internal/build/image", "internal/testing/testdocker"},
-	"github.com/minio":                       {"internal/files/archive"},
+	"github.com/minio":                       {"internal/files/archive", "internal/front/api/daytona"},
 	"github.com/moby":                        {"internal/build/template", "internal/testing/testdocker", "provider/docker"},
 	"github.com/google/jsonschema-go":        {"internal/agents/tool"},
 	"github.com/lmittmann/tint":              {"internal/app/telemetry"},

@@ -95,10 +95,10 @@ func (u *Store) findSet(n Name, id string) (*PartSet, error) {
 	return set, nil
 }
 
-// ReceivePart stores a part, which replaces an earlier one of that number. etag names its content.
+// ReceivePart stores a part, which replaces an earlier one of that number.
 //
 // NotFound: the upload. Invalid: the number or size. Exhausted: there is not enough room.
-func (u *Store) ReceivePart(ctx context.Context, n Name, id string, number int, etag func() string, up Upload) error {
+func (u *Store) ReceivePart(ctx context.Context, n Name, id string, number int, up Upload) error {
 	if number < 1 || number > maxParts {
 		return sandpit.Errorf(sandpit.Invalid, "part %d: want 1 to %d", number, maxParts)
 	}
@@ -122,7 +122,7 @@ func (u *Store) ReceivePart(ctx context.Context, n Name, id string, number int, 
 	if err != nil {
 		return err
 	}
-	p.etag = etag()
+	p.etag = up.ETag()
 	return u.addPart(n, id, number, p)
 }
 

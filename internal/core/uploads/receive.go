@@ -20,6 +20,8 @@ type Upload struct {
 	// Body must have Size bytes.
 	Body io.Reader
 	Size int64
+	// ETag returns a name of the content after Body was read. Parts need it.
+	ETag func() string
 	// Connection is that of the client.
 	Connection Deadliner
 }

@@ -101,7 +101,7 @@ func (b *objectBody) Read(p []byte) (int, error) {
 
 // toUpload returns the body as an upload.
 func (b *objectBody) toUpload() uploads.Upload {
-	return uploads.Upload{Body: b, Size: b.size, Connection: b.control}
+	return uploads.Upload{Body: b, Size: b.size, ETag: b.etag, Connection: b.control}
 }
 
 // etag returns the ETag of the content that was read.

@@ -20,14 +20,18 @@ import (
 )
 
 // access are the credentials of a client.
-type access struct{ AccessKey, Secret, SessionToken, StorageURL, OrganizationID, Bucket string }
+type access struct {
+	AccessKey, Secret, SessionToken, StorageURL, OrganizationID, Bucket string
+
+	client *http.Client
+}
 
 // objectRig is a server with an object storage, and the access of ann's client.
 func objectRig(t *testing.T) (*rig, access) {
 	t.Helper()
 	store := uploads.New(uploads.Options{Dir: t.TempDir()})
 	r := newRigOf(t, manager.Options{}, func(o *daytona.Options) { o.Uploads = store }, func(o *api.EdgeOptions) { o.PublicBelow = []string{daytona.PathObjects} })
-	var a access
+	a := access{client: r.client}
 	r.do(t, r.ann, http.MethodGet, "/object-storage/push-access", "").into(t, &a)
 	if a.OrganizationID != "ann" || !strings.HasPrefix(a.StorageURL, r.url) {
 		t.Fatalf("access %+v", a)
@@ -36,7 +40,7 @@ func objectRig(t *testing.T) (*rig, access) {
 }
 
 // send sends a signed request, after change has changed it.
-func (a access) send(t *testing.T, client *http.Client, method, key, body string, change func(*http.Request)) (int, string) {
+func (a access) send(t *testing.T, method, key, body string, change func(*http.Request)) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), long)
 	defer cancel()
@@ -50,7 +54,7 @@ func (a access) send(t *testing.T, client *http.Client, method, key, body string
 	if change != nil {
 		change(req)
 	}
-	res, err := client.Do(req)
+	res, err := a.client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,29 +79,29 @@ func TestObjects(t *testing.T) {
 		}
 	}
 	list := "/?list-type=2&max-keys=1&prefix=ann%2F" + hash + "%2F"
-	status, text := a.send(t, r.client, http.MethodGet, list, "", nil)
+	status, text := a.send(t, http.MethodGet, list, "", nil)
 	check("list nothing", status, text, http.StatusOK, "<KeyCount>0</KeyCount>")
-	status, text = a.send(t, r.client, http.MethodPut, key, "text", func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("evil")) })
+	status, text = a.send(t, http.MethodPut, key, "text", func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader("evil")) })
 	check("other content than signed", status, text, http.StatusBadRequest, "BadDigest")
-	status, text = a.send(t, r.client, http.MethodPut, key, "text", func(r *http.Request) { r.URL.Path = strings.ReplaceAll(r.URL.Path, hash, strings.Repeat("b", 32)) })
+	status, text = a.send(t, http.MethodPut, key, "text", func(r *http.Request) { r.URL.Path = strings.ReplaceAll(r.URL.Path, hash, strings.Repeat("b", 32)) })
 	check("another key than signed", status, text, http.StatusForbidden, "SignatureDoesNotMatch")
-	status, text = a.send(t, r.client, http.MethodPut, key, "text", func(r *http.Request) { r.Header.Set("X-Amz-Security-Token", "e30") })
+	status, text = a.send(t, http.MethodPut, key, "text", func(r *http.Request) { r.Header.Set("X-Amz-Security-Token", "e30") })
 	check("another token", status, text, http.StatusForbidden, "InvalidAccessKeyId")
-	status, text = a.send(t, r.client, http.MethodPut, key, "text", func(r *http.Request) { r.Header.Del("Authorization") })
+	status, text = a.send(t, http.MethodPut, key, "text", func(r *http.Request) { r.Header.Del("Authorization") })
 	check("no signature", status, text, http.StatusForbidden, "AccessDenied")
-	status, text = a.send(t, r.client, http.MethodPut, strings.Replace(key, "ann", "bob", 1), "text", nil)
+	status, text = a.send(t, http.MethodPut, strings.Replace(key, "ann", "bob", 1), "text", nil)
 	check("another owner's key", status, text, http.StatusForbidden, "AccessDenied")
-	status, text = a.send(t, r.client, http.MethodGet, list, "", nil)
+	status, text = a.send(t, http.MethodGet, list, "", nil)
 	check("list nothing still", status, text, http.StatusOK, "<KeyCount>0</KeyCount>")
-	status, text = a.send(t, r.client, http.MethodPut, key, "text", nil)
+	status, text = a.send(t, http.MethodPut, key, "text", nil)
 	check("upload", status, text, http.StatusOK, "")
-	status, text = a.send(t, r.client, http.MethodGet, list, "", nil)
+	status, text = a.send(t, http.MethodGet, list, "", nil)
 	check("list", status, text, http.StatusOK, "<Key>ann/"+hash+"/context.tar</Key>")
-	status, text = a.send(t, r.client, http.MethodGet, key, "", nil)
+	status, text = a.send(t, http.MethodGet, key, "", nil)
 	check("download", status, text, http.StatusNotImplemented, "NotImplemented")
-	var bob access
+	bob := access{client: r.client}
 	r.do(t, r.bob, http.MethodGet, "/object-storage/push-access", "").into(t, &bob)
-	status, text = bob.send(t, r.client, http.MethodGet, list, "", nil)
+	status, text = bob.send(t, http.MethodGet, list, "", nil)
 	check("another owner's list", status, text, http.StatusOK, "<KeyCount>0</KeyCount>")
 }
 
@@ -106,7 +110,7 @@ func TestObjectParts(t *testing.T) {
 	t.Parallel()
 	r, a := objectRig(t)
 	key := "/ann/" + strings.Repeat("a", 32) + "/context.tar"
-	_, text := a.send(t, r.client, http.MethodPost, key+"?uploads=", "", nil)
+	_, text := a.send(t, http.MethodPost, key+"?uploads=", "", nil)
 	_, rest, _ := strings.Cut(text, "<UploadId>")
 	id, _, _ := strings.Cut(rest, "<")
 	if id == "" {
@@ -141,24 +145,24 @@ func TestObjectParts(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("status %d: %s", status, second)
 	}
-	if status, text := a.send(t, r.client, http.MethodPut, key+"?partNumber=1&uploadId="+id, "first ", nil); status != http.StatusOK {
+	if status, text := a.send(t, http.MethodPut, key+"?partNumber=1&uploadId="+id, "first ", nil); status != http.StatusOK {
 		t.Fatalf("status %d: %s", status, text)
 	}
 	part := func(n, etag string) string {
 		return "<Part><PartNumber>" + n + "</PartNumber><ETag>" + strings.ReplaceAll(etag, `"`, "&quot;") + "</ETag></Part>"
 	}
 	wrong := "<CompleteMultipartUpload>" + part("1", "x") + part("2", second) + "</CompleteMultipartUpload>"
-	if status, text := a.send(t, r.client, http.MethodPost, key+"?uploadId="+id, wrong, nil); status != http.StatusBadRequest {
+	if status, text := a.send(t, http.MethodPost, key+"?uploadId="+id, wrong, nil); status != http.StatusBadRequest {
 		t.Errorf("a wrong part: status %d: %s", status, text)
 	}
 	right := "<CompleteMultipartUpload>" + part("2", second) + "</CompleteMultipartUpload>"
-	if status, text := a.send(t, r.client, http.MethodPost, key+"?uploadId="+id, right, nil); status != http.StatusOK {
+	if status, text := a.send(t, http.MethodPost, key+"?uploadId="+id, right, nil); status != http.StatusOK {
 		t.Errorf("complete: status %d: %s", status, text)
 	}
-	if status, text := a.send(t, r.client, http.MethodGet, "/?list-type=2", "", nil); status != http.StatusOK || !strings.Contains(text, "<Size>4</Size>") {
+	if status, text := a.send(t, http.MethodGet, "/?list-type=2", "", nil); status != http.StatusOK || !strings.Contains(text, "<Size>4</Size>") {
 		t.Errorf("list: status %d: %s", status, text)
 	}
-	if status, text := a.send(t, r.client, http.MethodDelete, key+"?uploadId="+id, "", nil); status != http.StatusNotFound {
+	if status, text := a.send(t, http.MethodDelete, key+"?uploadId="+id, "", nil); status != http.StatusNotFound {
 		t.Errorf("abort what is complete: status %d: %s", status, text)
 	}
 }
