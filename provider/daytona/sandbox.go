@@ -253,6 +253,9 @@ func (b *sandbox) explainFailure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err // a parent of ctx has ended, and ctx is about to
+	}
 	if b.p.checkOpen() != nil {
 		return errClosed
 	}

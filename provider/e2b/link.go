@@ -183,6 +183,9 @@ func (b *sandbox) explainFailure(ctx context.Context, cause error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+		return cause // a parent of ctx has ended, and ctx is about to
+	}
 	if b.isEnded() {
 		return b.goneError()
 	}

@@ -40,7 +40,8 @@ func newContentBody(ctx context.Context, content io.Reader) *contentBody {
 	l := &contentBody{
 		PipeReader: r,
 		content:    content,
-		unlink:     context.AfterFunc(ctx, func() { _ = r.CloseWithError(ctx.Err()) }), // never fails
+		// The transport must read why the content ends. Its own context may end a moment later than ctx.
+		unlink: context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) }), // never fails
 		ended:      make(chan struct{}),
 	}
 	go func() {
