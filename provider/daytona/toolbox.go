@@ -248,6 +248,9 @@ func (b *sandbox) upload(ctx context.Context, path string, content io.Reader) er
 		}
 		form.CloseWithError(err) // the request fails with it
 	}()
+	// The transport waits for a pending read of the body, even when ctx has ended.
+	unlink := context.AfterFunc(ctx, func() { _ = form.CloseWithError(ctx.Err()) }) // never fails
+	defer unlink()
 	res, err := b.send(ctx, toolCall{method: http.MethodPost, path: "/files/bulk-upload", body: body, contentType: w.FormDataContentType()})
 	_ = body.Close() // ends the goroutine if the request was not sent
 	if failed := source.failure(); failed != nil && ctx.Err() == nil {
