@@ -167,12 +167,18 @@ func (g *toolGuest) ReadRange(ctx context.Context, user, file string, offset, le
 
 // script runs a script on files, and returns its error in the words of its output.
 func (g *toolGuest) script(ctx context.Context, text string) error {
+	_, err := g.runFiles(ctx, text)
+	return err
+}
+
+// runFiles is script with the output.
+func (g *toolGuest) runFiles(ctx context.Context, text string) (string, error) {
 	out, err := g.b.execute(ctx, text, g.b.p.o.StartTimeout)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if out.ExitCode == 0 {
-		return nil
+		return out.Result, nil
 	}
 	said := cleanText(out.Result)
 	code := sandpit.Internal
@@ -186,7 +192,7 @@ func (g *toolGuest) script(ctx context.Context, text string) error {
 	case strings.Contains(lower, "file exists"), strings.Contains(lower, "not a directory"), strings.Contains(lower, "is a directory"), strings.Contains(lower, "file name too long"):
 		code = sandpit.Invalid
 	}
-	return sandpit.Errorf(code, "%s", said)
+	return "", sandpit.Errorf(code, "%s", said)
 }
 
 // WriteFile implements sandpit.Files: it uploads a file beside the old one, and replaces that.
@@ -212,10 +218,7 @@ func (g *toolGuest) WriteFile(ctx context.Context, user, file string, content io
 			mode = about.Mode.Perm()
 		}
 	}
-	if err := g.script(ctx, "mkdir -p -- "+quoteShell(path.Dir(full))); err != nil {
-		return fileError("write", file, err)
-	}
-	if full, err = g.realPath(ctx, full); err != nil {
+	if full, err = g.makeParent(ctx, full); err != nil {
 		return fileError("write", file, err)
 	}
 	temporary := path.Join(path.Dir(full), ".sandpit-"+rand.Text())
@@ -230,16 +233,17 @@ func (g *toolGuest) WriteFile(ctx context.Context, user, file string, content io
 	return fileError("write", file, err)
 }
 
-// realPath returns where a path leads, so that a file is written to the target of a link.
-func (g *toolGuest) realPath(ctx context.Context, full string) (string, error) {
-	out, err := g.b.execute(ctx, "readlink -f -- "+quoteShell(full), launchTime)
+// makeParent makes the directory of a file, and returns where the file's path leads, so that it is
+// written to the target of a link.
+func (g *toolGuest) makeParent(ctx context.Context, full string) (string, error) {
+	out, err := g.runFiles(ctx, "mkdir -p -- "+quoteShell(path.Dir(full))+" && { readlink -f -- "+quoteShell(full)+" || :; }")
 	if err != nil {
 		return "", err
 	}
-	if real := strings.TrimSuffix(out.Result, "\n"); out.ExitCode == 0 && path.IsAbs(real) && path.Clean(real) == real {
+	if real := strings.TrimSuffix(out, "\n"); path.IsAbs(real) && path.Clean(real) == real {
 		return real, nil
 	}
-	return full, nil // its directory does not exist yet
+	return full, nil // a link that leads nowhere
 }
 
 // MakeDir implements sandpit.Files.

@@ -2,6 +2,8 @@ package daytona
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -203,14 +205,23 @@ func (g *toolGuest) start(ctx context.Context, cmd sandpit.Command) (*toolProces
 	if err != nil {
 		return nil, err
 	}
-	if err := g.checkProgram(ctx, prefix, cmd.Args[0]); err != nil {
+	pidFile := ""
+	if cmd.Terminal == nil {
+		pidFile = "/tmp/.sandpit-" + rand.Text() + ".pid"
+	}
+	if err := g.checkProgram(ctx, prefix, cmd.Args[0], pidFile); err != nil {
 		return nil, err
 	}
 	p := &toolProcess{g: g, ended: make(chan struct{}), info: sandpit.ProcessInfo{Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Tag: cmd.Tag}}
 	if cmd.Terminal != nil {
 		return p, g.startTerminal(ctx, p, cmd, prefix)
 	}
-	return p, g.startSession(ctx, p, cmd, prefix)
+	if err := g.startSession(ctx, p, cmd, prefix, pidFile); err != nil {
+		clean, cancel := g.b.p.cleanupContext(ctx)
+		defer cancel()
+		return nil, errors.Join(err, g.removeIfRunning(clean, pidFile))
+	}
+	return p, nil
 }
 
 var namePattern = pattern.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -232,13 +243,27 @@ func (g *toolGuest) prefixOf(dir string, env map[string]string) (string, error) 
 	return text.String(), nil
 }
 
-// checkProgram returns the error of a command that cannot start.
-func (g *toolGuest) checkProgram(ctx context.Context, prefix, program string) error {
-	out, err := g.b.execute(ctx, prefix+"p="+quoteShell(program)+`
+// removeIfRunning removes a file of the provider in a sandbox that runs.
+func (g *toolGuest) removeIfRunning(ctx context.Context, file string) error {
+	err := g.script(ctx, "rm -f -- "+quoteShell(file))
+	if code := sandpit.CodeOf(err); code == sandpit.Conflict || code == sandpit.Gone {
+		return nil
+	}
+	return err
+}
+
+// checkProgram returns the error of a command that cannot start. If it can, it makes the named pipe
+// pidFile, unless that is empty.
+func (g *toolGuest) checkProgram(ctx context.Context, prefix, program, pidFile string) error {
+	script := prefix + "p=" + quoteShell(program) + `
 case $p in
 */*) [ -e "$p" ] || exit 124; [ ! -d "$p" ] && [ -x "$p" ] || exit 123;;
 *) command -v -- "$p" >/dev/null 2>&1 || exit 124;;
-esac`, launchTime)
+esac`
+	if pidFile != "" {
+		script += "\nmkfifo -m 600 -- " + quoteShell(pidFile) + " || exit 122"
+	}
+	out, err := g.b.execute(ctx, script, launchTime)
 	switch {
 	case err != nil:
 		return err
@@ -250,6 +275,8 @@ esac`, launchTime)
 		return sandpit.Errorf(sandpit.NotFound, "no such program")
 	case out.ExitCode == 123:
 		return sandpit.Errorf(sandpit.PermissionDenied, "not a program")
+	case out.ExitCode == 122:
+		return sandpit.Errorf(sandpit.Unavailable, "make a named pipe: %s", cleanText(out.Result))
 	}
 	return sandpit.Errorf(sandpit.Internal, "look for the program: exit status %d: %s", out.ExitCode, cleanText(out.Result))
 }

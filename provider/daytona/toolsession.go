@@ -29,9 +29,10 @@ func quoteArgs(args []string) string {
 }
 
 // sessionScript returns the script of a command in a session. It writes the number of the process,
-// which has a process group of its own, to a file. Input arrives as lines of base64, and ends with a
-// dot: a session has no other end of input. Another process decodes them, so that the command may end
-// before its input does.
+// which has a process group of its own, to a named pipe. Input arrives as pieces of base64, each after
+// a line with its length, and ends with a dot: a session has no other end of input. Only the lengths
+// are read by the shell, which reads single bytes. Another process decodes the input, so that the
+// command may end before its input does.
 func sessionScript(prefix string, cmd sandpit.Command, pidFile string) string {
 	run := "( if command -v setsid >/dev/null 2>&1; then s=setsid; else s=; fi\n" +
 		"$s sh -c 'echo $$ > \"$0\"; exec \"$@\"' " + quoteShell(pidFile) + " " + quoteArgs(cmd.Args) + "; exit $? )"
@@ -40,15 +41,16 @@ func sessionScript(prefix string, cmd sandpit.Command, pidFile string) string {
 	}
 	pipe := quoteShell(pidFile + ".input")
 	return "( " + prefix + "exec 3<&0; mkfifo " + pipe + ` || exit 125
-( while IFS= read -r l && [ "$l" != . ]; do printf '%s' "$l" | base64 -d || exit; done ) <&3 >` + pipe + ` 2>/dev/null & f=$!
+( while IFS= read -r n; do case $n in .) exit;; "") continue;; esac
+dd bs="$n" count=1 iflag=fullblock | base64 -d || exit; done ) <&3 >` + pipe + ` 2>/dev/null & f=$!
 ` + run + " <" + pipe + " 3<&-\nc=$?; kill $f 2>/dev/null; rm -f " + pipe + "; exit $c )"
 }
 
-// startSession starts a command in a session of its own.
-func (g *toolGuest) startSession(ctx context.Context, p *toolProcess, cmd sandpit.Command, prefix string) error {
+// startSession starts a command in a session of its own. The command writes its number to pidFile, a
+// named pipe.
+func (g *toolGuest) startSession(ctx context.Context, p *toolProcess, cmd sandpit.Command, prefix, pidFile string) error {
 	b := g.b
 	name := "sandpit-" + rand.Text()
-	pidFile := "/tmp/." + name
 	session := "/process/session/" + name
 	c, err := jsonCall("/process/session", map[string]string{"sessionId": name})
 	if err != nil {
@@ -112,10 +114,11 @@ func (g *toolGuest) endSession(ctx context.Context, session string) error {
 	return err
 }
 
-// awaitPID returns the number of a process that has just been started.
+// awaitPID returns the number of a process that has just been started, and removes its named pipe. The
+// process waits until it is read, and nothing polls beside the command.
 func (g *toolGuest) awaitPID(ctx context.Context, file string) (int, error) {
 	f := quoteShell(file)
-	out, err := g.b.execute(ctx, "i=0; while [ ! -s "+f+" ] && [ $i -lt 400 ]; do sleep 0.05; i=$((i+1)); done; cat "+f+" && rm -f "+f, launchTime)
+	out, err := g.b.execute(ctx, "cat "+f+" && rm -f "+f, launchTime)
 	if err != nil {
 		return 0, err
 	}
@@ -136,7 +139,8 @@ func (g *toolGuest) feed(ctx context.Context, target string, from io.Reader) {
 		n, err := from.Read(buffer)
 		text := ""
 		if n > 0 {
-			text = base64.StdEncoding.EncodeToString(buffer[:n]) + "\n"
+			text = base64.StdEncoding.EncodeToString(buffer[:n])
+			text = strconv.Itoa(len(text)) + "\n" + text + "\n"
 		}
 		if err != nil {
 			text += ".\n"
