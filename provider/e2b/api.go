@@ -193,6 +193,48 @@ func (a *api) listSandboxes(ctx context.Context, metadata map[string]string) (al
 	return nil, sandpit.Errorf(sandpit.Internal, "provider e2b: list: more than %d pages", maxPages)
 }
 
+// cloudSnapshot is a snapshot as the API describes it.
+type cloudSnapshot struct {
+	ID    string   `json:"snapshotID"`
+	Names []string `json:"names"`
+}
+
+// createSnapshot saves a running sandbox under a name. NotFound.
+func (a *api) createSnapshot(ctx context.Context, id sandpit.ID, cloudID, name string) error {
+	_, err := a.client.Do(ctx, cloudapi.Call{
+		Operation: "snapshot", Sandbox: id, Method: http.MethodPost, Path: sandboxPath(cloudID) + "/snapshots",
+		Body: map[string]string{"name": name}, Timeout: a.create,
+	})
+	return err
+}
+
+// listSnapshots returns all snapshots of the account.
+func (a *api) listSnapshots(ctx context.Context) (all []cloudSnapshot, err error) {
+	query := url.Values{"limit": {strconv.Itoa(listPage)}}
+	for range maxPages {
+		var page []cloudSnapshot
+		response, err := a.client.Do(ctx, cloudapi.Call{Operation: "list the snapshots", Method: http.MethodGet, Path: "/snapshots", Query: query, Into: &page})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		next := response.Header.Get("X-Next-Token")
+		if next == "" {
+			return all, nil
+		}
+		query.Set("nextToken", next)
+	}
+	return nil, sandpit.Errorf(sandpit.Internal, "provider e2b: list the snapshots: more than %d pages", maxPages)
+}
+
+// deleteSnapshot deletes a snapshot, if it exists: to the API it is a template.
+func (a *api) deleteSnapshot(ctx context.Context, cloudID string) error {
+	_, err := a.client.Do(ctx, cloudapi.Call{
+		Operation: "delete a snapshot", Method: http.MethodDelete, Path: "/templates/" + url.PathEscape(cloudID), Expected: []int{http.StatusNotFound},
+	})
+	return err
+}
+
 func hasPairs(all, wanted map[string]string) bool {
 	for key, value := range wanted {
 		if all[key] != value {

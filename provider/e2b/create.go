@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,10 +24,17 @@ func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpi
 	if err := id.Validate(); err != nil {
 		return nil, err
 	}
-	if err := p.validateSpec(spec); err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
+	if p.isClosed() {
+		return nil, errClosed
+	}
+	spec, template, err := p.specOfSnapshot(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.validateSpec(spec); err != nil {
 		return nil, err
 	}
 	release, err := p.reserveID(ctx, id)
@@ -35,7 +43,7 @@ func (p *Provider) createSandbox(ctx context.Context, id sandpit.ID, spec sandpi
 	}
 	defer release()
 	attempt := rand.Text()
-	a, err := p.requestSandbox(ctx, id, attempt, spec)
+	a, err := p.requestSandbox(ctx, id, attempt, spec, template)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +93,8 @@ func (p *Provider) reserveID(ctx context.Context, id sandpit.ID) (release func()
 
 // requestSandbox creates a sandbox at the cloud. The request is not canceled with ctx, because the cloud could create the
 // sandbox nevertheless: it is deleted when the response is there.
-func (p *Provider) requestSandbox(ctx context.Context, id sandpit.ID, attempt string, spec sandpit.Spec) (access, error) {
-	body, err := p.newCreateBody(id, attempt, spec)
+func (p *Provider) requestSandbox(ctx context.Context, id sandpit.ID, attempt string, spec sandpit.Spec, template string) (access, error) {
+	body, err := p.newCreateBody(id, attempt, spec, template)
 	if err != nil {
 		return access{}, err
 	}
@@ -137,8 +145,8 @@ func (p *Provider) findAttempt(id sandpit.ID, attempt string, lost error) (acces
 	return a, nil
 }
 
-// newCreateBody returns the request for a sandbox.
-func (p *Provider) newCreateBody(id sandpit.ID, attempt string, spec sandpit.Spec) (createBody, error) {
+// newCreateBody returns the request for a sandbox. template is "" for that of the image.
+func (p *Provider) newCreateBody(id sandpit.ID, attempt string, spec sandpit.Spec, template string) (createBody, error) {
 	metadata, err := p.newMetadata(id, attempt, spec)
 	if err != nil {
 		return createBody{}, err
@@ -148,7 +156,7 @@ func (p *Provider) newCreateBody(id sandpit.ID, attempt string, spec sandpit.Spe
 		return createBody{}, err
 	}
 	body := createBody{
-		Template: p.templateOf(spec.Image), Timeout: seconds(timeout), Secure: true, Metadata: metadata, Env: spec.Env, Internet: spec.Network.Online,
+		Template: cmp.Or(template, p.templateOf(spec.Image)), Timeout: seconds(timeout), Secure: true, Metadata: metadata, Env: spec.Env, Internet: spec.Network.Online,
 	}
 	switch spec.Expiry.Action {
 	case "", sandpit.ActionKill:

@@ -47,6 +47,9 @@ type Options struct {
 	GuestPort int
 	// Identity marks the sandboxes of a server. Default: a random one, for a program that ends its sandboxes.
 	Identity string
+	// SnapshotDir is the directory for what E2B does not store about snapshots. Default: in memory, for a program that
+	// removes its snapshots.
+	SnapshotDir string
 	// CallTimeout bounds each call of the API. Default: 30 s. Creating a sandbox may take CreateTimeout. Default: 2 min.
 	CallTimeout, CreateTimeout time.Duration
 	// Poll is the time between two looks at the state of sandboxes whose end a caller waits for. Default: 10 s.

@@ -22,6 +22,8 @@ type Provider struct {
 	wg     sync.WaitGroup
 	watch  *watcher
 
+	records snapshotRecords
+
 	mu       sync.Mutex
 	closed   bool
 	creating map[sandpit.ID]bool     // IDs of sandboxes that are being created
@@ -65,6 +67,7 @@ func New(o Options) (*Provider, error) {
 		p.own = newSandboxTransport()
 		p.http = p.own
 	}
+	p.records.dir, p.records.memory = o.SnapshotDir, make(map[sandpit.SnapshotID]snapshotRecord)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.watch = newWatcher(p)
 	return p, nil

@@ -8,6 +8,7 @@ package providertest
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,9 @@ type Harness struct {
 	// Leftovers returns what sandboxes left on the machine. It must find nothing at the end, when
 	// all are destroyed and all providers closed.
 	Leftovers func(t *testing.T) []string
+	// Groups are the groups of checks to run, for a configuration that differs from another one only in
+	// them. Default: all.
+	Groups []string
 	// Isolated is set if a sandbox has its own files, users, ports and host name.
 	Isolated bool
 	// Missing are checks that the provider cannot pass, named "group/check", and why. They are
@@ -89,6 +93,9 @@ func Run(t *testing.T, h Harness) {
 	checkMissing(t, h)
 	s := newSuite(t, h)
 	for _, g := range groups() {
+		if len(h.Groups) > 0 && !slices.Contains(h.Groups, g.name) {
+			continue
+		}
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
 			for _, c := range g.checks {
@@ -104,13 +111,18 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// checkMissing fails the test if Harness.Missing names a check that does not exist.
+// checkMissing fails the test if Harness.Missing names a check, or Harness.Groups a group, that does not exist.
 func checkMissing(t *testing.T, h Harness) {
 	t.Helper()
 	known := make(map[string]bool)
 	for _, g := range groups() {
 		for _, c := range g.checks {
 			known[g.name+"/"+c.name] = true
+		}
+	}
+	for _, name := range h.Groups {
+		if !slices.ContainsFunc(groups(), func(g group) bool { return g.name == name }) {
+			t.Errorf("Groups names the group %q, which does not exist", name)
 		}
 	}
 	for name, why := range h.Missing {

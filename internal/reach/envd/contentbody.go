@@ -42,7 +42,7 @@ func newContentBody(ctx context.Context, content io.Reader) *contentBody {
 		content:    content,
 		// The transport must read why the content ends. Its own context may end a moment later than ctx.
 		unlink: context.AfterFunc(ctx, func() { _ = w.CloseWithError(ctx.Err()) }), // never fails
-		ended:      make(chan struct{}),
+		ended:  make(chan struct{}),
 	}
 	go func() {
 		defer close(l.ended)

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
@@ -38,6 +39,9 @@ func Options(s registration.Surroundings) e2b.Options {
 	o := e2b.Options{
 		Key: c.Key.Reveal(), Domain: c.Domain, APIURL: c.APIURL, SandboxURL: c.SandboxURL, Template: c.Template, Timeout: c.Timeout,
 		Guest: e2b.GuestMode(c.Guest), Identity: s.Identity, Notice: s.Notice,
+	}
+	if s.Identity != "" {
+		o.SnapshotDir = filepath.Join(s.Config.StateDir, e2b.Name, "snapshots")
 	}
 	if s.Identity != "" && s.Log != nil {
 		o.Notice = func(text string) { s.Log.Warn("provider e2b", slog.String("notice", text)) }
