@@ -18,7 +18,6 @@ func missingAbilities() map[string]string {
 		"pool":       "E2B cannot change the metadata of a sandbox, so none can be created in advance for an unknown owner",
 		"resize":     "the template decides about processors, memory and disk",
 		"rollback":   "E2B cannot return a sandbox to a snapshot",
-		"volumes":    "this provider does not use E2B's volumes",
 	}
 }
 
@@ -30,7 +29,7 @@ func (p *Provider) ReadAccount(ctx context.Context) (sandpit.Account, error) {
 	}
 	return sandpit.Account{
 		Endpoint: p.api.client.Endpoint(), Sandboxes: len(list),
-		Abilities: []string{"dial", "network", "pause", "renew", "snapshot", "state", "stats", "stop", "suspend"},
+		Abilities: []string{"dial", "network", "pause", "renew", "snapshot", "state", "stats", "stop", "suspend", "volumes"},
 		Missing:   maps.Clone(missingAbilities()),
 	}, nil
 }

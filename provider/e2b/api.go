@@ -27,6 +27,7 @@ type createBody struct {
 	Internet  bool              `json:"allow_internet_access"`
 	Network   *networkBody      `json:"network,omitempty"`
 	AutoPause bool              `json:"autoPause"`
+	Volumes   []volumeMount     `json:"volumeMounts,omitempty"`
 	// KeepMemory says whether the automatic pause keeps the memory. Default: it does.
 	KeepMemory *bool `json:"autoPauseMemory,omitempty"`
 }
@@ -36,6 +37,12 @@ type networkBody struct {
 	Allow  []string `json:"allowOut,omitempty"`
 	Deny   []string `json:"denyOut,omitempty"`
 	Public *bool    `json:"allowPublicTraffic,omitempty"`
+}
+
+// volumeMount is a mount of a volume.
+type volumeMount struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
 }
 
 // access is what a client needs to reach a sandbox.
@@ -231,6 +238,28 @@ func (a *api) listSnapshots(ctx context.Context) (all []cloudSnapshot, err error
 func (a *api) deleteSnapshot(ctx context.Context, cloudID string) error {
 	_, err := a.client.Do(ctx, cloudapi.Call{
 		Operation: "delete a snapshot", Method: http.MethodDelete, Path: "/templates/" + url.PathEscape(cloudID), Expected: []int{http.StatusNotFound},
+	})
+	return err
+}
+
+// listVolumes returns all volumes of the account.
+func (a *api) listVolumes(ctx context.Context) (all []cloudVolume, err error) {
+	_, err = a.client.Do(ctx, cloudapi.Call{Operation: "list the volumes", Method: http.MethodGet, Path: "/volumes", Into: &all})
+	return all, err
+}
+
+// createVolume creates a volume. Conflict or AlreadyExists: there is one with the name.
+func (a *api) createVolume(ctx context.Context, name string) error {
+	_, err := a.client.Do(ctx, cloudapi.Call{
+		Operation: "create a volume", Method: http.MethodPost, Path: "/volumes", Body: map[string]string{"name": name},
+	})
+	return err
+}
+
+// deleteVolume deletes a volume, if it exists. Conflict: a sandbox mounts it.
+func (a *api) deleteVolume(ctx context.Context, cloudID string) error {
+	_, err := a.client.Do(ctx, cloudapi.Call{
+		Operation: "delete a volume", Method: http.MethodDelete, Path: "/volumes/" + url.PathEscape(cloudID), Expected: []int{http.StatusNotFound},
 	})
 	return err
 }

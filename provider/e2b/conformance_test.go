@@ -19,6 +19,8 @@ func missing() map[string]string {
 		"abilities/pause and resume":    "the cloud closes connections when it pauses a sandbox: output is not followed across a pause (TestPause)",
 		"abilities/stats":               "the cloud reports no number of processes (TestStats)",
 		"abilities/network policy":      "the cloud's rules cannot name a port (TestNetworkPolicy)",
+		"volumes/read only":             "E2B cannot mount volumes read-only",
+		"volumes/while it is had":       "E2B cannot mount volumes read-only",
 		"snapshots/of a paused sandbox": "E2B saves running sandboxes only",
 		"snapshots/followed across it":  "the cloud closes connections into a sandbox while it saves it",
 	}
@@ -111,6 +113,7 @@ func runSuite(t *testing.T, c *cloud, missing map[string]string, groups []string
 			return c.leftovers(t)
 		},
 		Missing:  missing,
+		Isolated: true,
 		Groups:   groups,
 		Patience: time.Minute,
 	})

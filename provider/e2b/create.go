@@ -95,6 +95,9 @@ func (p *Provider) reserveID(ctx context.Context, id sandpit.ID) (release func()
 // sandbox nevertheless: it is deleted when the response is there.
 func (p *Provider) requestSandbox(ctx context.Context, id sandpit.ID, attempt string, spec sandpit.Spec, template string) (access, error) {
 	body, err := p.newCreateBody(id, attempt, spec, template)
+	if err == nil {
+		body.Volumes, err = p.toVolumeMounts(ctx, spec.Mounts)
+	}
 	if err != nil {
 		return access{}, err
 	}

@@ -166,7 +166,7 @@ func testRefused(t *testing.T, p sandpit.Provider) {
 	t.Helper()
 	for doing, spec := range map[string]sandpit.Spec{
 		"mount":     {Mounts: []sandpit.Mount{{Source: "/usr/share", Target: "/mnt"}}},
-		"volume":    {Mounts: []sandpit.Mount{{Volume: "data", Target: "/mnt"}}},
+		"volume":    {Mounts: []sandpit.Mount{{Volume: "data", Target: "/mnt", ReadOnly: true}}},
 		"processes": {Resources: sandpit.Resources{PIDs: 100}},
 		"memory":    {Resources: sandpit.Resources{Memory: 123 << 20}},
 		"template":  {Image: "template:mine"},

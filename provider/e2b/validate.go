@@ -14,9 +14,10 @@ func (p *Provider) validateSpec(s sandpit.Spec) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
+	if err := checkMounts(s.Mounts); err != nil {
+		return err
+	}
 	switch {
-	case len(s.Mounts) > 0:
-		return sandpit.Errorf(sandpit.Unsupported, "mount %q: sandboxes of E2B are on other machines and cannot show files of this one", s.Mounts[0].Target)
 	case s.Resources.PIDs != 0:
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "E2B cannot limit the number of processes of a sandbox"), "omit the limit")
 	case strings.HasPrefix(string(s.Image), sandpit.TemplatePrefix):
