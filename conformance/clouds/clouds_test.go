@@ -1,0 +1,126 @@
+package clouds_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
+)
+
+// long is how long an operation may take that is not under test.
+const long = 2 * time.Minute
+
+// host is a server with the environment of its command line.
+type host struct {
+	url     string
+	environ []string
+}
+
+// newHost starts a server, which ends with the test.
+func newHost(t *testing.T, settings ...string) *host {
+	t.Helper()
+	dir := t.TempDir()
+	h := &host{environ: append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1")}
+	h.environ = append(h.environ, settings...)
+	process := testserver.Start(t, h.environ)
+	h.url = process.URL
+	h.environ = append(h.environ, "SANDPIT_URL=unix://"+filepath.Join(dir, "run", "sandpit.sock"))
+	t.Cleanup(func() {
+		h.run(t, "", "rm", "--all", "-f")
+		process.End(t, syscall.SIGTERM)
+		if t.Failed() {
+			t.Logf("log of the server with %v:\n%.10000s", settings, process.Log)
+		}
+	})
+	return h
+}
+
+// run runs a command of the command line, and returns its output and its exit status.
+func (h *host) run(t *testing.T, stdin string, args ...string) (out string, status int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, testengine.Path(t), args...)
+	cmd.Env, cmd.Stdin = h.environ, strings.NewReader(stdin)
+	var all bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &all, &all
+	err := cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return all.String(), exit.ExitCode()
+	}
+	if err != nil {
+		t.Fatalf("sandpit %q: %v", args, err)
+	}
+	return all.String(), 0
+}
+
+// want runs a command that must succeed and print a text, and returns its output.
+func (h *host) want(t *testing.T, text string, args ...string) string {
+	t.Helper()
+	out, status := h.run(t, "", args...)
+	if status != 0 || !strings.Contains(out, text) {
+		t.Errorf("sandpit %q: exit status %d, output %q; want the output %q", args, status, out, text)
+	}
+	return out
+}
+
+// newKey creates a key of an ordinary owner.
+func (h *host) newKey(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(h.want(t, "_", "key", "create", "-q", "--owner", "cloud"))
+}
+
+// TestE2B uses sandboxes in a cloud with E2B's API.
+func TestE2B(t *testing.T) {
+	t.Parallel()
+	cloud := newHost(t, "SANDPIT_E2B_TEMPLATES=base=host")
+	useTools(t, newHost(t, "SANDPIT_PROVIDER=e2b", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+cloud.url, "E2B_SANDBOX_URL="+cloud.url))
+}
+
+// TestDaytona uses sandboxes in a cloud with Daytona's API.
+func TestDaytona(t *testing.T) {
+	t.Parallel()
+	cloud := newHost(t)
+	useTools(t, newHost(t, "SANDPIT_PROVIDER=daytona", "DAYTONA_API_KEY="+cloud.newKey(t), "DAYTONA_API_URL="+cloud.url+"/api",
+		"SANDPIT_DAYTONA_SANDBOX_IMAGE_NAME=daytona-snapshot:daytonaio/sandbox"))
+}
+
+// useTools drives the tools of agents, the interpreters, the command log, a fork and a pause in a sandbox in a cloud.
+func useTools(t *testing.T, h *host) {
+	t.Helper()
+	h.want(t, "", "create", "--name", "work")
+	tool := func(text, name, input string) {
+		t.Helper()
+		h.want(t, text, "tool", "call", "work", name, input)
+	}
+	tool("hello from 1", "shell_exec", `{"command": "echo hello from $((3-2))"}`)
+	tool("Successfully wrote 5 bytes", "file_write", `{"file": "a.txt", "content": "text\n"}`)
+	tool("text", "file_read", `{"file": "a.txt"}`)
+	tool("a.txt", "grep", `{"pattern": "te.t"}`)
+	tool("42", "python_exec", `{"code": "print(6 * 7)"}`)
+	tool("a.txt", "bash", `{"command": "ls"}`)
+
+	id := strings.TrimSpace(h.want(t, "", "exec", "--detach", "work", "--", "sh", "-c", "echo logged; exit 3"))
+	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
+		out, status := h.run(t, "", "logs", "work", id)
+		if strings.Contains(out, "logged") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("logs of %q: exit status %d, output %q", id, status, out)
+		}
+	}
+	fork := strings.TrimSpace(h.want(t, "", "fork", "work"))
+	h.want(t, "text", "exec", fork, "--", "cat", "a.txt")
+	h.want(t, "", "pause", "work")
+	h.want(t, "", "resume", "work")
+	tool("text", "file_read", `{"file": "a.txt"}`)
+}
