@@ -62,7 +62,7 @@ func runLaunch(args []string) error {
 		return err
 	}
 	out := Launched{Key: key}
-	if !answersKey(port, key) {
+	if !awaitKey(port, key) {
 		if err := startListener(launchDir, port, key); err != nil {
 			return err
 		}
@@ -113,22 +113,39 @@ func ensureKey(dir string) (string, error) {
 	return key, os.WriteFile(file, []byte(key), 0o600)
 }
 
-// answersKey reports whether a guest with this key listens on a port.
-func answersKey(port int, key string) bool {
+// awaitKey reports whether a guest with this key listens on a port. A guest that was just resumed on a busy machine may be
+// slow: as long as its port accepts connections, it gets launchTime to answer.
+func awaitKey(port int, key string) bool {
+	for late := time.Now().Add(launchTime); ; {
+		err := askKey(port, key)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Now().After(late) {
+			return err == nil
+		}
+	}
+}
+
+// answersKey reports whether a guest with this key listens on a port, and answers at once.
+func answersKey(port int, key string) bool { return askKey(port, key) == nil }
+
+// askKey returns an error unless a guest with this key listens on a port.
+func askKey(port int, key string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort("127.0.0.1", strconv.Itoa(port))+"/envs", http.NoBody) //nolint:gosec // of this computer
 	if err != nil {
-		return false
+		return err
 	}
 	r.Header.Set(TokenHeader, key)
 	r.Close = true
 	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
 	if err != nil {
-		return false
+		return err
 	}
 	_ = res.Body.Close() // was not read
-	return res.StatusCode == http.StatusOK
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("the program on port %d answers HTTP %d", port, res.StatusCode)
+	}
+	return nil
 }
 
 // startListener starts a guest in a session of its own and returns when it answers.
