@@ -43,13 +43,13 @@ func oddNames(c *trial) {
 		got = append(got, f.Name)
 	}
 	slices.Sort(names)
-	want := ""
+	var want strings.Builder
 	paths := make([]string, len(names))
 	for i, name := range names {
-		want += "in " + name + "\n"
+		want.WriteString("in " + name + "\n")
 		paths[i] = dir + "/" + name
 	}
-	equal(c, "what a program reads", c.shell(`for f; do cat "$f"; echo; done`, paths...), want)
+	equal(c, "what a program reads", c.shell(`for f; do cat "$f"; echo; done`, paths...), want.String())
 	equal(c, "list", strings.Join(got, "|"), strings.Join(names, "|"))
 	for _, name := range names {
 		c.must(c.guest().Remove(c.ctx(), "", dir+"/"+name), "remove")
