@@ -47,6 +47,7 @@ func kernelChildMain() int {
 		gomaxprocs.Add(limits.extraProcessors())
 		limits.limitHeap()
 		delayGC()
+		awaitForgetSignal()
 	case goferRole:
 		if err := confine.FileServer(); err != nil {
 			fmt.Fprintln(os.Stderr, "sandpit:", err)

@@ -203,7 +203,10 @@ func (sb *engineSandbox) restoreKernel(conf *config.Config, link *os.File, files
 		args := linkArgs(link)
 		network = &args
 	}
-	return sb.container.Restore(conf, dir, false, false, network)
+	if err := sb.container.Restore(conf, dir, false, false, network); err != nil {
+		return err
+	}
+	return sendForgetSignal(sb.container.SandboxPid())
 }
 
 // linkFiles creates a directory in which files have names.
