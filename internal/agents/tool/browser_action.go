@@ -157,7 +157,7 @@ func compoundBrowser(ctx context.Context, s *Session, in compoundInput) (Result,
 			r.Text += "\n\nOpen pages:\n" + tabsText(tabs)
 		}
 		r.Data = compoundData{
-			Success: true, Message: s.truncateText(message), URL: state.URL, Title: state.Title, Elements: len(state.Elements),
+			Success: true, Message: s.secretSet().truncateText(message), URL: state.URL, Title: state.Title, Elements: len(state.Elements),
 			Above: state.Above, Below: state.Below, Tabs: b.Tabs(), Options: options,
 		}
 		return r, nil

@@ -336,11 +336,11 @@ func browserEvaluate(ctx context.Context, s *Session, in evaluateInput) (Result,
 			return Result{}, err
 		}
 		if v.Thrown {
-			return Result{Text: "[FAILED]\n" + v.Text, Data: evaluateData{Value: s.truncateText(v.Text), Thrown: true}, Failed: true}, nil
+			return Result{Text: "[FAILED]\n" + v.Text, Data: evaluateData{Value: s.secretSet().truncateText(v.Text), Thrown: true}, Failed: true}, nil
 		}
 		data := evaluateData{Value: v.JSON}
 		if len(v.JSON) > maxText {
-			data.Value = s.truncateText(v.Text)
+			data.Value = s.secretSet().truncateText(v.Text)
 		}
 		return Result{Text: v.Text, Data: data}, nil
 	})

@@ -56,9 +56,9 @@ func (s *Session) credentialEnv(remote string, c *credentials) (map[string]strin
 		return map[string]string{}, nil
 	}
 	env, err := workspace.GitCredentials(remote, c.Username, c.Password)
-	s.hideSecret(c.Password)
+	s.secretSet().hide(c.Password)
 	_, encoded, _ := strings.Cut(env["GIT_CONFIG_VALUE_0"], "Basic ")
-	s.hideSecret(encoded)
+	s.secretSet().hide(encoded)
 	return env, err
 }
 

@@ -114,7 +114,7 @@ func (o *cellOutput) handleEvent(e interpreter.Event) error {
 	case interpreter.Result:
 		o.addResult(e)
 	case interpreter.Failure:
-		o.data.Error = &cellError{Name: o.session.tailText(e.Name), Value: o.session.tailText(e.Value), Traceback: o.session.tailText(e.Traceback)}
+		o.data.Error = &cellError{Name: o.session.secretSet().tailText(e.Name), Value: o.session.secretSet().tailText(e.Value), Traceback: o.session.secretSet().tailText(e.Traceback)}
 	case interpreter.Count:
 		o.data.Count = e.Number
 	}
@@ -209,7 +209,7 @@ func (o *cellOutput) toResult() Result {
 	if o.omitted > 0 {
 		o.addLine(fmt.Sprintf("(%d more results were left out of the data)", o.omitted))
 	}
-	o.data.Stdout, o.data.Stderr = o.session.shortenMiddle(o.stdout.String()), o.session.shortenMiddle(o.stderr.String())
+	o.data.Stdout, o.data.Stderr = o.session.secretSet().shortenMiddle(o.stdout.String()), o.session.secretSet().shortenMiddle(o.stderr.String())
 	e := o.data.Error
 	if e != nil {
 		said := e.Traceback

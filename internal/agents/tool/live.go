@@ -66,7 +66,7 @@ func (l *Live) Lines() string {
 	if cut { // the first line may end with a part of a secret
 		_, text, _ = strings.Cut(text, "\n")
 	}
-	lines := strings.Split(strings.TrimRight(session.maskLines(text), "\n"), "\n")
+	lines := strings.Split(strings.TrimRight(session.secretSet().maskLines(text), "\n"), "\n")
 	text = strings.Join(lines[max(0, len(lines)-maxLines):], "\n")
 	return strings.ToValidUTF8(text[max(0, len(text)-maxLinesText):], "")
 }

@@ -137,7 +137,7 @@ func (s *Session) callServer(ctx context.Context, in mcpExecuteInput) (Result, e
 	if answer.Failed {
 		result.Text = "[FAILED]\n" + result.Text
 	}
-	data.Content = s.truncateText(result.Text)
+	data.Content = s.secretSet().truncateText(result.Text)
 	result.Data = data
 	return result, nil
 }

@@ -91,7 +91,7 @@ func (s *Session) nodeResult(r workspace.Result, err error) (Result, error) {
 	if err != nil && !r.TimedOut {
 		return Result{Text: output}, err
 	}
-	data := nodeData{s.truncateText(r.Stdout), s.truncateText(r.Stderr), r.ExitCode, r.TimedOut, r.Duration.Seconds()}
+	data := nodeData{s.secretSet().truncateText(r.Stdout), s.secretSet().truncateText(r.Stderr), r.ExitCode, r.TimedOut, r.Duration.Seconds()}
 	text := commandText(r.ExitCode, output)
 	if r.TimedOut {
 		text = "[FAILED (timeout; the program was stopped)]\n" + output

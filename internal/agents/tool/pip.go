@@ -48,7 +48,7 @@ func (in pipInput) toArgs(s *Session) ([]string, error) {
 			return nil, sandpit.Errorf(sandpit.Invalid, "index_url: want a URL that begins with http:// or https://")
 		}
 		if password, given := u.User.Password(); given {
-			s.hideSecret(password)
+			s.secretSet().hide(password)
 		}
 		args = append(args, "--index-url="+in.Index)
 	}
@@ -81,7 +81,7 @@ func pipInstall(ctx context.Context, s *Session, in pipInput) (Result, error) {
 	if r.ExitCode != 0 {
 		return Result{Text: said}, pipError(r)
 	}
-	data := pipData{Installed: parseInstalled(r.Stdout), Output: s.tailText(said)}
+	data := pipData{Installed: parseInstalled(r.Stdout), Output: s.secretSet().tailText(said)}
 	text := "Nothing to install: everything is installed already"
 	if len(data.Installed) > 0 {
 		var names []string

@@ -39,7 +39,7 @@ type Problem struct {
 // withProblem adds an error to a result, before its text. The message may quote the beginning of a
 // program's output.
 func (s *Session) withProblem(r Result, err error, hint string) Result {
-	p := &Problem{Code: sandpit.CodeOf(err), Message: s.maskCut(err.Error(), false, true), Hint: hint}
+	p := &Problem{Code: sandpit.CodeOf(err), Message: s.secretSet().maskCut(err.Error(), false, true), Hint: hint}
 	text := "ERROR: " + p.Message
 	if p.Hint != "" {
 		text += " (" + p.Hint + ")"

@@ -84,7 +84,7 @@ func (s *Session) searchLines(ctx context.Context, r applet.SearchRequest) (Resu
 	var b strings.Builder
 	for _, m := range found.Matches {
 		if line, cut := strings.CutSuffix(m.Text, applet.Cut); cut {
-			m.Text = s.maskCut(line, false, true) + applet.Cut
+			m.Text = s.secretSet().maskCut(line, false, true) + applet.Cut
 		}
 		data.Matches = append(data.Matches, lineMatch{m.Path, m.Line, m.Text, m.Context})
 		mark := ":"

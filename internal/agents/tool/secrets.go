@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
@@ -21,38 +22,61 @@ const (
 	minRest = 3
 )
 
-// hideSecret masks a value in all later results.
-func (s *Session) hideSecret(value string) {
+// secretSet has the values that results of a session must not contain. A nil set is empty. All
+// methods may be called concurrently.
+type secretSet struct {
+	mu     sync.Mutex
+	values map[string]bool
+}
+
+// secretSet returns the secrets of a session, nil for a tool that needs no sandbox.
+func (s *Session) secretSet() *secretSet {
+	if s == nil {
+		return nil
+	}
+	return s.secrets
+}
+
+// hide masks a value in all later results.
+func (s *secretSet) hide(value string) {
 	if len(value) < minSecret {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.secrets[value] = true
+	s.values[value] = true
 }
 
-// secretValues returns the secrets, longest first, because one may be the beginning of another.
-func (s *Session) secretValues() []string {
-	if s == nil { // a tool that needs no sandbox
+// list returns the secrets, longest first, because one may be the beginning of another.
+func (s *secretSet) list() []string {
+	if s == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(s.secrets), func(a, b string) int {
+	return slices.SortedFunc(maps.Keys(s.values), func(a, b string) int {
 		return cmp.Or(len(b)-len(a), strings.Compare(a, b))
 	})
 }
 
-func (s *Session) maskSecrets(text string) string {
-	for _, value := range s.secretValues() {
+// has reports whether a value is a secret.
+func (s *secretSet) has(value string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.values[value]
+}
+
+// maskText masks secrets in a text.
+func (s *secretSet) maskText(text string) string {
+	for _, value := range s.list() {
 		text = strings.ReplaceAll(text, value, mask)
 	}
 	return text
 }
 
 // maskData masks secrets in data.
-func (s *Session) maskData(data any) any {
-	secrets := s.secretValues()
+func (s *secretSet) maskData(data any) any {
+	secrets := s.list()
 	if data == nil || len(secrets) == 0 {
 		return data
 	}
@@ -70,11 +94,9 @@ func (s *Session) maskData(data any) any {
 }
 
 // maskLines masks secrets, also single lines of a secret with several lines.
-func (s *Session) maskLines(text string) string {
-	text = s.maskSecrets(text)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for value := range s.secrets {
+func (s *secretSet) maskLines(text string) string {
+	text = s.maskText(text)
+	for _, value := range s.list() {
 		for line := range strings.Lines(value) {
 			if line = strings.TrimSpace(line); len(line) >= minSecret {
 				text = strings.ReplaceAll(text, line, mask)
@@ -86,9 +108,9 @@ func (s *Session) maskLines(text string) string {
 
 // maskCut masks secrets in a text that was truncated, including parts of secrets at its front or
 // back.
-func (s *Session) maskCut(text string, front, back bool) string {
-	text = s.maskSecrets(text)
-	for _, value := range s.secretValues() {
+func (s *secretSet) maskCut(text string, front, back bool) string {
+	text = s.maskText(text)
+	for _, value := range s.list() {
 		for n := min(len(value)-1, len(text)); front && n >= minRest; n-- {
 			if strings.HasPrefix(text, value[len(value)-n:]) {
 				text = mask + text[n:]
@@ -107,14 +129,14 @@ func (s *Session) maskCut(text string, front, back bool) string {
 
 // truncateText masks secrets and returns the beginning of a text for Result.Data, with the limit of
 // Result.Text.
-func (s *Session) truncateText(text string) string {
-	text = s.maskSecrets(text)
+func (s *secretSet) truncateText(text string) string {
+	text = s.maskText(text)
 	return strings.ToValidUTF8(text[:min(len(text), maxText)], "?")
 }
 
 // tailText masks secrets and returns the end of a text, with the limit of Result.Text.
-func (s *Session) tailText(text string) string {
-	text = s.maskSecrets(text)
+func (s *secretSet) tailText(text string) string {
+	text = s.maskText(text)
 	text = text[max(0, len(text)-maxText):]
 	for i := 0; i < utf8.UTFMax && text != "" && !utf8.RuneStart(text[0]); i++ {
 		text = text[1:]
@@ -124,8 +146,8 @@ func (s *Session) tailText(text string) string {
 
 // shortenMiddle masks secrets and returns the beginning and the end of a text, with the limit of
 // Result.Text.
-func (s *Session) shortenMiddle(text string) string {
+func (s *secretSet) shortenMiddle(text string) string {
 	window := workspace.NewWindow(maxText)
-	_, _ = window.Write([]byte(s.maskSecrets(text))) // never fails
+	_, _ = window.Write([]byte(s.maskText(text))) // never fails
 	return strings.ToValidUTF8(window.String(), "?")
 }

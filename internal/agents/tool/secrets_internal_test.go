@@ -2,10 +2,10 @@ package tool
 
 import "testing"
 
-// TestMended cuts texts through secrets.
-func TestMended(t *testing.T) {
+// TestMaskCut cuts texts through secrets.
+func TestMaskCut(t *testing.T) {
 	t.Parallel()
-	s := &Session{secrets: map[string]bool{"hunter2-hunter2": true, "pass-word": true}}
+	s := &secretSet{values: map[string]bool{"hunter2-hunter2": true, "pass-word": true}}
 	for text, want := range map[string]string{
 		"":                               "",
 		"hunter2-hunter2":                "***",
@@ -18,7 +18,7 @@ func TestMended(t *testing.T) {
 		if got := s.maskCut(text, true, true); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
-		if got := s.maskCut(text, false, false); got != s.maskSecrets(text) {
+		if got := s.maskCut(text, false, false); got != s.maskText(text) {
 			t.Errorf("%q, which was not cut: %q", text, got)
 		}
 	}

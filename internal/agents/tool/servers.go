@@ -22,7 +22,7 @@ func (s *Session) AddServer(ctx context.Context, name string, server mcpclient.S
 		return err
 	}
 	for _, value := range (mcpclient.Config{name: server}).Secrets() {
-		s.hideSecret(value)
+		s.secretSet().hide(value)
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func (s *Session) ServerTools(ctx context.Context, server string) (tools []Added
 	for _, t := range listing.Tools {
 		tools = append(tools, Added{
 			Name: t.Name, Title: t.Title, Category: MCP, Hints: Hints{Destructive: true, OpenWorld: true}, Timeout: serverCallTimeout + mcpTimeout,
-			Description: s.maskSecrets(t.Description), Schema: t.Schema, Unchecked: true,
+			Description: s.secretSet().maskText(t.Description), Schema: t.Schema, Unchecked: true,
 			Call: func(ctx context.Context, s *Session, input json.RawMessage) (Result, error) {
 				var arguments map[string]any
 				if err := json.Unmarshal(input, &arguments); err != nil {
@@ -82,10 +82,10 @@ func (r *Registry) WithServerTools(limit int, byServer map[string][]Added, omit 
 }
 
 // HideSecret masks a value in all later results.
-func (s *Session) HideSecret(value string) { s.hideSecret(value) }
+func (s *Session) HideSecret(value string) { s.secretSet().hide(value) }
 
 // SaveOutput writes the complete output of a tool to a file of the sandbox that version control
 // ignores, and returns its path. Secrets are masked.
 func (s *Session) SaveOutput(ctx context.Context, tool, text string) (string, error) {
-	return s.saveOutput(ctx, tool, s.maskSecrets(text))
+	return s.saveOutput(ctx, tool, s.secretSet().maskText(text))
 }

@@ -75,10 +75,10 @@ type Session struct {
 	browsing *browserHolder
 	kernels  *kernels
 	memory   *memory.Account // of edits
+	secrets  *secretSet
 
 	mu      sync.Mutex
 	env     map[string]string
-	secrets map[string]bool
 	outputs int
 	opening sync.Mutex // held while a shell is created
 	editing sync.Mutex // held while a file is read and rewritten
@@ -143,11 +143,11 @@ func NewSession(ctx context.Context, g sandpit.Guest, o SessionOptions) (*Sessio
 	}
 	s := &Session{
 		o: o, location: place, memory: o.Memory(), guest: g, files: files, gitFiles: gits, appletFiles: own, shells: shell.NewSessions(g, shell.SetOptions{Memory: o.Memory}),
-		browsing: newBrowserHolder(), env: map[string]string{}, secrets: map[string]bool{},
+		browsing: newBrowserHolder(), env: map[string]string{}, secrets: &secretSet{values: map[string]bool{}},
 	}
 	s.servers = mcpclient.New(mcpclient.Options{Guest: g, User: o.User, Dir: o.Dir, Env: s.environment, Config: o.Servers, Version: "1"})
 	for _, value := range o.Servers.Secrets() {
-		s.hideSecret(value)
+		s.secretSet().hide(value)
 	}
 	s.kernels = newKernels(s)
 	return s, nil
@@ -222,9 +222,9 @@ func hasEnded(ctx context.Context, g sandpit.Guest) bool {
 // boundResult masks secrets, truncates a text that is too long for a model, and writes the complete
 // text to a file of the sandbox.
 func (s *Session) boundResult(ctx context.Context, tool string, r Result) Result {
-	r.Text, r.Data = s.maskSecrets(strings.ToValidUTF8(r.Text, "?")), s.maskData(r.Data)
+	r.Text, r.Data = s.secretSet().maskText(strings.ToValidUTF8(r.Text, "?")), s.secretSet().maskData(r.Data)
 	if p := r.Problem; p != nil {
-		r.Problem = &Problem{Code: p.Code, Message: s.truncateText(p.Message), Hint: s.truncateText(p.Hint)}
+		r.Problem = &Problem{Code: p.Code, Message: s.secretSet().truncateText(p.Message), Hint: s.secretSet().truncateText(p.Hint)}
 	}
 	if len(r.Text) <= maxText {
 		return r

@@ -96,7 +96,7 @@ func shellExec(ctx context.Context, s *Session, in execInput) (Result, error) {
 	if len(r.Late) > 0 {
 		output = "(output of earlier background commands:)\n" + string(r.Late) + "\n" + output
 	}
-	data := execData{in.Session, r.ExitCode, s.truncateText(output), r.Cwd, r.Outcome, r.TimedOut, r.Duration.Seconds()}
+	data := execData{in.Session, r.ExitCode, s.secretSet().truncateText(output), r.Cwd, r.Outcome, r.TimedOut, r.Duration.Seconds()}
 	if err != nil && !r.TimedOut {
 		return Result{Text: output}, err
 	}
@@ -222,8 +222,8 @@ func shellView(ctx context.Context, s *Session, in sessionInput) (Result, error)
 func (s *Session) jobResult(name string, job *shell.Job, running string) Result {
 	info := job.Info()
 	chunk := job.Peek(max(0, info.Output-maxCommandOutput), maxCommandOutput)
-	output := s.maskCut(string(chunk.Data), chunk.Offset > 0, false)
-	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tailText(output)}
+	output := s.secretSet().maskCut(string(chunk.Data), chunk.Offset > 0, false)
+	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.secretSet().tailText(output)}
 	if info.Running {
 		if running == "" {
 			running = "still running"
@@ -404,8 +404,8 @@ func (s *Session) readScreen(ctx context.Context, name string, job *shell.Job, f
 	}
 	info := job.Info()
 	chunk := job.Peek(max(from, info.Output-maxText), maxText)
-	output := s.maskCut(string(chunk.Data), chunk.Offset > 0, info.Running)
-	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.tailText(output)}
+	output := s.secretSet().maskCut(string(chunk.Data), chunk.Offset > 0, info.Running)
+	data := jobData{Session: name, Job: job.ID(), PID: info.PID, Running: info.Running, Output: s.secretSet().tailText(output)}
 	state := "running"
 	if !info.Running {
 		data.ExitCode, state = &info.ExitCode, fmt.Sprintf("ended with exit code %d", info.ExitCode)

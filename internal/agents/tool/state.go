@@ -123,7 +123,7 @@ func (s *Session) readBeginning(ctx context.Context, f sandpit.File, limit int) 
 	if err != nil || !isText(data) {
 		return "", err
 	}
-	text := s.maskSecrets(string(data))
+	text := s.secretSet().maskText(string(data))
 	return strings.ToValidUTF8(text[:min(len(text), limit)], ""), nil
 }
 

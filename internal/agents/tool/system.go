@@ -80,7 +80,7 @@ func envGet(_ context.Context, s *Session, in envGetInput) (Result, error) {
 	}
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if s.isSecret(env[name]) {
+		if s.secretSet().has(env[name]) {
 			env[name] = mask
 		}
 		fmt.Fprintf(&b, "%s=%s\n", name, env[name])
@@ -89,12 +89,6 @@ func envGet(_ context.Context, s *Session, in envGetInput) (Result, error) {
 		b.WriteString("No variables are set")
 	}
 	return Result{Text: b.String(), Data: envData{env}}, nil
-}
-
-func (s *Session) isSecret(value string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.secrets[value]
 }
 
 type envSetInput struct {
@@ -119,7 +113,7 @@ func envSet(ctx context.Context, s *Session, in envSetInput) (Result, error) {
 		if len(in.Value) < minSecret {
 			return Result{}, sandpit.Errorf(sandpit.Invalid, "a secret needs at least %d characters to be masked", minSecret)
 		}
-		s.hideSecret(in.Value)
+		s.secretSet().hide(in.Value)
 	}
 	s.mu.Lock()
 	_, known := s.env[in.Name]
@@ -162,7 +156,7 @@ func processList(ctx context.Context, s *Session, in processInput) (Result, erro
 	var b strings.Builder
 	b.WriteString("PID  PPID  USER  CPU  MEMORY  COMMAND\n")
 	for i, p := range list.Processes {
-		list.Processes[i].Command = s.maskCut(p.Command, false, len(p.Command) >= applet.MaxCommand)
+		list.Processes[i].Command = s.secretSet().maskCut(p.Command, false, len(p.Command) >= applet.MaxCommand)
 		fmt.Fprintf(&b, "%d  %d  %d  %.1fs  %d MiB  %s\n", p.PID, p.PPID, p.UID, p.CPU, p.Memory>>20, list.Processes[i].Command)
 	}
 	if list.Omitted > 0 {

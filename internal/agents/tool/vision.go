@@ -59,7 +59,7 @@ func seeImage(ctx context.Context, s *Session, in visionInput) (Result, error) {
 	}
 	data := visionData{
 		File: s.absPath(in.File), MIME: p.MIME, Width: p.Width, Height: p.Height, Bytes: len(p.Data),
-		Original: s.truncateText(p.Format), OriginalWidth: p.OriginalWidth, OriginalHeight: p.OriginalHeight, OriginalBytes: len(file),
+		Original: s.secretSet().truncateText(p.Format), OriginalWidth: p.OriginalWidth, OriginalHeight: p.OriginalHeight, OriginalBytes: len(file),
 	}
 	text := fmt.Sprintf("%s: an image of %d x %d pixels", in.File, p.OriginalWidth, p.OriginalHeight)
 	if p.Width != p.OriginalWidth || p.Height != p.OriginalHeight {

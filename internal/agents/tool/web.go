@@ -53,7 +53,7 @@ func httpRequest(ctx context.Context, s *Session, in httpInput) (Result, error) 
 	if !answer.Text {
 		data.Encoding, content = "base64", base64.StdEncoding.EncodeToString(answer.Body)
 	}
-	content = s.maskCut(content, false, answer.More)
+	content = s.secretSet().maskCut(content, false, answer.More)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s\n", answer.Status, answer.URL)
 	for _, name := range slices.Sorted(maps.Keys(answer.Headers)) {
@@ -66,6 +66,6 @@ func httpRequest(ctx context.Context, s *Session, in httpInput) (Result, error) 
 	if answer.More {
 		b.WriteString("\n(truncated)")
 	}
-	data.Content = s.truncateText(content)
+	data.Content = s.secretSet().truncateText(content)
 	return Result{Text: b.String(), Data: data, Failed: !data.Success}, nil
 }
