@@ -16,7 +16,7 @@ import (
 const scriptTimeout = 8 * time.Minute
 
 // programsInside are programs that scripts run in sandboxes, which have this machine's files.
-var programsInside = map[string][]string{"git": {"git"}, "previews": {"python3"}, "process": {"python3"}}
+var programsInside = map[string][]string{"git": {"git"}, "lsp": {"pylsp"}, "previews": {"python3"}, "process": {"python3"}}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

@@ -34,19 +34,21 @@ const (
 	maxServerErrors = 4 << 10
 )
 
-// language has the programs of a language server, and directories besides the search path where
-// their usual installers put them. "~" is the home directory and "." the project.
+// language has the programs of a language server, directories besides the search path where their
+// usual installers put them, and patterns of the names of source files. "~" is the home directory
+// and "." the project.
 type language struct {
-	args []string
-	dirs []string
+	args    []string
+	dirs    []string
+	sources []string
 }
 
 // languages returns the known languages by their IDs.
 func languages() map[string]language {
-	script := language{[]string{"typescript-language-server", "--stdio"}, []string{"./node_modules/.bin", "/usr/local/bin"}}
+	script := language{[]string{"typescript-language-server", "--stdio"}, []string{"./node_modules/.bin", "/usr/local/bin"}, []string{"*.ts", "*.tsx", "*.js", "*.jsx", "*.mjs"}}
 	return map[string]language{
-		"python": {[]string{"pylsp"}, []string{"~/.local/bin", "/usr/local/bin"}}, "typescript": script, "javascript": script,
-		"go": {[]string{"gopls"}, []string{"~/go/bin", "/go/bin", "/usr/local/go/bin"}},
+		"python": {[]string{"pylsp"}, []string{"~/.local/bin", "/usr/local/bin"}, []string{"*.py"}}, "typescript": script, "javascript": script,
+		"go": {[]string{"gopls"}, []string{"~/go/bin", "/go/bin", "/usr/local/go/bin"}, []string{"*.go"}},
 	}
 }
 

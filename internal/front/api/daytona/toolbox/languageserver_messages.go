@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/textproto"
@@ -138,6 +139,11 @@ func (l *languageServer) notify(ctx context.Context, method string, params any) 
 	return l.send(ctx, serverMessage{Method: method}, params)
 }
 
+// codeUnknownMethod is the code of the protocol for a request that a server does not know.
+const codeUnknownMethod = -32601
+
+var errUnknownMethod = errors.New("the language server does not support the request")
+
 // request sends a request and returns its result. The caller calls release when it no longer uses
 // the result.
 func (l *languageServer) request(ctx context.Context, method string, params any) (result json.RawMessage, release func(), err error) {
@@ -152,7 +158,11 @@ func (l *languageServer) request(ctx context.Context, method string, params any)
 	case m := <-waiting:
 		if m.Error != nil {
 			l.account.Return(m.size)
-			return nil, nil, sandpit.Errorf(sandpit.Conflict, "the language server refuses %s: %.500s", method, m.Error.Message)
+			err = sandpit.Errorf(sandpit.Conflict, "the language server refuses %s: %.500s", method, m.Error.Message)
+			if m.Error.Code == codeUnknownMethod {
+				err = sandpit.Errorf(sandpit.Unsupported, "%s: %w", method, errUnknownMethod)
+			}
+			return nil, nil, err
 		}
 		if len(m.Result) == 0 {
 			m.Result = json.RawMessage("null")

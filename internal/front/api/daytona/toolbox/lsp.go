@@ -1,7 +1,6 @@
 package toolbox
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -107,8 +106,20 @@ func (c *call) openServer(ctx context.Context) (*languageServer, lspRequest, str
 	if !found {
 		return nil, req, "", sandpit.Errorf(sandpit.Invalid, "uri %.100q: want file://PATH", req.URI)
 	}
-	document, err := c.filePath(ctx, "uri", text)
+	document, err := c.documentPath(ctx, key.project, text)
 	return server, req, document, err
+}
+
+// documentPath returns the path of a document. Clients write a relative one below the project, or
+// below the working directory.
+func (c *call) documentPath(ctx context.Context, project, text string) (string, error) {
+	if text != "" && text[0] != '/' && text[0] != '~' {
+		below := path.Join(project, text)
+		if _, err := c.guest.Stat(ctx, "", below); err == nil {
+			return below, nil
+		}
+	}
+	return c.filePath(ctx, "uri", text)
 }
 
 // openDocumentServer is openServer for requests that need a document.
@@ -237,84 +248,3 @@ func toDocumentation(raw json.RawMessage) json.RawMessage {
 }
 
 var errServerResponse = sandpit.Errorf(sandpit.Internal, "the language server has sent an invalid response")
-
-// symbolPosition, symbolRange and symbolLocation are those of the protocol.
-type (
-	symbolPosition struct {
-		Line      int `json:"line"`
-		Character int `json:"character"`
-	}
-	symbolRange struct {
-		Start symbolPosition `json:"start"`
-		End   symbolPosition `json:"end"`
-	}
-	symbolLocation struct {
-		URI   string      `json:"uri"`
-		Range symbolRange `json:"range"`
-	}
-)
-
-// symbol is a named part of a program.
-type symbol struct {
-	Name     string         `json:"name"`
-	Kind     int            `json:"kind"`
-	Location symbolLocation `json:"location"`
-}
-
-// anySymbol is a symbol in either form of the protocol.
-type anySymbol struct {
-	symbol
-
-	SelectionRange *symbolRange `json:"selectionRange"`
-	Children       []anySymbol  `json:"children"`
-}
-
-func (lspHandlers) listDocumentSymbols(ctx context.Context, c *call) error {
-	server, _, document, err := c.openDocumentServer(ctx)
-	if err != nil {
-		return err
-	}
-	return c.writeSymbols(ctx, server, "textDocument/documentSymbol", map[string]any{"textDocument": textDocument{URI: toURI(document)}})
-}
-
-func (lspHandlers) findWorkspaceSymbols(ctx context.Context, c *call) error {
-	server, _, _, err := c.openServer(ctx)
-	if err != nil {
-		return err
-	}
-	return c.writeSymbols(ctx, server, "workspace/symbol", map[string]any{"query": c.r.URL.Query().Get("query")})
-}
-
-// writeSymbols responds with the symbols that a language server returns.
-func (c *call) writeSymbols(ctx context.Context, server *languageServer, method string, params map[string]any) error {
-	raw, release, err := server.request(ctx, method, params)
-	if err != nil {
-		return err
-	}
-	defer release()
-	var found []anySymbol
-	if err := json.Unmarshal(raw, &found); err != nil {
-		return errServerResponse
-	}
-	document, _ := params["textDocument"].(textDocument)
-	return c.writeJSON(http.StatusOK, appendSymbols([]symbol{}, found, document.URI, 0))
-}
-
-// maxNesting bounds the depth of symbols in symbols.
-const maxNesting = 100
-
-// appendSymbols appends symbols and those within them. Those in the form without a location are
-// in the document.
-func appendSymbols(list []symbol, found []anySymbol, document string, depth int) []symbol {
-	for _, one := range found {
-		if one.SelectionRange != nil {
-			one.Location.Range = *one.SelectionRange
-		}
-		one.Location.URI = cmp.Or(one.Location.URI, document)
-		list = append(list, one.symbol)
-		if depth < maxNesting {
-			list = appendSymbols(list, one.Children, document, depth+1)
-		}
-	}
-	return list
-}
