@@ -52,6 +52,8 @@ test('branches', async () => {
   await git.deleteBranch(repo, 'topic')
   assert.deepEqual((await git.branches(repo)).branches, ['main'])
   await failure(git.checkoutBranch(repo, 'topic'), 'DaytonaGitBranchNotFoundError', 404)
+  await failure(git.push(repo, undefined, undefined, 'topic'), 'DaytonaGitBranchNotFoundError', 404)
+  await failure(git.add(repo, ['missing']), 'DaytonaFileNotFoundError', 404)
 })
 
 test('pull, and a push that is rejected', async () => {

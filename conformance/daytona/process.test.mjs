@@ -23,10 +23,14 @@ test('a shell: pipes, variables, several lines, quotes', async () => {
   assert.equal((await run('printf "b\\na\\n" | sort | tr -d "\\n"')).result, 'ab')
   assert.equal((await run('x=1\nif [ $x = 1 ]; then\n  echo "it\'s one"\nfi')).result, "it's one\n")
   assert.equal((await run("cat <<'END'\n$x é€😀\nEND")).result, '$x é€😀\n')
+  assert.equal((await run('[[ abc == a* ]] && echo {1..3}')).result, '1 2 3\n')
 })
 
 test('working directory and variables', async () => {
   assert.equal((await run('pwd', '/tmp')).result, '/tmp\n')
+  assert.equal((await run('mkdir -p below && pwd')).result, `${await shared.box.getWorkDir()}\n`)
+  assert.equal((await run('pwd', 'below')).result, `${await shared.box.getWorkDir()}/below\n`)
+  await failure(run('pwd', '/missing'), 'DaytonaValidationError', 400)
   assert.equal((await run('echo "$A|$FROM_CREATE|$BOTH"', undefined, { A: 'a b "c" $d', BOTH: 'command' })).result, 'a b "c" $d|create|command\n')
   assert.equal((await run('echo "$A|$BOTH"')).result, '|create\n')
 })
@@ -76,6 +80,9 @@ test('JavaScript and TypeScript code', async (t) => {
   const ts = await create({ language: 'typescript' })
   const { exitCode, result } = await ts.process.codeRun('const n: number = 40\nconsole.log(n + 2)')
   assert.deepEqual([exitCode, result.trim()], [0, '42'])
+  for (const box of [js, ts]) {
+    assert.equal((await box.process.codeRun('console.log(process.argv[2], process.env.A)', { argv: ['a b'], env: { A: 'c' } })).result, 'a b c\n')
+  }
 }, 180_000)
 
 test('a session keeps its state', async () => {
@@ -148,6 +155,11 @@ test('input of an asynchronous command', async () => {
   const { stdout } = await process.getSessionCommandLogs('input', cmdId)
   assert.match(stdout, /got one\n[^]*and two\n/)
   await failure(process.sendSessionCommandInput('input', cmdId, 'late\n'), 'DaytonaCommandAlreadyCompletedError', 410)
+  const ask = { command: `python3 -c "print('got', input('sure? '))"`, runAsync: true, suppressInputEcho: true }
+  const asked = await process.executeSessionCommand('input', ask)
+  await until('the question', async () => (await process.getSessionCommandLogs('input', asked.cmdId)).output.includes('sure?'))
+  await process.sendSessionCommandInput('input', asked.cmdId, 'y')
+  await until('the answer', async () => (await process.getSessionCommandLogs('input', asked.cmdId)).stdout === 'sure? got y\n')
   await process.deleteSession('input')
 })
 
@@ -165,6 +177,8 @@ test('the session of the entrypoint', async () => {
   const { sessionId, commands } = await shared.box.process.getEntrypointSession()
   assert.equal(sessionId, 'entrypoint')
   assert.ok(Array.isArray(commands))
+  assert.equal((await shared.box.process.getEntrypointLogs()).output, '')
+  await within('the end of its log', shared.box.process.getEntrypointLogs(() => {}, () => {}))
 })
 
 // openPty returns a terminal and what it has written so far.
@@ -207,8 +221,12 @@ test('terminals: list, information, second client, interrupt, kill', async () =>
   await pty.sendInput(new Uint8Array([3]))
   await pty.sendInput('echo c""ut\n')
   await until(() => seen.text, () => seen.text.includes('cut'))
+  await failure(process.createPty({ id: pty.sessionId, onData() {} }), 'DaytonaConnectionError', undefined, /already exists/)
+  await failure(process.connectPty('missing', { onData() {} }), 'DaytonaConnectionError', undefined, /not found/)
+  await failure(process.resizePtySession(pty.sessionId, 0, 0), 'DaytonaValidationError', 400)
+  assert.equal(info.cwd, await shared.box.getWorkDir())
   await pty.kill()
-  await within('the end', pty.wait())
+  assert.equal((await within('the end', pty.wait())).exitCode, 137)
   await failure(process.getPtySessionInfo(pty.sessionId), 'DaytonaNotFoundError', 404)
 })
 
@@ -218,9 +236,15 @@ test('the interpreter keeps variables, in each context its own', async () => {
   assert.equal((await codeInterpreter.runCode('x = 41\nprint("set")', { onStdout: (m) => { out += m.output } })).error, undefined)
   assert.equal(out, 'set\n')
   assert.equal((await codeInterpreter.runCode('print(x + 1)')).stdout, '42\n')
-  const context = await codeInterpreter.createContext()
+  await shared.box.fs.createFolder('inside', '755')
+  const context = await codeInterpreter.createContext('inside')
+  assert.deepEqual([context.cwd, context.language, context.active], [`${await shared.box.getWorkDir()}/inside`, 'python', true])
   const { error } = await codeInterpreter.runCode('print(x)', { context })
   assert.equal(error.name, 'NameError')
   assert.ok((await codeInterpreter.listContexts()).some((c) => c.id === context.id))
   await codeInterpreter.deleteContext(context)
+  await failure(codeInterpreter.deleteContext(context), 'DaytonaNotFoundError', 404)
+  await failure(codeInterpreter.runCode('1', { context }), 'DaytonaConnectionError', undefined, /not found/)
+  await failure(codeInterpreter.runCode('import time; time.sleep(60)', { timeout: 1 }), 'DaytonaTimeoutError')
+  assert.equal((await codeInterpreter.runCode('print(x)')).stdout, '41\n')
 }, 120_000)

@@ -110,6 +110,7 @@ func examples() map[string]example {
 		"e2b-compatibility.md: go test":                       {elsewhere: itself},
 		"from-daytona.md: node -e":                            {elsewhere: "conformance/daytona"},
 		"from-daytona.md: sandpit serve":                      {elsewhere: "conformance/daytona"},
+		"from-daytona.md: const image = Image.base":           {elsewhere: internet},
 		"from-e2b.md: node -e":                                {elsewhere: "conformance/e2b"},
 		"from-e2b.md: [preview]":                              {as: settings},
 		"images.md: sandpit run python:3.12-slim":             {elsewhere: internet + "; internal/app/cli has scripts with a registry"},

@@ -41,10 +41,11 @@ type artifacts struct {
 // The scripts that run a program ($1) with arguments.
 const (
 	pythonScript = `command -v python3 >/dev/null && exec python3 -c "$@"; exec python -c "$@"`
-	nodeScript   = `code=$1; shift; exec node -e "$code" -- "$@"`
+	// As for a program in a file, the arguments begin at the third element of process.argv.
+	nodeScript = `code=$1; shift; exec node -e "$code" -- code.js "$@"`
 	// Of the runtimes for TypeScript, Node.js alone cannot run its text directly.
 	typeScript = `code=$1; shift
-if command -v tsx >/dev/null; then exec tsx -e "$code" -- "$@"; fi
+if command -v tsx >/dev/null; then exec tsx -e "$code" -- code.ts "$@"; fi
 if command -v bun >/dev/null; then exec bun -e "$code" -- "$@"; fi
 if command -v deno >/dev/null; then exec deno eval --ext=ts "$code" -- "$@"; fi
 exec node -e '` + typeRunner + `' -- "$code" "$@"`
@@ -64,7 +65,7 @@ if (typescript) {
 	console.error("TypeScript needs tsx, bun, deno, the package typescript, or Node.js 22.13");
 	process.exit(127);
 }
-const { status } = require("node:child_process").spawnSync(process.execPath, ["-e", text, "--", ...process.argv.slice(1)], { stdio: "inherit" });
+const { status } = require("node:child_process").spawnSync(process.execPath, ["-e", text, "--", "code.ts", ...process.argv.slice(1)], { stdio: "inherit" });
 process.exit(status ?? 1);`
 )
 

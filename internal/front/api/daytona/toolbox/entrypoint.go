@@ -52,18 +52,22 @@ func (s *Server) getEntrypoint(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, sessionDTO{entrypointID, []commandDTO{cmd}})
 }
 
-// readEntrypointLogs responds with the output of the start command.
+// readEntrypointLogs responds with the output of the start command, which is empty without one.
 func (s *Server) readEntrypointLogs(ctx context.Context, c *call) error {
-	journal, info, err := c.findEntrypoint(ctx)
-	if err != nil {
-		return err
-	}
 	p, err := s.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
 	record := newOutputLog(maxLog, p.account)
 	defer record.release()
+	journal, info, err := c.findEntrypoint(ctx)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		record.end()
+		return s.sendLogs(ctx, c, record)
+	}
+	if err != nil {
+		return err
+	}
 	wait := isUpgrade(c.r) || c.r.URL.Query().Get("follow") == "true"
 	copyLog := func(ctx context.Context) error {
 		defer record.end()

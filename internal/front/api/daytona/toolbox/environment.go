@@ -18,10 +18,11 @@ type locations struct {
 	all map[sandpit.ID]location
 }
 
-// location has the directories in a sandbox, as long as its guest is the same. "" is not known.
+// location has the directories and the best shell in a sandbox, as long as its guest is the same.
+// "" is not known.
 type location struct {
-	guest         sandpit.Guest
-	workDir, home string
+	guest                sandpit.Guest
+	workDir, home, shell string
 }
 
 // find returns what is known about a sandbox.
@@ -82,6 +83,55 @@ func (c *call) homeDir(ctx context.Context) (string, error) {
 	known.home = info.Home
 	c.server.locations.set(c.id, known)
 	return info.Home, nil
+}
+
+// startDir returns the directory in which a program of a client starts. That of a request may be
+// relative to the working directory. "" stays "", which means the working directory.
+func (c *call) startDir(ctx context.Context, dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	return c.filePath(ctx, "cwd", dir)
+}
+
+// shownDir is startDir for programs that clients list with their directory: it names the working
+// directory, unless the sandbox has no program that finds it.
+func (c *call) shownDir(ctx context.Context, dir string) (string, error) {
+	if dir != "" {
+		return c.startDir(ctx, dir)
+	}
+	dir, err := c.workDir(ctx)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return "", nil
+	}
+	return dir, err
+}
+
+// plainShell is the shell that every image with a shell has.
+const plainShell = "/bin/sh"
+
+// shellProgram returns the shell for commands: bash if the sandbox has it, as clients expect, and
+// otherwise sh.
+func (c *call) shellProgram(ctx context.Context) (string, error) {
+	known := c.server.locations.find(c.id, c.guest)
+	if known.shell != "" {
+		return known.shell, nil
+	}
+	for _, shell := range []string{"/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash"} {
+		_, err := c.guest.Stat(ctx, "", shell)
+		switch sandpit.CodeOf(err) {
+		case sandpit.NotFound, sandpit.PermissionDenied:
+			continue
+		default:
+		}
+		if err != nil {
+			return "", err
+		}
+		known.shell = shell
+		c.server.locations.set(c.id, known)
+		return shell, nil
+	}
+	return plainShell, nil // not recorded, because bash may be installed later
 }
 
 const (

@@ -60,8 +60,16 @@ func (s *Server) executeCommand(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
+	dir, err := c.startDir(ctx, in.Dir)
+	if err != nil {
+		return err
+	}
+	shell, err := c.shellProgram(ctx)
+	if err != nil {
+		return err
+	}
 	done, err := runMerged(ctx, c, sandpit.Command{
-		Args: sandpit.ShellArgs(mergeOutputs + in.Command), Env: in.Envs, Dir: in.Dir, Timeout: timeout,
+		Args: []string{shell, "-c", mergeOutputs + in.Command}, Env: in.Envs, Dir: dir, Timeout: timeout,
 	})
 	if err != nil {
 		return err

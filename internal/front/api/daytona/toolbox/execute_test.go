@@ -108,7 +108,7 @@ func TestCodeRun(t *testing.T) {
 		`{"code":"import sys, os\nprint(sys.argv[1:], os.environ['A'])\nsys.exit(3)","language":"python","argv":["x","-y"],"envs":{"A":"b"}}`: {ExitCode: 3, Result: "['x', '-y'] b\n"},
 		// There is no interpreter here, so that the plain runtime runs it.
 		`{"code":"# matplotlib\nprint(1)","language":"python"}`: {Result: "1\n"},
-		`{"code":"console.log(process.argv.slice(1), process.env.A); process.exit(4)","language":"javascript","argv":["x","-y"],"envs":{"A":"b"}}`: {
+		`{"code":"console.log(process.argv.slice(2), process.env.A); process.exit(4)","language":"javascript","argv":["x","-y"],"envs":{"A":"b"}}`: {
 			ExitCode: 4, Result: "[ 'x', '-y' ] b\n",
 		},
 	} {
@@ -141,14 +141,14 @@ func TestTypeScriptRuntime(t *testing.T) {
 	var got executed
 	body := `{"code":"const x: number = 1","language":"typescript","argv":["-a","b c"],"envs":{"PATH":"` + dir + `:/usr/bin:/bin"}}`
 	r.do("POST", "/process/code-run", body).want(t, http.StatusOK, &got)
-	if got.ExitCode != 6 || got.Result != "-e|const x: number = 1|--|-a|b c|" {
+	if got.ExitCode != 6 || got.Result != "-e|const x: number = 1|--|code.ts|-a|b c|" {
 		t.Errorf("a runtime: %+v", got)
 	}
 	if out, err := exec.CommandContext(t.Context(), "node", "-e", `require("/usr/share/nodejs/typescript")`).CombinedOutput(); err != nil {
 		t.Skipf("no package typescript: %s", out)
 	}
 	got = executed{}
-	body = `{"code":"import * as path from 'path'\ninterface P { n: number }\nconst p: P = { n: 2 }\nconsole.log(path.join('a', 'b'), p.n, process.argv.slice(1))\nprocess.exit(7)",` +
+	body = `{"code":"import * as path from 'path'\ninterface P { n: number }\nconst p: P = { n: 2 }\nconsole.log(path.join('a', 'b'), p.n, process.argv.slice(2))\nprocess.exit(7)",` +
 		`"language":"typescript","argv":["-a","b c"],"envs":{"PATH":"/usr/bin:/bin"}}`
 	r.do("POST", "/process/code-run", body).want(t, http.StatusOK, &got)
 	if got.ExitCode != 7 || got.Result != "a/b 2 [ '-a', 'b c' ]\n" {

@@ -142,8 +142,8 @@ func (fileHandlers) createFolder(ctx context.Context, c *call) error {
 		return err
 	case !f.Mode.IsDir():
 		return sandpit.Errorf(sandpit.AlreadyExists, "create folder %s: it exists and is not a directory", p)
-	case mode != 0 && f.Mode.Perm() != mode:
-		err = c.changePermissions(ctx, p, formatMode(mode), "", "")
+	case mode != "" && formatMode(f.Mode.Perm()) != mode:
+		err = c.changePermissions(ctx, p, mode, "", "")
 	}
 	if err != nil {
 		return err
@@ -151,16 +151,17 @@ func (fileHandlers) createFolder(ctx context.Context, c *call) error {
 	return c.writeEmpty(http.StatusCreated)
 }
 
-// parseMode parses permissions in octal. "" is 0, which means the default.
-func parseMode(text string) (fs.FileMode, error) {
+// parseMode checks permissions in octal, and returns them in the form of formatMode. "" is the
+// default.
+func parseMode(text string) (string, error) {
 	if text == "" {
-		return 0, nil
+		return "", nil
 	}
 	bits, err := strconv.ParseUint(text, 8, 32)
-	if err != nil || bits == 0 || bits > 0o7777 {
-		return 0, sandpit.Errorf(sandpit.Invalid, "mode %.20q: want an octal number from 1 to 7777", text)
+	if err != nil || bits > 0o7777 {
+		return "", sandpit.Errorf(sandpit.Invalid, "mode %.20q: want an octal number from 0 to 7777", text)
 	}
-	return fs.FileMode(bits), nil
+	return formatMode(fs.FileMode(bits)), nil
 }
 
 func formatMode(mode fs.FileMode) string { return strconv.FormatUint(uint64(mode), 8) }
@@ -190,11 +191,7 @@ func (fileHandlers) setPermissions(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	text := ""
-	if mode != 0 {
-		text = formatMode(mode)
-	}
-	if err := c.changePermissions(ctx, p, text, query.Get("owner"), query.Get("group")); err != nil {
+	if err := c.changePermissions(ctx, p, mode, query.Get("owner"), query.Get("group")); err != nil {
 		return err
 	}
 	return c.writeEmpty(http.StatusOK)
@@ -285,7 +282,7 @@ func (c *call) openFile(ctx context.Context, p string) (openedFile, error) {
 		return openedFile{}, err
 	}
 	if !f.Mode.IsRegular() {
-		return openedFile{}, sandpit.Errorf(sandpit.Invalid, "download %s: it is not a regular file", p)
+		return openedFile{}, withCode(codeFilePath, sandpit.Errorf(sandpit.Invalid, "read %s: it is not a regular file", p))
 	}
 	if f.Size == 0 {
 		r, err := c.guest.ReadFile(ctx, "", p)

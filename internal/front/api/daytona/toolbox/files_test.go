@@ -70,6 +70,10 @@ func TestFiles(t *testing.T) {
 	if got := i.run("stat -c '%a %u %g' a/one.txt"); got != "600 65534 65534\n" {
 		t.Errorf("%q", got)
 	}
+	i.call(http.MethodPost, "/files/permissions", nil, "path", "a/one.txt", "mode", "000").want(http.StatusOK, nil)
+	if got := i.run("stat -c %a a/one.txt"); got != "0\n" {
+		t.Errorf("%q", got)
+	}
 	i.call(http.MethodPost, "/files/permissions", nil, "path", "a/one.txt", "mode", "9").wantCode(http.StatusBadRequest, "BAD_REQUEST")
 	i.call(http.MethodPost, "/files/permissions", nil, "path", "nothing", "mode", "600").wantCode(http.StatusNotFound, "FILE_NOT_FOUND")
 
@@ -79,7 +83,7 @@ func TestFiles(t *testing.T) {
 		got.header.Get("Content-Disposition") != "attachment; filename=one.txt" {
 		t.Errorf("%q, %v", got.body, got.header)
 	}
-	i.get("/files/download", "path", "c").wantCode(http.StatusBadRequest, "BAD_REQUEST")
+	i.get("/files/download", "path", "c").wantCode(http.StatusBadRequest, "INVALID_FILE_PATH")
 	i.get("/files/download", "path", "/proc/version").want(http.StatusOK, nil)
 
 	i.call(http.MethodDelete, "/files", nil, "path", "a").wantCode(http.StatusBadRequest, "BAD_REQUEST")
@@ -150,7 +154,7 @@ func TestBulkDownload(t *testing.T) {
 	}
 	parts := multipart.NewReader(strings.NewReader(got.body), params["boundary"])
 	for n, want := range []struct{ field, content, code string }{
-		{"file", "", ""}, {"error", "", "FILE_NOT_FOUND"}, {"file", "odd", ""}, {"error", "", "BAD_REQUEST"},
+		{"file", "", ""}, {"error", "", "FILE_NOT_FOUND"}, {"file", "odd", ""}, {"error", "", "INVALID_FILE_PATH"},
 	} {
 		part, err := parts.NextRawPart()
 		if err != nil {

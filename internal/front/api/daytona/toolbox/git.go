@@ -109,13 +109,14 @@ type gitFailure struct {
 func gitFailures() []gitFailure {
 	return []gitFailure{
 		{"GIT_REMOTE_REJECTED", http.StatusUnprocessableEntity, []string{"[remote rejected]", "hook declined", "protected branch"}},
+		{"GIT_BRANCH_NOT_FOUND", http.StatusNotFound, []string{"src refspec"}},
+		{"FILE_NOT_FOUND", http.StatusNotFound, []string{"did not match any files", "error: pathspec"}},
 		{"GIT_PUSH_REJECTED", http.StatusConflict, []string{"[rejected]", "non-fast-forward", "failed to push some refs"}},
 		{"GIT_MERGE_CONFLICT", http.StatusConflict, []string{"CONFLICT (", "Automatic merge failed", "you have unmerged files", "unmerged paths"}},
 		{"GIT_DIRTY_WORKTREE", http.StatusConflict, []string{"would be overwritten by", "Please commit your changes", "local changes"}},
 		{"GIT_BRANCH_EXISTS", http.StatusConflict, []string{"a branch named"}},
 		{"GIT_BRANCH_NOT_FOUND", http.StatusNotFound, []string{
-			"Remote branch", "couldn't find remote ref", "error: branch '", "did not match any file(s) known to git", "invalid reference",
-			"src refspec", "reference is not a tree",
+			"Remote branch", "couldn't find remote ref", "error: branch '", "invalid reference", "reference is not a tree",
 		}},
 		{"GIT_REPO_NOT_FOUND", http.StatusNotFound, []string{
 			"not a git repository", "cannot change to", "Repository not found", "' does not exist", "does not appear to be a git repository", "' not found",

@@ -56,7 +56,7 @@ func TestGit(t *testing.T) {
 		i.call(http.MethodPost, "/git/commit", object{"path": repo, "message": message, "author": "Ann", "email": "ann@example.org"}).want(http.StatusOK, &made)
 		return made.Hash
 	}
-	i.call(http.MethodPost, "/git/add", object{"path": "one", "files": []string{"nothing"}}).want(http.StatusBadRequest, nil)
+	i.call(http.MethodPost, "/git/add", object{"path": "one", "files": []string{"nothing"}}).wantCode(http.StatusNotFound, "FILE_NOT_FOUND")
 	first := commit("one", "First\n\nbody")
 	i.call(http.MethodPost, "/git/commit", object{"path": "one", "message": "x", "author": "Ann", "email": "a@b"}).wantCode(http.StatusBadRequest, "BAD_REQUEST")
 	i.call(http.MethodPost, "/git/commit", object{"path": "one", "message": "empty", "author": "Ann", "email": "a@b", "allow_empty": true}).want(http.StatusOK, nil)

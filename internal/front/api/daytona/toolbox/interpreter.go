@@ -54,7 +54,7 @@ func (s *Server) registerInterpreter(mux api.Router) {
 }
 
 // createContext creates a context. Its interpreter starts with the first run.
-func (interpreterHandlers) createContext(_ context.Context, c *call) error {
+func (interpreterHandlers) createContext(ctx context.Context, c *call) error {
 	var in struct {
 		Dir      string `json:"cwd"`
 		Language string `json:"language"`
@@ -66,11 +66,15 @@ func (interpreterHandlers) createContext(_ context.Context, c *call) error {
 	if !slices.Contains([]string{interpreter.Python, interpreter.JavaScript, interpreter.TypeScript}, in.Language) {
 		return sandpit.Errorf(sandpit.Invalid, "unsupported language %.40q", in.Language)
 	}
+	dir, err := c.shownDir(ctx, in.Dir)
+	if err != nil {
+		return err
+	}
 	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
-	created := &interpreterContext{ID: newID(), Dir: in.Dir, Language: in.Language, CreatedAt: time.Now().UTC(), Active: true}
+	created := &interpreterContext{ID: newID(), Dir: dir, Language: in.Language, CreatedAt: time.Now().UTC(), Active: true}
 	p.mu.Lock()
 	n := len(p.contexts)
 	if n < maxContexts {

@@ -437,7 +437,7 @@ const (
 	exitFailed = 126
 )
 
-// sendInput gives input to a running command.
+// sendInput gives a running command input, which ends a line.
 func (s *Server) sendInput(ctx context.Context, c *call) error {
 	var in struct {
 		Data string `json:"data"`
@@ -455,6 +455,9 @@ func (s *Server) sendInput(ctx context.Context, c *call) error {
 		return completed
 	case cmd.input == nil:
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Conflict, "the command has no input"), "run it with runAsync")
+	}
+	if !strings.HasSuffix(in.Data, "\n") {
+		in.Data += "\n" // clients send the answer to a question without it
 	}
 	if err := cmd.input.Write(ctx, []byte(in.Data)); err != nil {
 		if sandpit.CodeOf(err) == sandpit.Gone {

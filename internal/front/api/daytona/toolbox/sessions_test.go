@@ -118,7 +118,7 @@ func TestSessionLogs(t *testing.T) {
 	}
 	follow := r.dial(path+"/logs?follow=true", http.Header{"X-Daytona-Sdk-Version": {"0.218.0"}})
 	seen := follow.until("err\n")
-	r.do("POST", path+"/input", `{"data":"word\n"}`).want(t, http.StatusNoContent, nil)
+	r.do("POST", path+"/input", `{"data":"word"}`).want(t, http.StatusNoContent, nil) // an answer is a line
 	more, closed := follow.rest()
 	seen += more
 	if closed.Code != websocket.StatusNormalClosure || !strings.Contains(seen, "\x01\x01\x01out\n") || !strings.Contains(seen, "\x02\x02\x02err\n") ||
@@ -166,7 +166,7 @@ func TestInputEcho(t *testing.T) {
 	r := newRig(t, toolbox.Options{})
 	r.newSession("s")
 	path := r.start("s", `{"command":"read x; echo \"got $x\"","async":true}`)
-	r.do("POST", path+"/input", `{"data":"word\n"}`).want(t, http.StatusNoContent, nil)
+	r.do("POST", path+"/input", `{"data":"word"}`).want(t, http.StatusNoContent, nil) // an answer is a line
 	body := r.do("GET", path+"/logs?follow=true", "", newClient...)
 	if strings.Count(body.body, "word\n") != 2 {
 		t.Errorf("the log: %q, want the input and the output", body.body)
@@ -251,7 +251,12 @@ func TestEntrypoint(t *testing.T) {
 	if none.ID != "entrypoint" || none.Commands == nil || len(none.Commands) != 0 {
 		t.Errorf("without a start command: %+v", none)
 	}
-	r.do("GET", "/process/session/entrypoint/logs", "").wantFailure(t, http.StatusNotFound, "NOT_FOUND")
+	if got := r.do("GET", "/process/session/entrypoint/logs", ""); got.status != http.StatusOK || got.body != "" {
+		t.Errorf("its log: %d %q", got.status, got.body)
+	}
+	if _, closed := r.dial("/process/session/entrypoint/logs?follow=true", nil).rest(); closed.Code != websocket.StatusNormalClosure {
+		t.Errorf("its log is closed with %+v", closed)
+	}
 	proceed := t.TempDir() + "/continue"
 	r.startEntrypoint(`echo out; echo err >&2; while ! test -e ` + proceed + `; do sleep 0.05; done; echo end; exit 4`)
 	follow := r.dial("/process/session/entrypoint/logs?follow=true", http.Header{"X-Daytona-Sdk-Version": {"0.218.0"}})

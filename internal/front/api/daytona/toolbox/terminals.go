@@ -99,18 +99,19 @@ func (s *Server) createTerminal(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusCreated, map[string]string{"sessionId": t.id})
 }
 
-// createAndConnect opens a terminal and connects it.
+// createAndConnect opens a terminal and connects it. Clients get an error as a control frame,
+// because they do not show the response to a refused WebSocket.
 func (s *Server) createAndConnect(ctx context.Context, c *call) error {
 	if err := checkUpgrade(c.r); err != nil {
 		return err
 	}
+	var t *terminal
 	in, err := readTerminalQuery(c.r)
-	if err != nil {
-		return err
+	if err == nil {
+		t, err = s.openTerminal(ctx, c, in)
 	}
-	t, err := s.openTerminal(ctx, c, in)
 	if err != nil {
-		return err
+		return s.refuseTerminal(ctx, c, err)
 	}
 	return s.serveTerminal(ctx, c, t)
 }
@@ -178,6 +179,9 @@ func (s *Server) openTerminal(ctx context.Context, c *call, in terminalRequest) 
 	}
 	size, err := parseSize(in.Cols, in.Rows)
 	if err != nil {
+		return nil, err
+	}
+	if in.Dir, err = c.shownDir(ctx, in.Dir); err != nil {
 		return nil, err
 	}
 	p, err := s.programs.findPrograms(c)

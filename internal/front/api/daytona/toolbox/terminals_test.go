@@ -1,7 +1,6 @@
 package toolbox_test
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -126,34 +125,20 @@ func TestTerminalInOneStep(t *testing.T) {
 		t.Errorf("the subprotocol %q, want the offered one", got)
 	}
 	only.control()
-	for target, want := range map[string]int{
-		path + "&x":                                http.StatusSwitchingProtocols, // t has ended
-		"/process/pty/create-connect?id=u":         http.StatusConflict,
-		"/process/pty/create-connect?id=v&cols=a":  http.StatusBadRequest,
-		"/process/pty/create-connect?id=v&rows=-1": http.StatusBadRequest,
+	if got := r.dial(path+"&x", nil).control(); got["status"] != "connected" { // t has ended
+		t.Errorf("%v", got)
+	}
+	for target, want := range map[string]string{
+		"/process/pty/create-connect?id=u":         `PTY session with ID "u" already exists`,
+		"/process/pty/create-connect?id=v&cols=a":  `invalid cols "a"`,
+		"/process/pty/create-connect?id=v&rows=-1": "invalid rows -1: want 1 to 1000",
 	} {
-		if got := r.upgradeStatus(target); got != want {
-			t.Errorf("%s: status %d, want %d", target, got, want)
+		refused := r.dial(target, nil)
+		if got := refused.control(); got["type"] != "control" || got["status"] != "error" || got["error"] != want {
+			t.Errorf("%s: %v, want the error %q", target, got, want)
 		}
 	}
 	r.do("GET", "/process/pty/create-connect?id=w", "").wantFailure(t, http.StatusBadRequest, "BAD_REQUEST")
-}
-
-// upgradeStatus returns the status of the response to a WebSocket.
-func (r *rig) upgradeStatus(target string) int {
-	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), patience)
-	defer cancel()
-	conn, res, err := websocket.Dial(ctx, //nolint:bodyclose // the library closes it
-		strings.Replace(r.url, "http", "ws", 1)+toolbox.Path+string(r.id)+target,
-		&websocket.DialOptions{HTTPHeader: http.Header{rigOwner: {alice}}, HTTPClient: r.client})
-	if err == nil {
-		_ = conn.CloseNow()
-	}
-	if res == nil {
-		r.Fatalf("%s: %v", target, err)
-	}
-	return res.StatusCode
 }
 
 // TestLazyTerminal starts the shell with the first connection.
