@@ -7,6 +7,6 @@
 // audit, limits and the screen of commands hold. A request does not start a stopped sandbox
 // unless the sandbox's policy does so: it gets status 400, as from Daytona.
 //
-// Sessions, terminals and interpreter contexts belong to the running sandbox. They end when it
-// stops.
+// Sessions, terminals, language servers and interpreter contexts belong to the sandbox's processes:
+// they continue after a pause, and end when it stops. A pause ends the connections of clients.
 package toolbox

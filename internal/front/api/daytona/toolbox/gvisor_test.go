@@ -46,6 +46,60 @@ func TestRealSandbox(t *testing.T) {
 	r.checkCharts(t)
 }
 
+// TestProgramsOfPausedSandbox continues with the programs of a session and a terminal after two
+// pauses.
+func TestProgramsOfPausedSandbox(t *testing.T) {
+	t.Parallel()
+	r := rigOn(t, toolbox.Options{}, map[string]sandpit.Provider{"gvisor": testgvisor.New(t)})
+	r.newSession("s")
+	r.execute("s", "cd /tmp; A=1")
+	const count = `for i in 1 2 3 4 5 6 7 8 9; do echo $i; echo e$i >&2; sleep 0.2; done; read x; echo "$A $x"; exit 3`
+	path := r.start("s", `{"command":"`+strings.ReplaceAll(count, `"`, `\"`)+`","runAsync":true,"suppressInputEcho":true}`)
+	next := r.start("s", `{"command":"pwd","runAsync":true}`) // it waits
+	w := r.dial("/process/pty/create-connect?id=t", nil)
+	w.control()
+	w.send("B=2; PS1=\n")
+	w.until("B=2")
+	for range 2 {
+		eventually(t, "the command writes", func() bool { return r.do("GET", path+"/logs", "").body != "" })
+		if err := r.manager.Suspend(t.Context(), r.id); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.manager.Resume(t.Context(), r.id); err != nil {
+			t.Fatal(err)
+		}
+		var running commandInfo
+		r.do("GET", path, "").want(t, http.StatusOK, &running)
+		if running.ExitCode != nil {
+			t.Fatalf("the command ended with %d: %s", *running.ExitCode, r.do("GET", path+"/logs", "").body)
+		}
+	}
+	w = r.dial("/process/pty/t/connect", nil)
+	w.control()
+	w.send("echo \"<$((B + 40))>\"\n")
+	w.until("<42>")
+	w.send("exit 4\n")
+	_, closed := w.rest()
+	wantExit(t, closed, 4)
+	r.do("POST", path+"/input", `{"data":"word"}`).want(t, http.StatusNoContent, nil)
+	eventually(t, "the next command ends", func() bool {
+		var ended commandInfo
+		r.do("GET", next, "").want(t, http.StatusOK, &ended)
+		return ended.ExitCode != nil
+	})
+	var logs struct{ Stdout, Stderr string }
+	r.do("GET", path+"/logs", "", "X-Daytona-Split-Output", "true").want(t, http.StatusOK, &logs)
+	if logs.Stdout != "1\n2\n3\n4\n5\n6\n7\n8\n9\n1 word\n" || logs.Stderr != "e1\ne2\ne3\ne4\ne5\ne6\ne7\ne8\ne9\n" {
+		t.Errorf("the log: %+v", logs)
+	}
+	var ended commandInfo
+	r.do("GET", path, "").want(t, http.StatusOK, &ended)
+	if ended.ExitCode == nil || *ended.ExitCode != 3 {
+		t.Errorf("the command: %+v", ended)
+	}
+	r.checkIdle()
+}
+
 // checkInterpreter runs code in contexts.
 func (r *rig) checkInterpreter(t *testing.T) {
 	t.Helper()

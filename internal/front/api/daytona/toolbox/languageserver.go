@@ -210,7 +210,7 @@ func (c *call) launchServer(ctx context.Context, set *programs, key serverKey) (
 	for _, args := range known.commands(home, key.project) {
 		stdin, toServer := io.Pipe()
 		fromServer, stdout := io.Pipe()
-		server.process, err = c.guest.Start(running, sandpit.Command{Args: args, Dir: key.project, Stdin: stdin, Stdout: stdout, Stderr: server.stderr})
+		server.process, err = set.starter.Start(running, sandpit.Command{Args: args, Dir: key.project, Stdin: stdin, Stdout: stdout, Stderr: server.stderr})
 		if sandpit.CodeOf(err) == sandpit.NotFound {
 			continue
 		}

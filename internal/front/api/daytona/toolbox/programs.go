@@ -22,6 +22,7 @@ const (
 // request.
 type registry struct {
 	manager *manager.Manager
+	resumes *resumes
 	memory  *memory.Budget
 
 	closing sync.WaitGroup // of programs that are being closed
@@ -35,6 +36,7 @@ type registry struct {
 // the same. All methods may be called concurrently.
 type programs struct {
 	guest   sandpit.Guest
+	starter sandpit.Guest // guest, whose programs are followed while the sandbox is paused
 	shells  *shell.Sessions
 	remote  *interpreter.Remote
 	account *memory.Account // of recorded output
@@ -72,16 +74,17 @@ func (all *registry) findPrograms(c *call) (*programs, error) {
 			})
 		}
 	}
-	set = newPrograms(c, all.memory)
+	set = newPrograms(c, all)
 	all.sets[c.id] = set
 	return set, nil
 }
 
 // newPrograms returns an empty set for the sandbox of a call.
-func newPrograms(c *call, budget *memory.Budget) *programs {
-	open := func() *memory.Account { return budget.OpenSession(c.about.Lease.Owner) }
+func newPrograms(c *call, all *registry) *programs {
+	open := func() *memory.Account { return all.memory.OpenSession(c.about.Lease.Owner) }
+	starter := resumedGuest{c.guest, func(ctx context.Context) error { return all.resumes.await(ctx, c.id) }}
 	p := &programs{
-		guest: c.guest, shells: shell.NewSessions(c.guest, shell.SetOptions{Max: maxSessions, IdleTimeout: -1, Memory: open}),
+		guest: c.guest, starter: starter, shells: shell.NewSessions(starter, shell.SetOptions{Max: maxSessions, IdleTimeout: -1, Memory: open}),
 		remote: interpreter.NewRemote(c.guest, interpreter.RemoteOptions{}), account: open(),
 		sessions: make(map[string]*session), terminals: make(map[string]*terminal), contexts: make(map[string]*interpreterContext),
 	}

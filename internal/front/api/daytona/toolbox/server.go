@@ -66,7 +66,7 @@ func New(o Options) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, programs: &registry{manager: o.Manager, memory: o.Memory, sets: make(map[sandpit.ID]*programs)}}
+	s := &Server{o: o, programs: &registry{manager: o.Manager, resumes: newResumes(o.Manager), memory: o.Memory, sets: make(map[sandpit.ID]*programs)}}
 	o.Manager.OnEnd(func(id sandpit.ID, why error) {
 		s.locations.forget(id)
 		s.variables.forget(id)

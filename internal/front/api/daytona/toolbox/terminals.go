@@ -267,7 +267,7 @@ func (p *programs) startTerminal(ctx context.Context, t *terminal) error {
 	env := map[string]string{"TERM": "xterm-256color"}
 	maps.Copy(env, t.envs)
 	following, cancel := context.WithCancel(memory.WithAccount(context.WithoutCancel(ctx), nil))
-	process, err := p.guest.Start(following, sandpit.Command{
+	process, err := p.starter.Start(following, sandpit.Command{
 		Args: sandpit.ShellArgs(loginShell), Env: env, Dir: t.dir, Terminal: &size, Stdin: t.input, Stdout: t.screen,
 	})
 	if err != nil {
