@@ -98,6 +98,13 @@ func TestProgramsOfPausedSandbox(t *testing.T) {
 		t.Errorf("the command: %+v", ended)
 	}
 	r.checkIdle()
+	r.start("s", `{"command":"sleep 1000","runAsync":true}`)
+	if err := r.manager.Suspend(t.Context(), r.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.toolboxes.Close(); err != nil {
+		t.Errorf("close with a paused sandbox: %v", err)
+	}
 }
 
 // checkInterpreter runs code in contexts.

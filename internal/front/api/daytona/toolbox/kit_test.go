@@ -43,10 +43,11 @@ const (
 type rig struct {
 	testing.TB
 
-	manager *manager.Manager
-	id      sandpit.ID
-	url     string
-	client  *http.Client
+	manager   *manager.Manager
+	toolboxes *toolbox.Server
+	id        sandpit.ID
+	url       string
+	client    *http.Client
 }
 
 // newRig starts all of it, with fake sandboxes, until the test ends.
@@ -87,7 +88,7 @@ func rigOn(tb testing.TB, o toolbox.Options, providers map[string]sandpit.Provid
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.Start()
 	transport := &http.Transport{}
-	r := &rig{TB: tb, manager: m, url: server.URL, client: &http.Client{Transport: transport}}
+	r := &rig{TB: tb, manager: m, toolboxes: toolboxes, url: server.URL, client: &http.Client{Transport: transport}}
 	tb.Cleanup(func() {
 		transport.CloseIdleConnections()
 		server.CloseClientConnections()

@@ -296,14 +296,7 @@ func (l *languageServer) end(err error) {
 	l.cancel()
 }
 
-func (l *languageServer) hasEnded() bool {
-	select {
-	case <-l.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (l *languageServer) hasEnded() bool { return isClosed(l.ended) }
 
 // endError returns why the server has ended.
 func (l *languageServer) endError() error {

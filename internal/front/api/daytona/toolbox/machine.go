@@ -23,6 +23,7 @@ func (s *Server) registerMachine(mux api.Router) {
 	for pattern, h := range map[string]handler{
 		"GET /user-home-dir":      machineHandlers{}.getHomeDir,
 		"GET /work-dir":           machineHandlers{}.getWorkDir,
+		"GET /project-dir":        machineHandlers{}.getWorkDir, // of clients before version 0.120
 		"GET /version":            s.getVersion,
 		"GET /port":               machineHandlers{}.listPorts,
 		"GET /port/{port}/in-use": machineHandlers{}.checkPort,

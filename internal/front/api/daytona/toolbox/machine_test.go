@@ -15,7 +15,7 @@ func TestMachine(t *testing.T) {
 	t.Parallel()
 	i := newInside(t, toolbox.Options{Version: "1.2.3"}, sandpit.Spec{})
 	var dir struct{ Dir string }
-	for path, script := range map[string]string{"/user-home-dir": "cd; pwd", "/work-dir": "pwd"} {
+	for path, script := range map[string]string{"/user-home-dir": "cd; pwd", "/work-dir": "pwd", "/project-dir": "pwd"} {
 		i.get(path).want(http.StatusOK, &dir)
 		if want := strings.TrimSpace(i.run(script)); dir.Dir != want {
 			t.Errorf("%s: %q, want %q", path, dir.Dir, want)

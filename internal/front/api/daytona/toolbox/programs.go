@@ -138,7 +138,11 @@ func (p *programs) close() error {
 	p.closed = true
 	p.mu.Unlock()
 	p.cancel(sandpit.Errorf(sandpit.Gone, "the programs of the sandbox are closed"))
-	err := errors.Join(p.shells.Close(), p.remote.Close())
+	err := p.shells.Close()
+	if sandpit.CodeOf(err) == sandpit.Conflict {
+		err = nil // the sandbox is paused: its programs cannot be reached
+	}
+	err = errors.Join(err, p.remote.Close())
 	p.group.Wait()
 	p.account.Close()
 	return err
@@ -166,4 +170,14 @@ func (p *programs) endError() error {
 		return err
 	}
 	return sandpit.Errorf(sandpit.Gone, "the programs of the sandbox are closed")
+}
+
+// isClosed reports whether a channel is closed. Nothing is sent on it.
+func isClosed(ended <-chan struct{}) bool {
+	select {
+	case <-ended:
+		return true
+	default:
+		return false
+	}
 }

@@ -181,7 +181,7 @@ func (p *resumedProcess) reconnect(ctx context.Context) (sandpit.ExitStatus, err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if p.connection = p.input.connect(); p.connection != nil {
-		_, err := p.guest.Guest.Connect(ctx, p.PID(), sandpit.Streams{Stdin: p.connection})
+		_, err := p.guest.Connect(ctx, p.PID(), sandpit.Streams{Stdin: p.connection})
 		if err != nil && sandpit.CodeOf(err) != sandpit.NotFound { // otherwise it has just ended
 			return sandpit.ExitStatus{}, err
 		}

@@ -243,14 +243,7 @@ func (cmd *command) toDTO() commandDTO {
 	return d
 }
 
-func (cmd *command) hasEnded() bool {
-	select {
-	case <-cmd.done:
-		return true
-	default:
-		return false
-	}
-}
+func (cmd *command) hasEnded() bool { return isClosed(cmd.done) }
 
 // executeRequest is a command for a session.
 type executeRequest struct {

@@ -241,14 +241,7 @@ func (p *programs) removeTerminal(t *terminal) {
 	p.account.Return(terminalCost)
 }
 
-func (t *terminal) hasEnded() bool {
-	select {
-	case <-t.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (t *terminal) hasEnded() bool { return isClosed(t.ended) }
 
 // loginShell starts the best interactive shell of an image.
 const loginShell = "if command -v bash >/dev/null; then exec bash -i; fi; exec sh -i"
