@@ -82,15 +82,19 @@ func (h *host) newKey(t *testing.T) string {
 func TestE2B(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t, "SANDPIT_E2B_TEMPLATES=base=host")
-	useTools(t, newHost(t, "SANDPIT_PROVIDER=e2b", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+cloud.url, "E2B_SANDBOX_URL="+cloud.url))
+	h := newHost(t, "SANDPIT_PROVIDER=e2b", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+cloud.url, "E2B_SANDBOX_URL="+cloud.url)
+	useTools(t, h)
+	resumeStopped(t, h, cloud, "pause")
 }
 
 // TestDaytona uses sandboxes in a cloud with Daytona's API.
 func TestDaytona(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t)
-	useTools(t, newHost(t, "SANDPIT_PROVIDER=daytona", "DAYTONA_API_KEY="+cloud.newKey(t), "DAYTONA_API_URL="+cloud.url+"/api",
-		"SANDPIT_DAYTONA_SANDBOX_IMAGE_NAME=daytona-snapshot:daytonaio/sandbox"))
+	h := newHost(t, "SANDPIT_PROVIDER=daytona", "DAYTONA_API_KEY="+cloud.newKey(t), "DAYTONA_API_URL="+cloud.url+"/api",
+		"SANDPIT_DAYTONA_SANDBOX_IMAGE_NAME=daytona-snapshot:daytonaio/sandbox")
+	useTools(t, h)
+	resumeStopped(t, h, cloud, "stop")
 }
 
 // useTools drives the tools of agents, the interpreters, the command log, a fork and a pause in a sandbox in a cloud.
@@ -120,7 +124,29 @@ func useTools(t *testing.T, h *host) {
 	}
 	fork := strings.TrimSpace(h.want(t, "", "fork", "work"))
 	h.want(t, "text", "exec", fork, "--", "cat", "a.txt")
+	h.want(t, "", "rm", "-f", fork)
 	h.want(t, "", "pause", "work")
 	h.want(t, "", "resume", "work")
 	tool("text", "file_read", `{"file": "a.txt"}`)
+}
+
+// resumeStopped has a cloud stop its sandbox by itself right after it was used. The call that meets this may fail, which
+// says so. The next one starts the sandbox again, with its files.
+func resumeStopped(t *testing.T, h, cloud *host, action ...string) {
+	t.Helper()
+	id := strings.TrimSpace(cloud.want(t, "", "ls", "-q"))
+	for _, call := range [][]string{
+		{"tool", "call", "work", "file_read", `{"file": "a.txt"}`},
+		{"exec", "work", "--", "cat", "a.txt"},
+		{"exec", "-t", "work", "--", "cat", "a.txt"},
+		{"cp", "work:/workspace/a.txt", "-"},
+	} {
+		cloud.want(t, "", append(action, id)...)
+		if out, status := h.run(t, "", call...); status != 0 {
+			if !strings.Contains(out, "is stopped") && !strings.Contains(out, "is paused") {
+				t.Errorf("sandpit %q: exit status %d, output %q; want the state of the sandbox", call, status, out)
+			}
+			h.want(t, "text", call...)
+		}
+	}
 }

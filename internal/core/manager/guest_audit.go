@@ -36,6 +36,7 @@ func (ga *guestAudit) observeGuest(rec *sandboxRecord, i sandpit.Instance) {
 		Admit:   ga.newAdmission(rec),
 		Confine: ga.newConfinement(rec),
 		Called: func(ctx context.Context, c sandpit.GuestCall) {
+			rec.doubtAfter(c.Err)
 			if row := rec.currentRow(); isObserved(ctx, row) {
 				ga.recordCall(ctx, row, c)
 			}

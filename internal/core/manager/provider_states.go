@@ -195,6 +195,19 @@ func (rec *sandboxRecord) needsConfirmation() bool {
 	return ok
 }
 
+// doubtAfter has the next use ask the provider whether the sandbox still runs, if the error of a call
+// may mean that it does not.
+func (rec *sandboxRecord) doubtAfter(err error) {
+	switch sandpit.CodeOf(err) {
+	case sandpit.Conflict, sandpit.Gone, sandpit.Unavailable:
+	default:
+		return
+	}
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.confirmedAt = time.Time{}
+}
+
 // refuseForResume refuses new handles, as refuseHandles, but callers wait and resume the sandbox.
 func (rec *sandboxRecord) refuseForResume(why error) {
 	rec.mu.Lock()

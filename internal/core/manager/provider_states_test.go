@@ -139,6 +139,27 @@ func TestProviderStopsInSession(t *testing.T) {
 	wantKept(t, r, s.ID)
 }
 
+// TestProviderStopsUnnoticed stops a sandbox right after a use. The call that meets this fails, and
+// the next use resumes the sandbox.
+func TestProviderStopsUnnoticed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, manager.Options{})
+	r.world.Inject(fake.Fault{Op: fake.OpWait, Delay: time.Hour, Times: -1})
+	s := r.create(t, manager.CreateRequest{})
+	writeKept(t, r, s.ID)
+	if err := r.world.StopOnItsOwn(t.Context(), s.ID, fake.Stopped); err != nil {
+		t.Fatal(err)
+	}
+	h, err := r.Use(t.Context(), s.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.Guest().ReadFile(t.Context(), "", "kept")
+	wantCode(t, err, sandpit.Conflict)
+	h.Release()
+	wantKept(t, r, s.ID)
+}
+
 // TestProviderStarts has a person start a stopped sandbox in the provider's console.
 func TestProviderStarts(t *testing.T) {
 	t.Parallel()
