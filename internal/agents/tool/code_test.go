@@ -88,7 +88,7 @@ func testPython(t *testing.T, k kit) {
 	k.want("python_exec", fields{"code": "y = 1"}, "(no output)")
 	k.want("python_exec", fields{"code": "'y' in globals()", "reset": true}, "False")
 	k.want("python_exec", fields{"code": "", "reset": true}, "All variables were reset")
-	k.want("python_exec", fields{"code": "input()"}, "nobody to answer")
+	k.want("python_exec", fields{"code": "input()"}, "input is not supported here")
 	k.refused("python_exec", fields{}, sandpit.Invalid, "code")
 	k.refused("python_exec", fields{"code": "1", "timeout": -1}, sandpit.Invalid)
 }

@@ -87,7 +87,7 @@ None`
 		{"1/0", "!ZeroDivisionError: division by zero\nTraceback (most recent call last):\n  File \"<cell 10>\", line 1, in <module>\n    1/0\n*"},
 		{"import IPython", "!ModuleNotFoundError: No module named 'IPython'\n*"},
 		{"def (", "!SyntaxError: invalid syntax (<cell 12>, line 1)\n*"},
-		{"input('?')", "!RuntimeError: there is nobody to answer: input is not supported here\n*"},
+		{"input('?')", "!RuntimeError: input is not supported here, because no person can answer\n*"},
 		{"raise SystemExit(3)", "!SystemExit: 3\n*"},
 		{"class H:\n  def _repr_html_(self): return '<b>'\n  def __repr__(self): return 'H'\nH()", "[H<b>]"},
 		{"display(H(), 7)\nH", "[H<b>][7][<class '__main__.H'>]"},

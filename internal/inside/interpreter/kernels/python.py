@@ -80,7 +80,7 @@ def emit_result(data, main):
 
 
 def refuse_input(prompt="", *args, **kwargs):
-    raise RuntimeError("there is nobody to answer: input is not supported here")
+    raise RuntimeError("input is not supported here, because no person can answer")
 
 
 def reseed():
