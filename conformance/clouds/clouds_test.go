@@ -82,7 +82,7 @@ func (h *host) newKey(t *testing.T) string {
 func TestE2B(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t, "SANDPIT_E2B_TEMPLATES=base=host")
-	h := newHost(t, "SANDPIT_PROVIDER=e2b", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+cloud.url, "E2B_SANDBOX_URL="+cloud.url)
+	h := newHost(t, "SANDBOX_PROVIDER=e2b", "E2B_TIMEOUT=600", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+cloud.url, "E2B_SANDBOX_URL="+cloud.url)
 	useTools(t, h)
 	resumeStopped(t, h, cloud, "pause")
 }
@@ -91,7 +91,7 @@ func TestE2B(t *testing.T) {
 func TestDaytona(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t)
-	h := newHost(t, "SANDPIT_PROVIDER=daytona", "DAYTONA_API_KEY="+cloud.newKey(t), "DAYTONA_API_URL="+cloud.url+"/api",
+	h := newHost(t, "SANDBOX_PROVIDER=daytona", "DAYTONA_API_KEY="+cloud.newKey(t), "DAYTONA_SERVER_URL="+cloud.url+"/api", "DAYTONA_TARGET=us",
 		"SANDPIT_DAYTONA_SANDBOX_IMAGE_NAME=daytona-snapshot:daytonaio/sandbox")
 	useTools(t, h)
 	resumeStopped(t, h, cloud, "stop")
