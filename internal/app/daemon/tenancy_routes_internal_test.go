@@ -187,7 +187,8 @@ func daytonaRoutes() map[string]attempt {
 			"GET"+saved, "DELETE"+saved, "POST"+saved+"/activate", "GET"+saved+"/build-logs", "GET"+saved+"/build-logs-url",
 			"GET /api/volumes/{volume}", "DELETE /api/volumes/{volume}", "GET /api/volumes/by-name/{name}"),
 		repeat(attempt{rule: own}, "GET /api/sandbox", "GET /api/sandbox/paginated", "GET /api/snapshots", "GET /api/volumes", "GET /api/regions",
-			"GET /api/shared-regions", "GET /api/api-keys/current", "GET /api/config", "GET /api/health", "GET /api/health/ready"),
+			"GET /api/shared-regions", "GET /api/api-keys/current", "GET /api/object-storage/push-access", "GET /api/config", "GET /api/health", "GET /api/health/ready"),
+		repeat(attempt{rule: administrators}, "GET /api/api-keys", "GET /api/api-keys/{name}", "DELETE /api/api-keys/{name}"),
 		map[string]attempt{
 			"POST" + box + "/fork":                 {body: `{}`},
 			"POST" + box + "/snapshot":             {body: `{"name": "alices"}`},
@@ -199,15 +200,14 @@ func daytonaRoutes() map[string]attempt {
 			"POST /api/volumes":                    {rule: own, body: `{"name": "alices-daytona"}`},
 			"GET /api/sandbox/ssh-access/validate": {rule: own, query: "token=none"},
 			"GET /api/socket.io/{$}":               {rule: unrouted},
-			"GET /api/object-storage/push-access":  {rule: unrouted},
+			"/api/object-storage/s3/":              {rule: unrouted}, // without a signature; another owner's objects: see the package
 			"GET" + box + "/telemetry/{what}":      {rule: unrouted},
 			"PUT" + box + "/secrets":               {rule: unrouted, body: `{}`},
 			"POST" + saved + "/deactivate":         {rule: unrouted},
-			"GET /api/api-keys/{name}":             {rule: unrouted},
-			"DELETE /api/api-keys/{name}":          {rule: unrouted},
+			"POST /api/api-keys":                   {rule: administrators, body: `{"name": "alices"}`},
 		},
 		repeat(attempt{rule: unrouted}, "/api", "/api/", "POST"+box+"/backup", "GET"+box+"/secrets", "GET"+box+"/ancestors",
-			"GET"+box+"/forks", "GET"+box+"/parent", "GET /api/api-keys", "POST /api/api-keys", "GET /api/secret", "POST /api/secret",
+			"GET"+box+"/forks", "GET"+box+"/parent", "GET /api/secret", "POST /api/secret",
 			"GET /api/warm-pools", "POST /api/warm-pools", "GET /api/organizations", "GET /api/runners"),
 	)
 }
