@@ -16,10 +16,11 @@ const (
 	supervisord = `#!/bin/sh
 printf '%s\n' "$*" > /srv/arguments
 date +%s >> /srv/starts
+echo $$ > /srv/pid
 exec sleep 100000
 `
 	supervisorctl = `#!/bin/sh
-if [ ! -e /srv/arguments ]; then echo "unix:///tmp/supervisor.sock no such file"; exit 4; fi
+if ! grep -q 100000 "/proc/$(cat /srv/pid)/cmdline"; then echo "unix:///tmp/supervisor.sock no such file"; exit 4; fi
 n=$(cat /srv/count 2>/dev/null || echo 0); echo $((n + 1)) > /srv/count
 if [ "$n" -lt 2 ]; then echo "chrome    STARTING"; else echo "chrome    $(cat /srv/state)   pid 7, uptime 0:00:01"; fi
 echo "x11vnc    RUNNING   pid 8, uptime 0:00:01"
