@@ -260,27 +260,40 @@ func structuredContent(r tool.Result) any {
 	return json.RawMessage(text)
 }
 
+// beginSessionCall begins a call that uses the session. The caller must call end.
+func (c *connection) beginSessionCall(ctx context.Context, extra *sdk.RequestExtra) (v heldSession, end func(), err error) {
+	ctx, done, err := c.calls.beginCall(ctx)
+	if err != nil {
+		return v, nil, err
+	}
+	ctx, release, err := c.withMemory(ctx, extra)
+	if err != nil {
+		done()
+		return v, nil, err
+	}
+	if v, err = c.acquireSession(ctx); err != nil {
+		release()
+		done()
+		return v, nil, err
+	}
+	return v, func() {
+		v.release()
+		release()
+		done()
+	}, nil
+}
+
 // readResource returns a file of the sandbox.
 func (c *connection) readResource(ctx context.Context, r *sdk.ReadResourceRequest) (*sdk.ReadResourceResult, error) {
 	name, ok := strings.CutPrefix(r.Params.URI, scheme)
 	if !ok || !path.IsAbs(name) {
 		return nil, sdk.ResourceNotFoundError(r.Params.URI)
 	}
-	ctx, done, err := c.calls.beginCall(ctx)
+	v, end, err := c.beginSessionCall(ctx, r.Extra)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	ctx, release, err := c.withMemory(ctx, r.Extra)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	v, err := c.acquireSession(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer v.release()
+	defer end()
 	data, err := v.session.ReadFile(v.ctx, name, maxResource)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return nil, sdk.ResourceNotFoundError(r.Params.URI)

@@ -112,21 +112,11 @@ func (c *connection) listServerTools(ctx context.Context, extra *sdk.RequestExtr
 
 // readServerTools returns the tools of each server that responds.
 func (c *connection) readServerTools(ctx context.Context, extra *sdk.RequestExtra) (map[string][]tool.Added, error) {
-	ctx, done, err := c.calls.beginCall(ctx)
+	v, end, err := c.beginSessionCall(ctx, extra)
 	if err != nil {
 		return nil, err
 	}
-	defer done()
-	ctx, release, err := c.withMemory(ctx, extra)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	v, err := c.acquireSession(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer v.release()
+	defer end()
 	var mu sync.Mutex
 	var group sync.WaitGroup
 	byServer := map[string][]tool.Added{}

@@ -94,7 +94,7 @@ func TestUnpack(t *testing.T) {
 		}
 	}
 	for name, archive := range map[string][]byte{
-		"no archive":       []byte("nothing of the kind, and long enough for nobody to think so"),
+		"no archive":       []byte("plain text that is longer than the header of an archive"),
 		"broken off":       plain[:700],
 		"above":            packed(t, tar.Header{Name: "../x"}),
 		"above, later":     packed(t, tar.Header{Name: "a/../../x"}),
