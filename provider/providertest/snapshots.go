@@ -35,8 +35,8 @@ func snapshotChecks() []check {
 	}
 }
 
-// snapshots returns the provider as a SnapshotKeeper, or skips the check.
-func (c *trial) snapshots() sandpit.SnapshotKeeper {
+// snapshotKeeper returns the provider as a SnapshotKeeper, or skips the check.
+func snapshotKeeper(c *trial) sandpit.SnapshotKeeper {
 	c.Helper()
 	k, ok := c.provider.(sandpit.SnapshotKeeper)
 	if !ok {
@@ -45,17 +45,17 @@ func (c *trial) snapshots() sandpit.SnapshotKeeper {
 	return k
 }
 
-// snapshot takes a snapshot of a sandbox, and removes it when the check ends.
-func (c *trial) snapshot(box sandpit.Instance) sandpit.Snapshot {
+// takeSnapshot takes a snapshot of a sandbox, and removes it when the check ends.
+func takeSnapshot(c *trial, box sandpit.Instance) sandpit.Snapshot {
 	c.Helper()
-	keeper := c.snapshots()
+	keeper := snapshotKeeper(c)
 	saved, err := ability[sandpit.Snapshotter](c, box, "Snapshotter").Snapshot(c.ctx(), sandpit.NewSnapshotID())
 	c.must(err, "save a snapshot")
-	c.removeAtEnd(keeper, saved.ID)
+	removeSnapshotAtEnd(c, keeper, saved.ID)
 	return saved
 }
 
-func (c *trial) removeAtEnd(k sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
+func removeSnapshotAtEnd(c *trial, k sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
 	c.Cleanup(func() {
 		ctx, cancel := c.cleanupContext()
 		defer cancel()
@@ -65,14 +65,14 @@ func (c *trial) removeAtEnd(k sandpit.SnapshotKeeper, id sandpit.SnapshotID) {
 	})
 }
 
-// ofSnapshot creates a sandbox from a snapshot.
-func (c *trial) ofSnapshot(id sandpit.SnapshotID) sandpit.Instance {
+// createFromSnapshot creates a sandbox from a snapshot.
+func createFromSnapshot(c *trial, id sandpit.SnapshotID) sandpit.Instance {
 	c.Helper()
 	return c.createWith(c.provider, sandpit.Spec{Image: sandpit.SnapshotImage(id)})
 }
 
-// listed returns the entry of a snapshot in the list.
-func (c *trial) listed(k sandpit.SnapshotKeeper, id sandpit.SnapshotID) (sandpit.Snapshot, bool) {
+// findSnapshot returns the entry of a snapshot in the list.
+func findSnapshot(c *trial, k sandpit.SnapshotKeeper, id sandpit.SnapshotID) (sandpit.Snapshot, bool) {
 	c.Helper()
 	list, err := k.ListSnapshots(c.ctx())
 	c.must(err, "list the snapshots")
@@ -87,9 +87,9 @@ func snapshotsKept(c *trial) {
 	spec := c.Spec.Clone()
 	spec.Env, spec.Labels = map[string]string{"SECRET": "x"}, map[string]string{"a": "b"}
 	box := c.createWith(c.provider, spec)
-	saved := c.snapshot(box)
-	keeper := c.snapshots()
-	found, ok := c.listed(keeper, saved.ID)
+	saved := takeSnapshot(c, box)
+	keeper := snapshotKeeper(c)
+	found, ok := findSnapshot(c, keeper, saved.ID)
 	if !ok {
 		c.Fatal("the snapshot is not listed")
 	}
@@ -100,11 +100,11 @@ func snapshotsKept(c *trial) {
 	_, err := ability[sandpit.Snapshotter](c, box, "Snapshotter").Snapshot(c.ctx(), saved.ID)
 	c.wantCode(err, "save under an id that is in use", sandpit.AlreadyExists)
 	c.must(box.Destroy(c.ctx()), "destroy what it was taken of")
-	made := c.ofSnapshot(saved.ID)
+	made := createFromSnapshot(c, saved.ID)
 	for range 2 {
 		c.must(keeper.RemoveSnapshot(c.ctx(), saved.ID), "remove the snapshot")
 	}
-	if _, ok := c.listed(keeper, saved.ID); ok {
+	if _, ok := findSnapshot(c, keeper, saved.ID); ok {
 		c.Error("it is listed after its removal")
 	}
 	_, err = c.provider.Create(c.ctx(), sandpit.NewID(), sandpit.Spec{Image: sandpit.SnapshotImage(saved.ID)})
@@ -121,7 +121,7 @@ func snapshotsRefused(c *trial) {
 		_, err := snapshotter.Snapshot(c.ctx(), id)
 		c.wantCode(err, "save as "+string(id), sandpit.Invalid)
 	}
-	saved := c.snapshot(box)
+	saved := takeSnapshot(c, box)
 	for what, change := range map[string]func(*sandpit.Spec){
 		"limits": func(s *sandpit.Spec) { s.Resources.PIDs = 77 },
 		"mounts": func(s *sandpit.Spec) { s.Mounts = []sandpit.Mount{{Source: "/usr/share", Target: "/mnt"}} },
@@ -148,7 +148,7 @@ n=0; while read x <&3; do n=$((n+1)); echo $n >&4; done`
 const countScript = `echo >ask; read n <answer; echo $n`
 
 // startCounter starts a program with state in memory.
-func (c *trial) startCounter(box sandpit.Instance) {
+func startCounter(c *trial, box sandpit.Instance) {
 	c.Helper()
 	p, err := box.Guest().Start(c.ctx(), shellCommand(counterScript))
 	c.must(err, "start a counter")
@@ -162,14 +162,14 @@ func (c *trial) startCounter(box sandpit.Instance) {
 func snapshotPrograms(c *trial) {
 	box := c.newBox()
 	ability[sandpit.Snapshotter](c, box, "Snapshotter")
-	c.startCounter(box)
-	saved := c.snapshot(box)
+	startCounter(c, box)
+	saved := takeSnapshot(c, box)
 	if !saved.Memory {
 		c.Skip("this provider's snapshots have no memory")
 	}
 	equal(c, "number of the original", c.shellIn(box, countScript), "2\n")
 	for range 2 {
-		equal(c, "number of a copy", c.shellIn(c.ofSnapshot(saved.ID), countScript), "2\n")
+		equal(c, "number of a copy", c.shellIn(createFromSnapshot(c, saved.ID), countScript), "2\n")
 	}
 	equal(c, "number of the original", c.shellIn(box, countScript), "3\n")
 }
@@ -180,9 +180,9 @@ func snapshotPaused(c *trial) {
 	ability[sandpit.Snapshotter](c, box, "Snapshotter")
 	c.shellIn(box, "echo kept > file")
 	c.must(pauser.Pause(c.ctx()), "pause")
-	saved := c.snapshot(box)
+	saved := takeSnapshot(c, box)
 	c.wantCode(pauser.Pause(c.ctx()), "pause what must be paused still", sandpit.Conflict)
-	equal(c, "file of a copy", c.shellIn(c.ofSnapshot(saved.ID), "cat file"), "kept\n")
+	equal(c, "file of a copy", c.shellIn(createFromSnapshot(c, saved.ID), "cat file"), "kept\n")
 	c.must(pauser.Resume(c.ctx()), "resume")
 	equal(c, "file", c.shellIn(box, "cat file"), "kept\n")
 }
@@ -196,7 +196,7 @@ func snapshotFollowed(c *trial) {
 	cmd.Stdout = &out
 	p := c.startIn(box, cmd)
 	for range 2 {
-		c.snapshot(box)
+		takeSnapshot(c, box)
 	}
 	c.shellIn(box, ": > go")
 	equal(c, "exit code", c.wait(p).Code, 7)
@@ -211,8 +211,8 @@ func rollback(c *trial) {
 	box := c.createWith(c.provider, spec)
 	rollbacker := ability[sandpit.Rollbacker](c, box, "Rollbacker")
 	c.shellIn(box, "echo before > file")
-	c.startCounter(box)
-	saved := c.snapshot(box)
+	startCounter(c, box)
+	saved := takeSnapshot(c, box)
 	for range 2 {
 		c.shellIn(box, "echo after > file; echo more > other")
 		c.must(rollbacker.Rollback(c.ctx(), saved.ID), "roll back")
@@ -236,8 +236,8 @@ func rollbackRefused(c *trial) {
 	rollbacker := ability[sandpit.Rollbacker](c, box, "Rollbacker")
 	c.shellIn(box, "echo now > file")
 	c.wantCode(rollbacker.Rollback(c.ctx(), sandpit.NewSnapshotID()), "to a missing snapshot", sandpit.NotFound)
-	c.wantCode(rollbacker.Rollback(c.ctx(), c.snapshot(other).ID), "to another sandbox's", sandpit.Invalid)
-	saved := c.snapshot(box)
+	c.wantCode(rollbacker.Rollback(c.ctx(), takeSnapshot(c, other).ID), "to another sandbox's", sandpit.Invalid)
+	saved := takeSnapshot(c, box)
 	equal(c, "file", c.shellIn(box, "cat file"), "now\n")
 	if stopper, ok := box.(sandpit.Stopper); ok {
 		c.must(stopper.Stop(c.ctx()), "stop")
@@ -251,8 +251,8 @@ func snapshotLayer(c *trial) {
 	box := c.newBox()
 	ability[sandpit.Snapshotter](c, box, "Snapshotter")
 	c.shellIn(box, "echo in the layer > its-file")
-	saved := c.snapshot(box)
-	r, err := c.snapshots().ReadSnapshotLayer(c.ctx(), saved.ID)
+	saved := takeSnapshot(c, box)
+	r, err := snapshotKeeper(c).ReadSnapshotLayer(c.ctx(), saved.ID)
 	if sandpit.CodeOf(err) == sandpit.Unsupported {
 		c.Skip("this provider's snapshots cannot be read")
 	}
@@ -274,11 +274,11 @@ func snapshotLayer(c *trial) {
 	equal(c, "file in the layer", found, "in the layer\n")
 }
 
-// exported returns an exported snapshot, or skips the check.
-func (c *trial) exported(id sandpit.SnapshotID) []byte {
+// exportSnapshot returns an exported snapshot, or skips the check.
+func exportSnapshot(c *trial, id sandpit.SnapshotID) []byte {
 	c.Helper()
 	var stream bytes.Buffer
-	err := c.snapshots().ExportSnapshot(c.ctx(), id, &stream)
+	err := snapshotKeeper(c).ExportSnapshot(c.ctx(), id, &stream)
 	if sandpit.CodeOf(err) == sandpit.Unsupported {
 		c.Skipf("a snapshot of this image cannot be exported: %v", err)
 	}
@@ -290,26 +290,26 @@ func exportAndImport(c *trial) {
 	box := c.newBox()
 	ability[sandpit.Snapshotter](c, box, "Snapshotter")
 	c.shellIn(box, "echo far > file")
-	saved := c.snapshot(box)
-	stream := c.exported(saved.ID)
-	keeper := c.snapshots()
+	saved := takeSnapshot(c, box)
+	stream := exportSnapshot(c, saved.ID)
+	keeper := snapshotKeeper(c)
 	_, err := keeper.ImportSnapshot(c.ctx(), saved.ID, bytes.NewReader(stream))
 	c.wantCode(err, "import under an id that is in use", sandpit.AlreadyExists)
 	id := sandpit.NewSnapshotID()
 	added, err := keeper.ImportSnapshot(c.ctx(), id, bytes.NewReader(stream))
 	c.must(err, "import")
-	c.removeAtEnd(keeper, id)
-	if found, ok := c.listed(keeper, id); !ok || added.ID != id || found.Sandbox != saved.Sandbox || added.Memory != saved.Memory {
+	removeSnapshotAtEnd(c, keeper, id)
+	if found, ok := findSnapshot(c, keeper, id); !ok || added.ID != id || found.Sandbox != saved.Sandbox || added.Memory != saved.Memory {
 		c.Errorf("imported: %+v, listed: %+v", added, found)
 	}
-	equal(c, "file", c.shellIn(c.ofSnapshot(id), "cat file"), "far\n")
+	equal(c, "file", c.shellIn(createFromSnapshot(c, id), "cat file"), "far\n")
 }
 
 func importRefused(c *trial) {
 	box := c.newBox()
 	ability[sandpit.Snapshotter](c, box, "Snapshotter")
-	stream := c.exported(c.snapshot(box).ID)
-	keeper := c.snapshots()
+	stream := exportSnapshot(c, takeSnapshot(c, box).ID)
+	keeper := snapshotKeeper(c)
 	id := sandpit.NewSnapshotID()
 	for what, hostile := range map[string][]byte{
 		"nothing": nil, "nonsense": []byte("nonsense"), "the beginning": stream[:len(stream)/2],
@@ -317,7 +317,7 @@ func importRefused(c *trial) {
 	} {
 		_, err := keeper.ImportSnapshot(c.ctx(), id, bytes.NewReader(hostile))
 		c.wantCode(err, "import "+what, sandpit.Invalid)
-		if _, ok := c.listed(keeper, id); ok {
+		if _, ok := findSnapshot(c, keeper, id); ok {
 			c.Errorf("%s is listed", what)
 		}
 	}
@@ -335,7 +335,7 @@ func suspendAndResume(c *trial) {
 	box := c.newBox()
 	suspender := ability[sandpit.Suspender](c, box, "Suspender")
 	pauser := ability[sandpit.Pauser](c, box, "Pauser")
-	c.startCounter(box)
+	startCounter(c, box)
 	p, err := box.Guest().Start(c.ctx(), shellCommand("exec sleep 1000"))
 	c.must(err, "start a process")
 	for number, paused := range []bool{false, true} {
@@ -373,7 +373,7 @@ func resumeAfterCrash(c *trial) {
 	spec.Env = map[string]string{"KEPT": "yes"}
 	box := c.createWith(c.provider, spec)
 	suspender := ability[sandpit.Suspender](c, box, "Suspender")
-	c.startCounter(box)
+	startCounter(c, box)
 	c.must(suspender.Suspend(c.ctx()), "suspend")
 	second := c.reopen(c.provider)
 	found, ok := c.placement(second, box.ID())

@@ -23,8 +23,8 @@ func volumeChecks() []check {
 	}
 }
 
-// keeper returns the provider as a VolumeKeeper, or skips the check.
-func (c *trial) keeper() sandpit.VolumeKeeper {
+// volumeKeeper returns the provider as a VolumeKeeper, or skips the check.
+func volumeKeeper(c *trial) sandpit.VolumeKeeper {
 	c.Helper()
 	keeper, ok := sandpit.As[sandpit.VolumeKeeper](c.provider)
 	if !ok {
@@ -36,8 +36,8 @@ func (c *trial) keeper() sandpit.VolumeKeeper {
 	return keeper
 }
 
-// volume creates a volume, and removes it when the check and its sandboxes have ended.
-func (c *trial) volume(keeper sandpit.VolumeKeeper) string {
+// createVolume creates a volume, and removes it when the check and its sandboxes have ended.
+func createVolume(c *trial, keeper sandpit.VolumeKeeper) string {
 	c.Helper()
 	name := "Test_" + string(sandpit.NewID()) + ".1-x"
 	c.must(keeper.CreateVolume(c.ctx(), name), "create a volume")
@@ -51,8 +51,8 @@ func (c *trial) volume(keeper sandpit.VolumeKeeper) string {
 	return name
 }
 
-// having returns a spec with a volume at /shared.
-func (c *trial) having(name string, readOnly bool) sandpit.Spec {
+// specWithVolume returns a spec with a volume at /shared.
+func specWithVolume(c *trial, name string, readOnly bool) sandpit.Spec {
 	spec := c.Spec.Clone()
 	spec.Mounts = append(spec.Mounts, sandpit.Mount{Volume: name, Target: "/shared", ReadOnly: readOnly})
 	return spec
@@ -60,8 +60,8 @@ func (c *trial) having(name string, readOnly bool) sandpit.Spec {
 
 // volumeShared checks that two sandboxes see each other's changes at once.
 func volumeShared(c *trial) {
-	name := c.volume(c.keeper())
-	a, b := c.createWith(c.provider, c.having(name, false)), c.createWith(c.provider, c.having(name, false))
+	name := createVolume(c, volumeKeeper(c))
+	a, b := c.createWith(c.provider, specWithVolume(c, name, false)), c.createWith(c.provider, specWithVolume(c, name, false))
 	equal(c, "a new volume", c.shellIn(a, "ls -A /shared"), "")
 	c.shellIn(a, "cd /shared; mkdir -p dir/sub; echo one > dir/sub/f; echo old > replaced; echo x > gone; ln -s dir link; chmod 640 dir/sub/f")
 	equal(c, "seen by the other", c.shellIn(b, "cd /shared; cat link/sub/f replaced; stat -c %a dir/sub/f; ls"), "one\nold\n640\ndir\ngone\nlink\nreplaced\n")
@@ -79,9 +79,9 @@ func volumeShared(c *trial) {
 }
 
 func volumeOnce(c *trial) {
-	keeper := c.keeper()
-	name := c.volume(keeper)
-	box := c.createWith(c.provider, c.having(name, false))
+	keeper := volumeKeeper(c)
+	name := createVolume(c, keeper)
+	box := c.createWith(c.provider, specWithVolume(c, name, false))
 	c.shellIn(box, "echo kept > /shared/f")
 	c.must(keeper.CreateVolume(c.ctx(), name), "create a volume again")
 	equal(c, "file", c.shellIn(box, "cat /shared/f"), "kept\n")
@@ -90,12 +90,12 @@ func volumeOnce(c *trial) {
 // volumeExclusive has sandboxes do concurrently what only one can do: programs in several sandboxes
 // coordinate that way.
 func volumeExclusive(c *trial) {
-	name := c.volume(c.keeper())
+	name := createVolume(c, volumeKeeper(c))
 	const boxes, places = 3, 50
 	won := make([]string, boxes)
 	var group sync.WaitGroup
 	for i := range boxes {
-		box := c.createWith(c.provider, c.having(name, false))
+		box := c.createWith(c.provider, specWithVolume(c, name, false))
 		group.Go(func() {
 			won[i] = c.shellIn(box, `cd /shared; i=0; while [ $i -lt $1 ]; do mkdir p$i 2>/dev/null && echo $i; i=$((i+1)); done; :`, strconv.Itoa(places))
 		})
@@ -109,8 +109,8 @@ func volumeExclusive(c *trial) {
 }
 
 func volumeReadOnly(c *trial) {
-	name := c.volume(c.keeper())
-	writer, reader := c.createWith(c.provider, c.having(name, false)), c.createWith(c.provider, c.having(name, true))
+	name := createVolume(c, volumeKeeper(c))
+	writer, reader := c.createWith(c.provider, specWithVolume(c, name, false)), c.createWith(c.provider, specWithVolume(c, name, true))
 	c.shellIn(writer, "echo first > /shared/f")
 	equal(c, "file", c.shellIn(reader, "cat /shared/f"), "first\n")
 	for _, script := range []string{
@@ -126,22 +126,22 @@ func volumeReadOnly(c *trial) {
 
 // volumeStays checks that a volume outlives its sandbox and its provider.
 func volumeStays(c *trial) {
-	name := c.volume(c.keeper())
-	box := c.createWith(c.provider, c.having(name, false))
+	name := createVolume(c, volumeKeeper(c))
+	box := c.createWith(c.provider, specWithVolume(c, name, false))
 	c.shellIn(box, "echo kept > /shared/f; chmod 000 /shared/f")
 	c.must(box.Destroy(c.ctx()), "destroy")
 	p := c.provider
 	if c.Reopen != nil {
 		p = c.Reopen(c.T, p)
 	}
-	again := c.createWith(p, c.having(name, false))
+	again := c.createWith(p, specWithVolume(c, name, false))
 	equal(c, "file", c.shellIn(again, "chmod 600 /shared/f; cat /shared/f"), "kept\n")
 }
 
 func volumeInUse(c *trial) {
-	keeper := c.keeper()
-	name := c.volume(keeper)
-	box := c.createWith(c.provider, c.having(name, true))
+	keeper := volumeKeeper(c)
+	name := createVolume(c, keeper)
+	box := c.createWith(c.provider, specWithVolume(c, name, true))
 	c.wantCode(keeper.RemoveVolume(c.ctx(), name), "remove a volume that a sandbox has", sandpit.Conflict)
 	if suspender, ok := box.(sandpit.Suspender); ok {
 		c.must(suspender.Suspend(c.ctx()), "suspend")
@@ -151,7 +151,7 @@ func volumeInUse(c *trial) {
 	if stopper, ok := box.(sandpit.Stopper); ok {
 		c.must(stopper.Stop(c.ctx()), "stop")
 		c.wantCode(keeper.RemoveVolume(c.ctx(), name), "remove a volume that a stopped sandbox has", sandpit.Conflict)
-		c.removeWhileArchived(keeper, box, name)
+		removeWhileArchived(c, keeper, box, name)
 		c.must(stopper.Start(c.ctx()), "start")
 		c.shellIn(box, "ls /shared")
 	}
@@ -159,13 +159,13 @@ func volumeInUse(c *trial) {
 	c.must(keeper.RemoveVolume(c.ctx(), name), "remove it")
 	c.must(keeper.RemoveVolume(c.ctx(), name), "remove it again")
 	c.must(keeper.CreateVolume(c.ctx(), name), "make it again")
-	fresh := c.createWith(c.provider, c.having(name, false))
+	fresh := c.createWith(c.provider, specWithVolume(c, name, false))
 	equal(c, "a volume that was made again", c.shellIn(fresh, "ls -A /shared"), "")
 }
 
 // removeWhileArchived checks that the volume of an archived sandbox stays, if the provider has an
 // archive. The sandbox is stopped before and after.
-func (c *trial) removeWhileArchived(keeper sandpit.VolumeKeeper, box sandpit.Instance, name string) {
+func removeWhileArchived(c *trial, keeper sandpit.VolumeKeeper, box sandpit.Instance, name string) {
 	c.Helper()
 	archiver, ok := box.(sandpit.Archiver)
 	if !ok {
@@ -181,12 +181,12 @@ func (c *trial) removeWhileArchived(keeper sandpit.VolumeKeeper, box sandpit.Ins
 }
 
 func volumeMissing(c *trial) {
-	keeper := c.keeper()
+	keeper := volumeKeeper(c)
 	before, err := c.provider.List(c.ctx())
 	c.must(err, "list")
 	name := "none-" + string(sandpit.NewID())
 	id := sandpit.NewID()
-	_, err = c.provider.Create(c.ctx(), id, c.having(name, false))
+	_, err = c.provider.Create(c.ctx(), id, specWithVolume(c, name, false))
 	c.wantCode(err, "create with a missing volume", sandpit.NotFound)
 	if _, ok := c.placement(c.provider, id); ok {
 		c.Errorf("a sandbox that could not be made is listed; before: %d", len(before))
@@ -194,12 +194,12 @@ func volumeMissing(c *trial) {
 	_, err = keeper.VolumeSize(c.ctx(), name)
 	c.wantCode(err, "size of a missing volume", sandpit.NotFound)
 	c.must(keeper.RemoveVolume(c.ctx(), name), "remove a missing volume")
-	_, err = c.provider.Create(c.ctx(), sandpit.NewID(), c.having(name, false)) // none was created on the way
+	_, err = c.provider.Create(c.ctx(), sandpit.NewID(), specWithVolume(c, name, false)) // none was created on the way
 	c.wantCode(err, "create again with a missing volume", sandpit.NotFound)
 }
 
 func volumeNames(c *trial) {
-	keeper := c.keeper()
+	keeper := volumeKeeper(c)
 	for _, name := range []string{"", ".", "..", "../x", "a/b", "/tmp", ".hidden", "-x", "a b", "a\x00", strings.Repeat("x", 64)} {
 		_, sizeErr := keeper.VolumeSize(c.ctx(), name)
 		for doing, err := range map[string]error{
@@ -210,24 +210,24 @@ func volumeNames(c *trial) {
 		if name == "" {
 			continue // a mount without one has a source
 		}
-		_, err := c.provider.Create(c.ctx(), sandpit.NewID(), c.having(name, false))
+		_, err := c.provider.Create(c.ctx(), sandpit.NewID(), specWithVolume(c, name, false))
 		c.wantCode(err, "create with volume "+strconv.Quote(name), sandpit.Invalid)
 	}
-	spec := c.having("a", false)
+	spec := specWithVolume(c, "a", false)
 	spec.Mounts[len(spec.Mounts)-1].Source = "/tmp"
 	_, err := c.provider.Create(c.ctx(), sandpit.NewID(), spec)
 	c.wantCode(err, "create with a source and a volume in one mount", sandpit.Invalid)
 }
 
 func volumeSize(c *trial) {
-	keeper := c.keeper()
-	name := c.volume(keeper)
+	keeper := volumeKeeper(c)
+	name := createVolume(c, keeper)
 	empty, err := keeper.VolumeSize(c.ctx(), name)
 	if errors.Is(err, sandpit.Unsupported) {
 		c.Skipf("this provider cannot count: %v", err)
 	}
 	c.must(err, "size")
-	box := c.createWith(c.provider, c.having(name, false))
+	box := c.createWith(c.provider, specWithVolume(c, name, false))
 	const bytes = 3 << 20
 	c.shellIn(box, `mkdir /shared/d; head -c $1 /dev/zero | tr '\0' x > /shared/d/f; sync`, strconv.Itoa(bytes))
 	full, err := keeper.VolumeSize(c.ctx(), name)
