@@ -53,7 +53,7 @@ func ExampleSandbox_Guest() {
 	}
 	err = s.Guest().WriteFile(ctx, "", "/workspace/job.py", strings.NewReader("print(42)"), sandpit.WriteOptions{})
 	if errors.Is(err, sandpit.Gone) {
-		fmt.Println("somebody has removed it:", err)
+		fmt.Println("another client has removed it:", err)
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// secret is a key that nobody may read anywhere.
+// secret is a key that must not appear anywhere.
 const secret = "e2b_0123456789abcdef0123456789abcdef01234567"
 
 // long is how long a test waits for what must come.
@@ -118,11 +118,11 @@ func TestStrangeAnswers(t *testing.T) {
 				}
 			}
 		}, sandpit.Exhausted, "more than 67108864 bytes"},
-		"somebody else's error": {
+		"an error of another server": {
 			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
 			sandpit.Internal, "unexpected response (HTTP 418): not a sandpit server",
 		},
-		"a problem that is none": {func(w http.ResponseWriter, _ *http.Request) {
+		"a malformed problem": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", wire.ContentTypeProblem)
 			w.WriteHeader(http.StatusBadRequest)
 			_, _ = io.WriteString(w, `{"code":`)
@@ -312,7 +312,7 @@ func TestEventsOfHostileServers(t *testing.T) {
 			_, err := io.WriteString(w, "event: event\ndata: {\n\n")
 			return err
 		}, sandpit.Internal, "decode an event"},
-		"a problem that is none": {func(w io.Writer) error {
+		"a malformed problem": {func(w io.Writer) error {
 			_, err := io.WriteString(w, "event: error\ndata: {\n\n")
 			return err
 		}, sandpit.Internal, "not a sandpit server"},
@@ -355,7 +355,7 @@ func TestEventsEnd(t *testing.T) {
 	}
 }
 
-// TestUnreachable has nobody listen.
+// TestUnreachable calls an address where no server listens.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewServer(http.NotFoundHandler())

@@ -121,7 +121,7 @@ func TestRetriesEnd(t *testing.T) {
 	}
 }
 
-// TestCutConnections puts somebody between who cuts answers in the middle.
+// TestCutConnections puts a proxy between that cuts responses in the middle.
 func TestCutConnections(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int32

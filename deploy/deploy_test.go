@@ -346,7 +346,7 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// The recipe gives no secrets to code that nobody has looked at, and its command has
+// The recipe gives no secrets to unreviewed code, and its command has
 // only flags that exist.
 func TestRecipe(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,7 @@ type attack struct {
 	// play, if set, is the attempt, made from this side; else the attacker
 	// makes it.
 	play func(t *testing.T, s scene)
-	// weakness, if set, is one that is known: what the judge finds is told, and
+	// weakness, if set, is a known one: what the judge finds is reported, and
 	// the subtest is skipped for it.
 	weakness string
 	// judge looks at what came of it. What holds for all is looked at anyway:

@@ -76,7 +76,7 @@ func judgeSignals(t *testing.T, s scene) {
 	t.Helper()
 	for _, step := range s.steps {
 		if step.Err == "" && !strings.HasPrefix(step.Try, "control: ") {
-			t.Logf("%s hit somebody inside", step.Try)
+			t.Logf("%s hit another program inside", step.Try)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // namespaces are user namespaces that processes of this world had, by their numbers. Each
-// is held open, so that no other one gets its number: whoever is in one, or in one below,
+// is held open, so that no other one gets its number: a process that is in one, or in one below,
 // belongs to this world. All other namespaces belong to one of these, and holding a user
 // namespace keeps nothing else alive.
 type namespaces map[uint64]*os.File
@@ -109,7 +109,7 @@ func numberOf(f *os.File) (uint64, error) {
 }
 
 // TestNamespacesAreTold finds a process that is left in a namespace, or below one, and
-// nobody else, even after others have come and gone.
+// no other process, even after others have come and gone.
 func TestNamespacesAreTold(t *testing.T) {
 	t.Parallel()
 	held := make(namespaces)

@@ -87,7 +87,7 @@ func networkProbes() []probe {
 			do:   dialled,
 		},
 		{
-			name: "a port where nobody listens",
+			name: "a port without a listener",
 			want: "refused: unavailable",
 			do:   nobodyListens,
 		},
@@ -229,7 +229,7 @@ func limitProbes() []probe {
 }
 
 // memoryHog has a program take more memory than there may be, and asks whether the
-// sandbox goes on.
+// sandbox continues to run.
 func memoryHog(t *testing.T, p *place) string {
 	t.Helper()
 	box := p.create(t, sandpit.Spec{Resources: sandpit.Resources{Memory: 96 << 20}})

@@ -181,7 +181,7 @@ func commandProbes() []probe {
 			do:   withInput(strings.Repeat("x", 8<<20), "md5sum"),
 		},
 		{
-			name: "input that nobody reads",
+			name: "input that no program reads",
 			want: "[nothing]",
 			do:   withInput(strings.Repeat("x", 8<<20), "true"),
 		},
@@ -348,7 +348,7 @@ func interrupted(t *testing.T, p *place) string {
 	return fmt.Sprint(strings.Contains(out.String(), "interrupted"), " ", status)
 }
 
-// slowInput gives its text when it is told to, and no end before stop is closed.
+// slowInput returns its text once it is released, and no end before stop is closed.
 type slowInput struct {
 	text        string
 	begin, stop chan struct{}

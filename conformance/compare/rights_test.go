@@ -22,7 +22,7 @@ func rightProbes() []probe {
 			do:   may("echo x > /tmp/c && chown app /tmp/c && chmod 0 /tmp/c && cat /tmp/c && rm -f /tmp/c"),
 		},
 		{
-			name: "root may become somebody else",
+			name: "root may become another user",
 			want: "may\n",
 			do:   may("su app -c true"),
 		},

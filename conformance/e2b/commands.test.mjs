@@ -239,7 +239,7 @@ test('disconnect leaves the command alone', async () => {
   const before = ticks
   const again = await shared.box.commands.connect(handle.pid)
   await until('ticks for the follower', () => again.stdout.length > 20)
-  assert.equal(ticks, before, 'the first handle goes on')
+  assert.equal(ticks, before, 'the first handle continues')
   assert.equal(await again.kill(), true)
   assert.equal((await failure(again.wait(), CommandExitError)).exitCode, -1)
 })

@@ -198,7 +198,7 @@ test('a port is open to everybody, unless that is forbidden', async () => {
   }
 })
 
-test('headers of requests are set outside, and their values told to nobody', async () => {
+test('headers of requests are set outside, and their values are never shown', async () => {
   const headers = { 'X-Token': 'a secret value' }
   const told = { 'api.example.com': [{ transform: { headers: { 'X-Token': '${E2B_0}' } } }] }
   const box = await create('base', { network: { rules: { 'api.example.com': [{ transform: { headers } }] } } })

@@ -161,7 +161,7 @@ test('connect from elsewhere', async () => {
   await terminal.type('echo $KEPT-$((2+2))\n')
   await until('output', () => text.includes('here-4'))
   assert.ok(!text.includes('2-first'), 'output of the time before')
-  assert.equal(terminal.text, before, 'the first handle goes on')
+  assert.equal(terminal.text, before, 'the first handle continues')
   assert.equal(await again.kill(), true)
   await failure(within('the end', again.wait()), CommandExitError)
 })

@@ -77,7 +77,7 @@ func (s *server) command(tb testing.TB, args ...string) string {
 	return out.String()
 }
 
-// call asks the API, and returns the status and what was answered.
+// call calls the API, and returns the status and the body of the response.
 func (s *server) call(tb testing.TB, method, path, body string) (int, []byte) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)

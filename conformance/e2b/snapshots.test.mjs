@@ -76,7 +76,7 @@ test('snapshots are found, by their names and tags too, and removed', async () =
   await failure(box.createSnapshot({ name: 'a name' }), SandboxError, /400/)
   assert.equal(await Sandbox.deleteSnapshot(`${name}:v2`), true)
   assert.equal(await Sandbox.deleteSnapshot(`${name}:v2`), false)
-  assert.equal(await again.isRunning(), true, 'who began as it goes on')
+  assert.equal(await again.isRunning(), true, 'the original sandbox continues to run')
   await failure(Sandbox.create(`${name}:v2`), SandboxError, /404/)
   await box.pause()
   assert.ok((await save(box)).snapshotId, 'a paused one is saved')

@@ -420,7 +420,7 @@ func (s *server) trail(t *testing.T, id sandpit.ID) (found api.Event) {
 }
 
 // TestNothingStays leaves sessions without a word, kills the server, and ends it while
-// somebody listens: no sandbox stays.
+// a client listens: no sandbox is left.
 func TestNothingStays(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, "SANDPIT_SERVER_MCP_IDLE_TIMEOUT=3")

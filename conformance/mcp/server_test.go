@@ -139,7 +139,7 @@ func (s *server) dial(tb testing.TB, key, query string, o *sdk.ClientOptions) (*
 // visitor is a client with its credentials.
 type visitor struct{ key, session string }
 
-// reply is how a request was answered.
+// reply is the response to a request.
 type reply struct {
 	status int
 	header http.Header

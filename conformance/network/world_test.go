@@ -285,7 +285,7 @@ func (w *world) reply(packet []byte, size int) []byte {
 	return data
 }
 
-// records takes the next answer for a name; one that nobody has set stands for an
+// records returns the next response for a name; a missing one stands for an
 // address of the world.
 func (w *world) records(q dnsmessage.Question) []dnsmessage.Resource {
 	name := strings.ToLower(strings.TrimSuffix(q.Name.String(), "."))

@@ -11,7 +11,7 @@ import (
 )
 
 // TestDaemonAway has the daemon be away, and back, for longer than calls wait: the
-// command under way ends for who waits for it, with the reason, and goes on in its
+// command under way ends for its caller, with the reason, and continues in its
 // sandbox, where it is found again.
 func TestDaemonAway(t *testing.T) {
 	t.Parallel()

@@ -81,7 +81,7 @@ func (d *daemon) host() string { return "unix://" + filepath.Join(d.dir, "sock")
 func (d *daemon) start() {
 	d.t.Helper()
 	// Of those that were killed. The containerd of a killed dockerd dies with it, but
-	// where nobody buries the dead it seems to live.
+	// where no parent waits for it, it seems to live.
 	for _, name := range []string{"pid", "exec/containerd/containerd.pid"} {
 		if err := os.Remove(filepath.Join(d.dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			d.t.Fatal(err)

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // kills is how often a daemon is killed: once in the middle of each thing that is done,
-// if nobody says otherwise.
+// unless the configuration says otherwise.
 func kills(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv(killsVariable)
@@ -49,7 +49,7 @@ type act struct {
 	// span is about how long it takes.
 	span time.Duration
 	// starts says that it starts a container. A daemon that is killed while it does may
-	// lose what containerd has started: nobody can end that, or start the container
+	// lose what containerd has started: no client can end that, or start the container
 	// again, through it. Its files are there.
 	starts bool
 	// keeps says that it does nothing to the container: one that ended with its daemon

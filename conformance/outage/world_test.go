@@ -92,7 +92,7 @@ func (a *api) answers(ctx context.Context) bool {
 
 // leftovers names what there is in the daemon, and of it, but for the volume of the
 // guest, which stays. What a killed daemon forgets of its own, such as directories of
-// containers and shims without a program, nobody can remove through it.
+// containers and shims without a program, no client can remove through it.
 func (d *daemon) leftovers(state string) (left []string) {
 	d.t.Helper()
 	ctx := within(d.t)

@@ -27,7 +27,7 @@ func (s *signaling) Write(p []byte) (int, error) {
 }
 
 // TestStartSurvives resets all connections below commands that were started one by one,
-// as the command line does it: one goes on, and one whose input has not arrived says so.
+// as the command line does it: one continues, and one whose input has not arrived says so.
 func TestStartSurvives(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -69,7 +69,7 @@ func TestStartSurvives(t *testing.T) {
 		t.Errorf("with input: %v", err)
 	}
 	if err := typing.Signal(t.Context(), sandpit.SIGKILL); err != nil && sandpit.CodeOf(err) != sandpit.Gone {
-		t.Errorf("signal what goes on: %v", err)
+		t.Errorf("signal the running command: %v", err)
 	}
 	if err := box.Delete(t.Context()); err != nil {
 		t.Error(err)

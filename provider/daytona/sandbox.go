@@ -342,7 +342,7 @@ func (w *watcher) add(b *sandbox) (stop func()) {
 	}
 }
 
-// list returns the watched sandboxes, and nil, once, when there are none.
+// list returns the watched sandboxes, and nil, once, when the list is empty.
 func (w *watcher) list() []*sandbox {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -190,7 +190,7 @@ func engineOptions(t *testing.T, e docker.Endpoint) docker.Options {
 // finds it: by a context, and by variables.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	testdocker.Host(t) // skips where there is none
+	testdocker.Host(t) // skips without an engine
 	certs := t.TempDir()
 	writeCertificates(t, certs)
 	address := testdocker.StartTCP(t, "--tlsverify",
@@ -315,7 +315,7 @@ func TestPodman(t *testing.T) {
 // TestRootless uses engines of users without rights.
 func TestRootless(t *testing.T) {
 	t.Parallel()
-	testdocker.Host(t) // skips where there is none
+	testdocker.Host(t) // skips without an engine
 	for name, start := range map[string]func(testing.TB) string{"docker": testdocker.StartRootless, "podman": testdocker.PodmanRootless} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -341,7 +341,7 @@ func TestRootless(t *testing.T) {
 // has no rights on the machine. The engine has a network, too.
 func TestUserNamespaces(t *testing.T) {
 	t.Parallel()
-	testdocker.Host(t) // skips where there is none
+	testdocker.Host(t) // skips without an engine
 	o := engineOptions(t, docker.Endpoint{Host: testdocker.StartRemapped(t)})
 	box := core(t, o)
 	if got := strings.Fields(shell(t, box, "cat /proc/self/uid_map")); len(got) != 3 || got[0] != "0" || got[1] == "0" {
@@ -384,7 +384,7 @@ const runscVariable = "SANDPIT_TEST_RUNSC"
 // changed, and told to leave files to the engine.
 func TestRunsc(t *testing.T) {
 	t.Parallel()
-	testdocker.Host(t) // skips where there is none
+	testdocker.Host(t) // skips without an engine
 	runsc := os.Getenv(runscVariable)
 	if runsc == "" {
 		var err error

@@ -72,7 +72,7 @@ func (c *cloud) options() e2b.Options {
 	return e2b.Options{Key: c.key, APIURL: c.url, SandboxURL: c.url, Identity: string(sandpit.NewID()), Poll: 500 * time.Millisecond}
 }
 
-// call asks the API, and returns the status and what was answered.
+// call calls the API, and returns the status and the body of the response.
 func (c *cloud) call(tb testing.TB, method, path string) (int, []byte) {
 	tb.Helper()
 	return c.send(tb, method, path, "")

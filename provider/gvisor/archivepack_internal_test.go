@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testuser"
 )
 
-// FuzzUnpack reads archives that somebody else wrote: whatever they are, nothing but the
+// FuzzUnpack reads foreign archives: whatever they are, nothing but the
 // files that are known gets into the directory, and none is larger than it may be.
 func FuzzUnpack(f *testing.F) {
 	testuser.Drop(f)

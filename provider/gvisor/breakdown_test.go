@@ -15,7 +15,7 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// TestBrokenEngineSaysWhy breaks engines down: whoever asks for a sandbox in one hears how
+// TestBrokenEngineSaysWhy breaks engines down: a caller that uses a sandbox in one hears how
 // it ended and what it said, and so does who waits for the sandbox's end.
 func TestBrokenEngineSaysWhy(t *testing.T) {
 	t.Parallel()
@@ -52,7 +52,7 @@ func TestBrokenEngineSaysWhy(t *testing.T) {
 		select {
 		case text := <-lost:
 			if (sig == syscall.SIGABRT) != strings.Contains(text, "SIGABRT") {
-				t.Errorf("%v: the owner is told %q", sig, text)
+				t.Errorf("%v: the owner sees %q", sig, text)
 			}
 		case <-time.After(30 * time.Second):
 			t.Errorf("%v: the owner is not told", sig)
@@ -65,7 +65,7 @@ func TestBrokenEngineSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(lost) > 0 {
-		t.Errorf("of an engine that ended as it should the owner is told %q", <-lost)
+		t.Errorf("of an engine that ended as it should the owner sees %q", <-lost)
 	}
 	if left := list(t, files); len(left) != before {
 		t.Errorf("an engine that ended as it should has left %v", left)

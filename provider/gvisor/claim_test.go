@@ -6,7 +6,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// TestClaim gives a sandbox to somebody with a user and a directory of their own.
+// TestClaim claims a sandbox with another user and directory.
 func TestClaim(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, t.TempDir())

@@ -150,7 +150,7 @@ func readArchive(t *testing.T, from io.Reader) (names []string, record string) {
 	}
 }
 
-// wantArchived expects one object, in which nobody finds the environment.
+// wantArchived expects one object, which does not contain the environment.
 func wantArchived(t *testing.T, dir string) {
 	t.Helper()
 	store := openArchive(t, dir)

@@ -168,7 +168,7 @@ func TestInjectCalls(t *testing.T) {
 }
 
 // inject has the first thread of a process make a system call and returns its result. It
-// can do so while the thread waits in another call, which goes on afterwards.
+// can do so while the thread waits in another call, which continues afterwards.
 func inject(t *testing.T, pid int, call uintptr, arguments []uint64) int64 {
 	t.Helper()
 	runtime.LockOSThread() // only this thread may say what the other one does

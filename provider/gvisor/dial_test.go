@@ -43,7 +43,7 @@ func TestConnectionWaitsForSlowGuest(t *testing.T) {
 		then func(sb *engineSandbox, far *os.File, cancel func())
 		want error
 	}{
-		"it goes on": {func(_ *engineSandbox, far *os.File, _ func()) {
+		"it continues": {func(_ *engineSandbox, far *os.File, _ func()) {
 			message := make([]byte, 2)
 			for range 100 {
 				if _, err := unix.Read(int(far.Fd()), message); err != nil {
@@ -106,7 +106,7 @@ func TestSlowGuestGoesOn(t *testing.T) {
 	}
 }
 
-// goOn answers as a guest that goes on, and returns what it was told.
+// goOn answers as a guest that continues, and returns the request.
 func goOn(far *os.File) string {
 	rights := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(int(far.Fd()), make([]byte, 2), rights, 0)
@@ -137,7 +137,7 @@ func goOn(far *os.File) string {
 	return string(text)
 }
 
-// TestDialWhileDestroyed asks for a connection, and for figures, while somebody destroys
+// TestDialWhileDestroyed asks for a connection, and for figures, while another caller destroys
 // the sandbox: both hear that it is gone, and why.
 func TestDialWhileDestroyed(t *testing.T) {
 	t.Parallel()

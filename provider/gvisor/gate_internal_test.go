@@ -26,7 +26,7 @@ func TestGate(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := g.enter(gone); !errors.Is(err, context.Canceled) {
-		t.Errorf("whoever went away: %v", err)
+		t.Errorf("a caller that went away: %v", err)
 	}
 	passed := make(chan struct{})
 	later.Go(func() {

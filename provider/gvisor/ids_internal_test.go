@@ -93,7 +93,7 @@ func TestIDLocks(t *testing.T) {
 	_ = f.Close()
 }
 
-// TestIDLocksFollowNoLink: whoever may write to the directory is root, but a link would
+// TestIDLocksFollowNoLink: only root may write to the directory, but a link would
 // have a server of root open any file.
 func TestIDLocksFollowNoLink(t *testing.T) {
 	t.Parallel()

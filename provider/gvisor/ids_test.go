@@ -40,7 +40,7 @@ func needIDPool(t *testing.T) {
 
 // sandboxProcesses are the processes of one sandbox outside of it.
 type sandboxProcesses struct {
-	kernel, files int // 0: there is none
+	kernel, files int // 0: no range
 	all           []int
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/gvisor"
 )
 
-// operation is something in the middle of which somebody is killed.
+// operation is something in the middle of which a process is killed.
 type operation struct {
 	from string // how the sandbox is before: running, suspended, stopped, archived or ended
 	do   func(context.Context, killTask, *gvisor.Provider, sandpit.Instance) error
@@ -105,7 +105,7 @@ func importTask(ctx context.Context, k killTask, p *gvisor.Provider, _ sandpit.I
 	return err
 }
 
-// killTask is what the process that is killed is told.
+// killTask is the task of the process that is killed.
 type killTask struct {
 	Dir, Operation  string
 	Handle          []byte

@@ -215,7 +215,7 @@ func (w *killWorld) lookAtOthers(k killTask, said string) {
 	w.t.Helper()
 	done := said == "<nil>"
 	if box := w.find(k.Fork); box != nil {
-		destroy(w.t, box) // whoever was to be told of it knows its ID
+		destroy(w.t, box) // the test knows its ID
 	}
 	snaps, err := w.p.ListSnapshots(w.t.Context())
 	if err != nil {

@@ -37,7 +37,7 @@ func TestLastingOwner(t *testing.T) {
 	_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 }
 
-// TestSandboxOutlivesItsOwner kills the process that made a sandbox and goes on
+// TestSandboxOutlivesItsOwner kills the process that created a sandbox and continues
 // with the sandbox; when that is gone, nothing is left.
 func TestSandboxOutlivesItsOwner(t *testing.T) {
 	t.Parallel()

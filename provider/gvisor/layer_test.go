@@ -70,7 +70,7 @@ $b stat -c %Y workspace/tree/large
 `
 
 // TestLayerMakesAnImage makes an image of what a sandbox has changed, and has a sandbox
-// of that image compared with the first one, which goes on.
+// of that image compared with the first one, which continues.
 func TestLayerMakesAnImage(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -223,7 +223,7 @@ func TestLayerRefusals(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := reader.ReadLayer(canceled); sandpit.CodeOf(err) != sandpit.Canceled {
-		t.Errorf("when nobody waits: %v", err)
+		t.Errorf("without a waiting caller: %v", err)
 	}
 	output(t, box, "true")
 	stopOf(t, box)

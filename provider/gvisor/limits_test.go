@@ -233,7 +233,7 @@ func TestCPULimit(t *testing.T) {
 }
 
 // TestProcessesAreLimited has an ordinary user and root start as many processes
-// as they can. Commands still work, so that somebody can clean up.
+// as they can. Commands still work, so that a user can clean up.
 func TestProcessesAreLimited(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t, t.TempDir())

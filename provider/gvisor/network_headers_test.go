@@ -138,7 +138,7 @@ func TestHeadersInside(t *testing.T) {
 	liveHeaders(t, p, policy, get, api)
 }
 
-// secretNowhere looks for the secret in all that is told and all that is on disk.
+// secretNowhere looks for the secret in all responses and on the disk.
 func secretNowhere(t *testing.T, p *gvisor.Provider, box sandpit.Instance, dir string) {
 	t.Helper()
 	list, err := p.List(t.Context())
@@ -146,7 +146,7 @@ func secretNowhere(t *testing.T, p *gvisor.Provider, box sandpit.Instance, dir s
 		t.Fatal(err)
 	}
 	if text := fmt.Sprintf("%+v %+v %s", list, decisions(t, box), box.Handle()); strings.Contains(text, apiSecret) {
-		t.Errorf("the secret is told: %s", text)
+		t.Errorf("the secret is shown: %s", text)
 	}
 	out, err := exec.CommandContext(t.Context(), "grep", "-rlIa", apiSecret, dir).Output()
 	if len(out) > 0 || err == nil {
@@ -178,7 +178,7 @@ func liveHeaders(t *testing.T, p *gvisor.Provider, policy sandpit.NetworkPolicy,
 	t.Helper()
 	box := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true, Allow: policy.Allow, Inside: everywhere()}})
 	if out := output(t, box, "ls /etc/sandpit 2>/dev/null; echo $NODE_EXTRA_CA_CERTS"); out != "" {
-		t.Errorf("a sandbox without headers trusts somebody: %q", out)
+		t.Errorf("a sandbox without headers trusts an authority: %q", out)
 	}
 	if out := output(t, box, get); !strings.HasPrefix(out, "curl: ") {
 		t.Errorf("the test's own authority is trusted inside: %q", out)

@@ -9,7 +9,7 @@ import (
 )
 
 // TestNetworkLogSurvivesSuspension pauses a sandbox on disk, and rolls it back: its network
-// log goes on, and a copy has none of it.
+// log continues, and a copy has none of it.
 func TestNetworkLogSurvivesSuspension(t *testing.T) {
 	t.Parallel()
 	host := machineAddr(t)

@@ -30,7 +30,7 @@ func TestPausedSandboxIsMeasured(t *testing.T) {
 }
 
 // TestPausedSandboxIsFoundAgain has another process's provider resume it, as after a
-// restart of whoever paused it.
+// restart of the process that paused it.
 func TestPausedSandboxIsFoundAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -79,7 +79,7 @@ func TestRulesHoldInRestoredKernels(t *testing.T) {
 	}
 }
 
-// expectMemoryLimit has the guard kill who takes too much, and nobody else.
+// expectMemoryLimit has the guard kill the program that takes too much, and no other.
 func expectMemoryLimit(t *testing.T, box sandpit.Instance) {
 	t.Helper()
 	bystander, err := box.Guest().Start(t.Context(), sandpit.Command{Args: []string{"sleep", "1000"}})
@@ -134,7 +134,7 @@ func expectCPULimit(t *testing.T, box sandpit.Instance, cpus float64) {
 	}
 }
 
-// expectHeader has a host be told a secret that nobody inside knows, and be believed.
+// expectHeader checks that a host gets a secret that no program inside knows, and is trusted.
 func expectHeader(t *testing.T, box sandpit.Instance, port string) {
 	t.Helper()
 	if err := box.(sandpit.NetworkSecreter).SetNetworkSecrets(t.Context(), map[string]string{"TOKEN": apiSecret}); err != nil {

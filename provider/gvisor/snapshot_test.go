@@ -249,7 +249,7 @@ func TestDamagedSnapshots(t *testing.T) {
 	destroy(t, box, copyOf(t, p, snap))
 }
 
-// TestNonsenseIsNotLoaded has a kernel of the right size that is none: what was there is
+// TestNonsenseIsNotLoaded has a kernel of the right size that is invalid: what was there is
 // there still.
 func TestNonsenseIsNotLoaded(t *testing.T) {
 	t.Parallel()

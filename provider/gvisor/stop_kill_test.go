@@ -47,7 +47,7 @@ func TestStopOwner(t *testing.T) {
 }
 
 // TestStopSurvivesKills kills the process that stops and starts a sandbox, at any
-// moment, and goes on with the sandbox. SANDPIT_TEST_STOP_KILLS says how often; the
+// moment, and continues with the sandbox. SANDPIT_TEST_STOP_KILLS says how often; the
 // default is for every day.
 func TestStopSurvivesKills(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,7 @@ import (
 )
 
 // TestSuspendCycles suspends, resumes, saves and copies again and again a sandbox in which
-// somebody checks that nothing is lost: a hash that runs on in memory and one in a file,
+// a checker sees that nothing is lost: a hash that runs on in memory and one in a file,
 // a port that is listened on, and a shell on a terminal that is typed at from outside.
 // SANDPIT_TEST_SNAPSHOT_CYCLES says how often; the default is for every day.
 func TestSuspendCycles(t *testing.T) {
@@ -71,7 +71,7 @@ type cycler struct {
 }
 
 // cycle pauses the sandbox and lets it go on, in memory and on disk, and saves and copies
-// it. The checker goes on in it and in the copy, and both are the same.
+// it. The checker continues in it and in the copy, and both are the same.
 func (c *cycler) cycle(number int) {
 	c.t.Helper()
 	var snap sandpit.Snapshot
@@ -212,11 +212,11 @@ func typeAt(t *testing.T, box sandpit.Instance, pid int, line string) {
 	for range 500 { // what was read is on its way until it has come
 		if got := output(t, box, "cat /typed 2>/dev/null || :"); strings.HasPrefix(got, line+" ") {
 			cancel()
-			_ = in.Close() // wakes whoever reads it
+			_ = in.Close() // wakes its reader
 			_, _ = p.Wait(ctx)
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	t.Fatalf("nobody reads %q at the terminal", line)
+	t.Fatalf("no program reads %q at the terminal", line)
 }

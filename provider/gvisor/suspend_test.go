@@ -104,7 +104,7 @@ func TestSuspendOwner(t *testing.T) {
 }
 
 // TestSuspendSurvivesKills kills the process that saves, suspends and rolls back a sandbox,
-// at any moment, and goes on with the sandbox. SANDPIT_TEST_STOP_KILLS says how often.
+// at any moment, and continues with the sandbox. SANDPIT_TEST_STOP_KILLS says how often.
 func TestSuspendSurvivesKills(t *testing.T) {
 	t.Parallel()
 	kills := 3

@@ -45,7 +45,7 @@ func trustEnv() map[string]string {
 const maxBundle = 8 << 20
 
 // machineRoots returns the authorities that the machine trusts as PEM. If no bundle is found
-// there are none, and no host is trusted.
+// they are empty, and no host is trusted.
 func machineRoots() []byte {
 	for _, path := range bundlePaths() {
 		f, err := os.Open(path)

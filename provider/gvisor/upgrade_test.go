@@ -92,7 +92,7 @@ func TestSuspendedByAnotherVersion(t *testing.T) {
 	destroy(t, box, bare)
 }
 
-// expectRunsOn resumes a sandbox, in which a program goes on that has counted once.
+// expectRunsOn resumes a sandbox, in which a program continues that has counted once.
 func expectRunsOn(t *testing.T, box sandpit.Instance) {
 	t.Helper()
 	resume(t, box)

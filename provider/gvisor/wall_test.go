@@ -130,7 +130,7 @@ func dialerSocket(tb testing.TB, pid, process int) int {
 }
 
 // takeOver stops a gateway and returns its way to the dialer: what this test asks for then,
-// a gateway could ask for that somebody has taken over.
+// a compromised gateway could request.
 func takeOver(tb testing.TB, pid int) *net.UnixConn {
 	tb.Helper()
 	process, err := unix.PidfdOpen(pid, 0)
@@ -334,7 +334,7 @@ func TestWallFollowsRules(t *testing.T) {
 	bad := only(first)
 	bad.Deny = []string{"not a rule"}
 	if err := policer.SetNetworkPolicy(t.Context(), bad); sandpit.CodeOf(err) != sandpit.Invalid {
-		t.Errorf("a rule that is none: %v", err)
+		t.Errorf("an invalid rule: %v", err)
 	}
 	claimed := create(t, p, sandpit.Spec{Network: sandpit.NetworkPolicy{Online: true}})
 	claimer, ok := claimed.(sandpit.Claimer)

@@ -161,7 +161,7 @@ func (l *lab) wantNotReady(t *testing.T) {
 			t.Errorf("%s: /readyz on a full disk: %d\n%s", p.name, r.status, r.body)
 		}
 		if told := strings.Contains(string(r.body), "state_dir"); told != (p.name == "socket") {
-			t.Errorf("%s is told why: %t\n%s", p.name, told, r.body)
+			t.Errorf("%s hears why: %t\n%s", p.name, told, r.body)
 		}
 	}
 }

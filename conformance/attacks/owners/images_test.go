@@ -122,7 +122,7 @@ func TestImagesOfOthersByID(t *testing.T) {
 	shared := l.alice.images(t)
 	for id, what := range shared {
 		if !strings.HasSuffix(what, " "+l.image) {
-			t.Errorf("alice is told of image %s (%s)", id, what)
+			t.Errorf("alice sees image %s (%s)", id, what)
 		}
 	}
 	unknown := strings.Repeat("0", 64)

@@ -207,7 +207,7 @@ func TestReferencesOfOthers(t *testing.T) {
 	}
 	l.alice.must(t, http.MethodGet, "/templates/"+template+"/files/"+hash, nil).decode(t, &link)
 	if link.Present {
-		t.Error("alice is told that files of bob's hash are there")
+		t.Error("alice sees that files of bob's hash exist")
 	}
 	l.wantOwnNames(t, mine, bobs)
 	if out, _ := l.bob.run(t, bobs, "cat /secret"); strings.TrimSpace(out) != secret {

@@ -43,7 +43,7 @@ func (p party) e2bReads(t *testing.T, template, command string) string {
 }
 
 // TestTemplateNamesAreNotTaken has alice publish templates under names that mean something
-// to others: of the administrator's cache, of the configuration, and of nobody.
+// to others: of the administrator's cache, of the configuration, and unknown ones.
 func TestTemplateNamesAreNotTaken(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, labOptions{config: "[e2b]\ntemplates = { \"code-interpreter-v1\" = \"template:tools\", other = \"template:helper\" }\n"})
@@ -94,7 +94,7 @@ func TestTemplateNamesAreNotTaken(t *testing.T) {
 	if got := l.bob.e2bReads(t, "alice/helper", "cat /who"); got != "EVIL" {
 		t.Errorf("E2B's alice/helper is %q", got)
 	}
-	// What an administrator publishes is everybody's, but for those who have their own.
+	// What an administrator publishes is for all owners without a template of that name.
 	l.admin.built(t, "helper", l.image, "echo PUBLISHED > /who")
 	l.admin.must(t, http.MethodPatch, "/v1/templates/helper", map[string]any{"public": true})
 	for who, want := range map[string]string{"bob": "PUBLISHED", "alice": "EVIL"} {

@@ -104,7 +104,7 @@ func (p party) serveSite(t *testing.T, id, port string) {
 const e2bBase = "[e2b.templates]\nbase = \"busybox:owners\"\n"
 
 // TestTokensEndWithTheirKey has carol keep all that she was given for a sandbox, and use it
-// after her key was deleted. A colleague of the same owner goes on with a key and tokens of
+// after her key was deleted. A colleague of the same owner continues with a key and tokens of
 // their own.
 func TestTokensEndWithTheirKey(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestTokensEndWithTheirKey(t *testing.T) {
 	select {
 	case <-stream:
 	case <-time.After(5 * time.Second):
-		t.Error("a stream that the token opened goes on")
+		t.Error("a stream that the token opened continues")
 	}
 	o := opening{"the colleague's token", http.MethodGet, "/files?path=/etc/passwd&username=root", "", e2bHeader(a.ID, "49983", "X-Access-Token", again.Guest)}
 	if got := l.status(t, o); got != http.StatusOK {

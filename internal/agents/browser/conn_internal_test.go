@@ -85,7 +85,7 @@ func TestConn(t *testing.T) {
 	}
 }
 
-// TestFeedIsBounded has a browser read nothing of what it is told.
+// TestFeedIsBounded has a browser read none of its messages.
 func TestFeedIsBounded(t *testing.T) {
 	t.Parallel()
 	c := newConn(func(event) {}, nil)

@@ -54,7 +54,7 @@ func TestReplayIsBounded(t *testing.T) {
 		t.Error(err)
 	}
 	if _, ok := kept(p, "0", -1); ok {
-		t.Error("the rest of a forgotten answer is told as if it were all")
+		t.Error("the rest of a forgotten answer is sent as if it were complete")
 	}
 	for range 8 {
 		open("large", bytes.Repeat([]byte("x"), maxReplay/3))

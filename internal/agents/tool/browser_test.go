@@ -267,7 +267,7 @@ func testCompound(t *testing.T, k kit) {
 		t.Helper()
 		in["screenshot"] = false
 		if r := k.want("sandbox_browser", in, texts...); len(r.Images) > 0 {
-			t.Error("a picture that nobody asked for")
+			t.Error("a picture that was not requested")
 		}
 	}
 	index := k.number("Your name")
@@ -371,7 +371,7 @@ func TestBrowserHostile(t *testing.T) {
 	if err != nil || head.Width*head.Height > 16<<20 || head.Width > 8192 || len(shot.Images[0].Data) > 10<<20 {
 		t.Errorf("a picture of %+v, %d bytes, %v", head, len(shot.Images[0].Data), err)
 	}
-	// Pages that go away, and downloads that nobody asked for.
+	// Pages that go away, and downloads that were not requested.
 	k.want("browser_open", fields{"url": "data:text/html,x", "new_tab": true})
 	k.want("browser_evaluate", fields{"expression": "const w = open('about:blank'); setTimeout(() => w.close(), 10); 1"}, "a page was opened")
 	k.want("browser_close", nil)
@@ -397,7 +397,7 @@ func TestBrowserHostile(t *testing.T) {
 	setup.want("shell_exec", fields{"command": "sleep 1; pgrep -c -u 20001 chrom"}, "0")
 }
 
-// TestNoBrowser asks for a browser where there is none.
+// TestNoBrowser asks for a browser on a machine without one.
 func TestNoBrowser(t *testing.T) {
 	t.Parallel()
 	busybox, err := exec.LookPath("busybox")

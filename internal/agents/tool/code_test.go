@@ -108,7 +108,7 @@ func testPlain(t *testing.T, k kit) {
 	k.want("python_exec", fields{"code": "x"}, "6")
 }
 
-// drawing is Python that shows pictures: good ones, and some that are none.
+// drawing is Python that shows pictures: valid ones and malformed ones.
 const drawing = `
 import base64, struct, zlib
 def png(width, height):
@@ -171,7 +171,7 @@ func testJupyter(t *testing.T, k kit) {
 	k.want("jupyter_execute", fields{"code": "x", "kernel_name": "python" + strings.TrimPrefix(version, "[SUCCESS]\n")}, "1")
 	k.refused("jupyter_execute", fields{"code": "1", "kernel_name": "cobol"}, sandpit.Invalid)
 	k.refused("jupyter_execute", fields{"code": "1", "session_id": "../x"}, sandpit.Invalid)
-	// A context that nobody uses ends, but never the main one.
+	// An unused context ends, but never the main one.
 	tool.SetKernelRest(k.session, time.Nanosecond)
 	k.want("jupyter_execute", fields{"code": "x"}, "1")
 	tool.SetKernelRest(k.session, time.Hour)

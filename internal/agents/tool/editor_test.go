@@ -97,7 +97,7 @@ func testOverview(t *testing.T, k kit) {
 	k.lacks(r, "s3c")
 	for _, name := range []string{"deep", "node_modules", ".git", "PNG", "sql", "lock", "\nbuild"} {
 		if strings.Contains(r.Text, name) {
-			t.Errorf("%s is told of: %s", name, r.Text)
+			t.Errorf("%s is reported: %s", name, r.Text)
 		}
 	}
 	long, ok := files["long"].(map[string]any)
@@ -107,11 +107,11 @@ func testOverview(t *testing.T, k kit) {
 	k.want("shell_exec", fields{"command": "mkdir many; cd many; for i in $(seq 250); do head -c 1000 /dev/zero | tr '\\0' z > f$i; done; mv * .."})
 	r = k.want("workspace_state", nil, "and 58 more")
 	if n := strings.Count(fmt.Sprint(field(t, r, "files")), "z"); n < 70_000 || n > 101_000 {
-		t.Errorf("%d bytes of the files are told of", n)
+		t.Errorf("%d bytes of the files are reported", n)
 	}
 }
 
-// testPage writes the page of a workspace, which people then see, and what is none.
+// testPage writes the page of a workspace, which people then see, and files that are not pages.
 func testPage(t *testing.T, box sandpit.Instance) {
 	t.Helper()
 	asked := 0
@@ -140,6 +140,6 @@ func testPage(t *testing.T, box sandpit.Instance) {
 	other.want("sandbox_files", page, "Port 8080, which another server uses, has the URL http://x/")
 	hidden := newKit(t, box, tool.SessionOptions{ID: "page3", Dir: "/workspace/page3"})
 	if r := hidden.want("sandbox_files", page); strings.Contains(r.Text, "8080") {
-		t.Errorf("where nobody can see it: %s", r.Text)
+		t.Errorf("where no user can see it: %s", r.Text)
 	}
 }

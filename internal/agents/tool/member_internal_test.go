@@ -8,7 +8,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/applet"
 )
 
-// listing is a guest that knows of processes of two sessions, and of one of nobody's.
+// listing is a guest that knows of processes of two sessions, and of one of no session.
 type listing struct{ sandpit.Guest }
 
 func (listing) ListProcesses(context.Context) ([]sandpit.ProcessInfo, error) {

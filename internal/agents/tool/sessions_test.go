@@ -167,7 +167,7 @@ while os.fork() == 0: time.sleep(0.0005)
 	if uid[2] != "700" {
 		t.Errorf("the directory's mode is %s", uid[2])
 	}
-	// What runs as a user is counted by somebody else, and not by the tool that killed it.
+	// What runs as a user is counted by another caller, and not by the tool that killed it.
 	count := fields{"command": `cat /proc/[0-9]*/status 2>/dev/null | awk '$1 == "State:" { s = $2 } $1 == "Uid:" && $2 == ` + uid[1] + ` && s != "Z" { n++ } END { print "running: " n+0 }'`}
 	if r := root.want("shell_exec", count); strings.Contains(r.Text, "running: 0") {
 		t.Fatalf("before the session ends: %s", r.Text)
@@ -188,7 +188,7 @@ while os.fork() == 0: time.sleep(0.0005)
 	}
 	root.want("shell_exec", count, "running: 0")
 	root.want("shell_exec", fields{"command": "ls -a /sessions /sessions/.state /tmp /dev/shm | grep -c -e life -e left; true"}, "\n0")
-	// Nobody inherits a number.
+	// No session inherits a number.
 	newMember(t, sessions, "life")
 	if r := root.want("shell_exec", fields{"command": "stat -c %u /sessions/life"}); strings.Contains(r.Text, uid[1]) {
 		t.Errorf("the user of a session that was removed is given again: %s", r.Text)

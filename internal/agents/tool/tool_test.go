@@ -180,7 +180,7 @@ func testShell(_ *testing.T, k kit) {
 		k.Error("a command that fails is no failure")
 	}
 	k.want("shell_exec", fields{"command": "sleep 60", "timeout": 0.5}, "timeout after 0.5 s")
-	k.want("shell_exec", fields{"command": "echo goes on"}, "goes on")
+	k.want("shell_exec", fields{"command": "echo continues"}, "continues")
 	k.refused("shell_exec", fields{"command": "if"}, sandpit.Invalid)
 	k.refused("shell_exec", fields{"command": "x", "timeout": 1e9}, sandpit.Invalid)
 	k.refused("shell_exec", fields{"command": "x", "session_id": "../x"}, sandpit.Invalid)
@@ -194,7 +194,7 @@ func testBackground(t *testing.T, k kit) {
 	k.want("shell_exec", fields{"command": "echo ready; read line; echo got $line; exit 3", "background": true}, "[STARTED]")
 	k.want("shell_write", fields{"input": "it"}, "Input sent")
 	if r := k.want("shell_wait", fields{"seconds": 20}, "[FAILED (exit 3)]", "ready", "got it"); !r.Failed {
-		t.Error("its failure is none")
+		t.Error("its failure is not reported")
 	}
 	k.want("shell_exec", fields{"command": "sleep 1000", "background": true})
 	k.want("shell_wait", fields{"seconds": 0.2}, "Still running after 0.2s")

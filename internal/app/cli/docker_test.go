@@ -65,7 +65,7 @@ func TestScriptsInDocker(t *testing.T) {
 	testdocker.ExpectNone(t, "dev.sandpit.ephemeral")
 }
 
-// TestDockerServerKilled kills a server below a command in a container, which goes on,
+// TestDockerServerKilled kills a server below a command in a container, which continues to run,
 // and a run, whose container ends.
 func TestDockerServerKilled(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"github.com/creack/pty"
 )
 
-// session is the program at a terminal, as somebody who uses a server has it.
+// session is the program at a terminal, as a user of a server has it.
 func (u *user) session(t *testing.T, size pty.Winsize, args ...string) *session {
 	t.Helper()
 	cmd := u.command(args...)
@@ -62,7 +62,7 @@ func TestServerTop(t *testing.T) {
 	}
 }
 
-// TestServerColours shows states in colour, to those who want it.
+// TestServerColours shows states in colour to users that want it.
 func TestServerColours(t *testing.T) {
 	t.Parallel()
 	u := newUser(t)

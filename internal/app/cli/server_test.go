@@ -228,7 +228,7 @@ func TestServerScriptsInGVisor(t *testing.T) {
 	runServerScripts(t, filepath.Join("testdata", "gvisor"), newServer(t, "gvisor", provider))
 }
 
-// user is somebody who works with a server at a terminal or by signals.
+// user works with a server at a terminal or by signals.
 type user struct {
 	server *server
 	dir    string

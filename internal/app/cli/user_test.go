@@ -16,7 +16,7 @@ import (
 const nobody = 65534
 
 // TestOrdinaryUser does as a user without rights what the scripts do as
-// whoever runs the tests.
+// the user that runs the tests.
 func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -49,7 +49,7 @@ func TestMakePrivateRefuses(t *testing.T) {
 			prepare: func(t *testing.T, dir string) { t.Helper(); mkdir(t, dir, 0o701) },
 			uid:     me, code: sandpit.PermissionDenied, text: "is open to other users (mode 0701)", hint: "chmod 700 ",
 		},
-		"somebody else's": {
+		"directory of another user": {
 			prepare: func(t *testing.T, dir string) { t.Helper(); mkdir(t, dir, 0o700) },
 			uid:     me + 1, code: sandpit.PermissionDenied, text: "does not belong to the user with uid", hint: "SANDPIT_STATE_DIR",
 		},

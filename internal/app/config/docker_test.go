@@ -36,7 +36,7 @@ func TestDocker(t *testing.T) {
 	}
 }
 
-// What others' variables say and we do not understand is told and ignored; what ours
+// What others' variables say and we do not understand is reported and ignored; what ours
 // say is refused. A password is not repeated.
 func TestDockerRefused(t *testing.T) {
 	t.Parallel()

@@ -313,7 +313,7 @@ func TestSectionProblems(t *testing.T) {
 	}
 }
 
-// The values of other programs' settings are none of our business, even where
+// The values of other programs' settings do not matter to us, even where
 // they break the file.
 func TestSyntaxErrorsShowNoSecrets(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func TestDirectories(t *testing.T) {
 			uid: 1000, home: "/h", environ: []string{"XDG_CONFIG_HOME=c", "XDG_STATE_HOME=s", "XDG_CACHE_HOME=", "XDG_RUNTIME_DIR=r"},
 			want: dirs{"/h/.config/sandpit/config.toml", "/h/.local/state/sandpit", "/h/.cache/sandpit", "/h/.local/state/sandpit/run"},
 		},
-		"somebody else's runtime": {
+		"runtime of another user": {
 			uid: 1000, home: "/h", environ: xdg, unusable: true,
 			want: dirs{"/c/sandpit/config.toml", "/s/sandpit", "/k/sandpit", "/s/sandpit/run"},
 		},

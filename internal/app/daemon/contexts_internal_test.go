@@ -71,7 +71,7 @@ func TestContextBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := put("ann", first); sandpit.CodeOf(err) != sandpit.Conflict {
-		t.Errorf("the same build while it goes on: %v", err)
+		t.Errorf("the same build while it runs: %v", err)
 	}
 	if err := put("ann", third); sandpit.CodeOf(err) != sandpit.Exhausted {
 		t.Errorf("one more while the first is used: %v", err)
@@ -129,7 +129,7 @@ func TestContextsGo(t *testing.T) {
 	if code := send(made, bytes.NewReader([]byte("no archive"))); code != http.StatusBadRequest {
 		t.Errorf("no archive: %d", code)
 	}
-	expect(0, "replaced by what is none")
+	expect(0, "replaced by an invalid one")
 	if code := send(made, bytes.NewReader(oneFile(t, "text"))); code != http.StatusNoContent {
 		t.Fatalf("sent again: %d", code)
 	}

@@ -33,7 +33,7 @@ func TestDiskProbe(t *testing.T) {
 	}
 }
 
-// TestDiskThatHangs has a disk never answer: a pipe that nobody reads takes the place of the
+// TestDiskThatHangs has a disk never answer: a pipe without a reader takes the place of the
 // file.
 func TestDiskThatHangs(t *testing.T) {
 	t.Parallel()

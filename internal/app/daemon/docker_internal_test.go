@@ -168,7 +168,7 @@ func (r *running) told() wire.Provider {
 			return p
 		}
 	}
-	r.t.Fatalf("docker is none of %+v", page.Items)
+	r.t.Fatalf("docker is not in %+v", page.Items)
 	return wire.Provider{}
 }
 
@@ -219,7 +219,7 @@ func TestDockerComesLater(t *testing.T) {
 	}
 	_, err = c.Sandboxes.Create(t.Context(), client.CreateRequest{Provider: "nobody"})
 	if !errors.Is(err, sandpit.Unsupported) || !strings.Contains(err.Error(), `Unsupported provider type: "nobody". Available providers: daytona, docker, e2b, gvisor`) {
-		t.Errorf("nobody's: %v", err)
+		t.Errorf("an unknown provider: %v", err)
 	}
 }
 

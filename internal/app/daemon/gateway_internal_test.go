@@ -34,7 +34,7 @@ func TestServePreviews(t *testing.T) {
 		_, port, _ := net.SplitHostPort(address)
 		return new(net.Dialer).DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port))
 	}}}
-	// Nobody listens at the port, which is told to those only who may know.
+	// No program listens at the port; only principals that may know hear that.
 	check := func(status int) {
 		t.Helper()
 		link()

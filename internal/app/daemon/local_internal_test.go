@@ -43,7 +43,7 @@ func TestLocalPorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		line, _ = bufio.NewReader(conn).ReadString('\n') // nothing while nobody listens inside
+		line, _ = bufio.NewReader(conn).ReadString('\n') // nothing while no program listens inside
 		_ = conn.Close()
 	}
 	if line != "hello\n" {

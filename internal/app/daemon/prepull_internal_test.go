@@ -29,7 +29,7 @@ func TestPrePull(t *testing.T) {
 		case image == "later" && tries[image] < 3:
 			return sandpit.Errorf(sandpit.Unavailable, "try %d", tries[image])
 		case image == "never":
-			return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "there is none"), "look again")
+			return sandpit.WithHint(sandpit.Errorf(sandpit.NotFound, "no such image"), "look again")
 		case image == "nonsense":
 			return sandpit.Errorf(sandpit.Invalid, "no name")
 		}
@@ -45,7 +45,7 @@ func TestPrePull(t *testing.T) {
 	want := []wire.PrePull{
 		{Image: "once", State: wire.PrePullReady, Tries: 1},
 		{Image: "later", State: wire.PrePullReady, Tries: 3},
-		{Image: "never", State: wire.PrePullFailed, Tries: prePullTries, Error: "there is none"},
+		{Image: "never", State: wire.PrePullFailed, Tries: prePullTries, Error: "no such image"},
 		{Image: "nonsense", State: wire.PrePullFailed, Tries: 1, Error: "no name"},
 	}
 	if diff := cmp.Diff(want, p.listStatus()); diff != "" {
@@ -81,7 +81,7 @@ func TestPrePullEnds(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(patience):
-		t.Fatal("it goes on")
+		t.Fatal("it continues")
 	}
 }
 

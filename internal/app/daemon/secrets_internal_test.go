@@ -173,7 +173,7 @@ func claimed(t *testing.T, c *client.Client, r client.CreateRequest) *client.San
 	}
 	list, err := c.Pools(t.Context())
 	if err != nil || list[0].Ready > 0 {
-		t.Fatalf("%+v, %v: sandbox %s is none of the pool's", list, err, s.ID)
+		t.Fatalf("%+v, %v: sandbox %s is not from the pool", list, err, s.ID)
 	}
 	return s
 }

@@ -234,7 +234,7 @@ func TestServe(t *testing.T) {
 	r.ask("DELETE", "/v1/sandboxes/"+string(s.ID), "", http.StatusNoContent)
 }
 
-// A sandbox and what is inside goes on when the server is started again.
+// A sandbox and its programs continue to run when the server is started again.
 func TestRestartKeepsSandboxes(t *testing.T) {
 	t.Parallel()
 	world := newWorld(t)
@@ -304,7 +304,7 @@ func TestServeRefuses(t *testing.T) {
 			edit: func(c *config.Config) { c.Server.TLSCert, c.Server.TLSKey = "/nowhere", "/nowhere" },
 			code: sandpit.Invalid, text: "certificate",
 		},
-		"a pool of nobody": {
+		"a pool of an unknown provider": {
 			lines: []string{"[[pool]]", "size = 1", "provider = 'nobody'"},
 			code:  sandpit.Invalid, text: `there is no provider "nobody"`,
 		},

@@ -61,14 +61,14 @@ func rankEvents(pattern string) int {
 type rule int
 
 const (
-	// foreign: 404, the same as for identifiers that nobody has.
+	// foreign: 404, the same as for unknown identifiers.
 	foreign rule = iota
 	// administrators: 403, whatever the identifier.
 	administrators
 	// own: it succeeds and returns nothing of bob.
 	own
 	// reference: the body or the query names what bob has. The request fails as it does
-	// with identifiers that nobody has.
+	// with unknown identifiers.
 	reference
 	// unrouted: the path is answered with an error for everybody.
 	unrouted
@@ -93,7 +93,7 @@ type tenancy struct {
 	admin    string
 	ssh      string            // the address
 	ids      map[string]string // what placeholders stand for, bob's
-	strange  map[string]string // the same, which nobody has
+	strange  map[string]string // the same, unknown
 	secrets  []string          // must not be in any response to alice
 	before   string
 }
@@ -288,7 +288,7 @@ func placeholder(pattern, name string) string {
 	return ""
 }
 
-// constants are placeholders whose value is nobody's.
+// constants are placeholders whose value belongs to no owner.
 var constants = map[string]string{
 	"port": "8000", "tag": "default", "path": "health", "server": "s", "tool": "t", "what": "tags", "interval": "1", "public": "true",
 }
@@ -312,7 +312,7 @@ func fill(pattern, text string, ids map[string]string) string {
 	})
 }
 
-// attack makes the request with bob's identifiers, and with some that nobody has.
+// attack makes the request with bob's identifiers, and with unknown ones.
 func (w *tenancy) attack(t *testing.T, pattern string, a attempt) {
 	t.Helper()
 	method, path, ok := strings.Cut(pattern, " ")
@@ -346,7 +346,7 @@ func (w *tenancy) attack(t *testing.T, pattern string, a attempt) {
 		t.Errorf("status %d\n%s", status, body)
 	}
 	if a.rule != own && (status != strangeStatus || body != strangeBody) {
-		t.Errorf("what bob has is told from what nobody has:\n%d %s\n%d %s", status, body, strangeStatus, strangeBody)
+		t.Errorf("bob's and unknown identifiers differ:\n%d %s\n%d %s", status, body, strangeStatus, strangeBody)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 // TestUsageKill has a program eat the memory of a real sandbox. There is a warning, and
-// the sandbox is stopped when it goes on.
+// the sandbox is stopped when it starts again.
 func TestUsageKill(t *testing.T) {
 	t.Parallel()
 	cfg := configured(t, "[usage]", "interval = '200ms'", "memory = 50", "cpu = 0", "disk = 0", "pids = 0", "action = 'kill'", "sustained = '1s'")

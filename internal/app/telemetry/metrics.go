@@ -109,7 +109,7 @@ func (m *Metrics) Handler() http.Handler {
 	})
 }
 
-// Request counts one request that was answered: the pattern of its route, or "",
+// Request counts one request that has ended: the pattern of its route, or "",
 // and its duration.
 func (m *Metrics) Request(method, pattern string, status int, took time.Duration, sent int64) {
 	method, route := methodOf(method), routeOf(pattern)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const password = "p4ssw0rd"
 
-// Whatever is told, secrets are not in it.
+// No log line contains a secret.
 func TestLogHidesSecrets(t *testing.T) {
 	t.Parallel()
 	address, err := url.Parse("https://user:" + password + "@example.com/x")
@@ -137,7 +137,7 @@ func TestMetricsLint(t *testing.T) {
 	}
 }
 
-// TestSandboxFigures: what sandboxes use is told of each up to a number, and of all together.
+// TestSandboxFigures: usage is reported for each sandbox up to a number, and for all together.
 func TestSandboxFigures(t *testing.T) {
 	t.Parallel()
 	world := fake.NewWorld(t.TempDir())
@@ -326,7 +326,7 @@ func traceInside(t *testing.T, tracer *telemetry.Tracer, header string) (inside,
 	return inside, w.Header().Get("Traceparent")
 }
 
-// Without a collector, what a client says goes on to its commands all the same.
+// Without a collector, a client's trace context still reaches its commands.
 func TestTraceParentGoesThrough(t *testing.T) {
 	t.Parallel()
 	m := telemetry.NewMetrics("v")
@@ -399,7 +399,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// A collector that is away, or sends us elsewhere, harms nobody.
+// A collector that is away, or sends us elsewhere, does no harm.
 func TestSpansAreLostAloud(t *testing.T) {
 	t.Parallel()
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the headers were sent elsewhere") }))

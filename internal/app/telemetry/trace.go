@@ -94,7 +94,7 @@ func (t *Tracer) traceEnv(ctx context.Context) map[string]string {
 	return env
 }
 
-// Answered tells how a request with this context was answered.
+// Answered records the response to the request with this context.
 func (t *Tracer) Answered(r *http.Request, pattern string, status int) {
 	span := trace.SpanFromContext(r.Context())
 	if !span.IsRecording() {

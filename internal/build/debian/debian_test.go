@@ -188,7 +188,7 @@ func TestHostileMirrors(t *testing.T) {
 			sandpit.PermissionDenied, "not signed by Debian's archive",
 		},
 		"text behind the signature": {swap(release, func(d []byte) []byte { return append(d, "Suite: test\n"...) }), sandpit.Invalid, "not a signed text"},
-		"somebody else's key": {func(t *testing.T, m *mirror) {
+		"key of another repository": {func(t *testing.T, m *mirror) {
 			t.Helper()
 			m.put("debian/dists/test/InRelease", m.sign(t, newKey(t), releaseText("test", today, today.Add(time.Hour), "x", nil)))
 		}, sandpit.PermissionDenied, "not signed by Debian's archive"},
@@ -300,7 +300,7 @@ func TestNextMirror(t *testing.T) {
 	before := good.count()
 	s.Mirrors = []string{strings.TrimPrefix(elsewhere.URL, "http://")}
 	if _, err := s.Plan(t.Context(), request(t, "apt:test"), false, nil); err == nil || !strings.Contains(err.Error(), "redirect to another host, \"localhost:") || good.count() != before {
-		t.Errorf("sent to somebody else: %v", err)
+		t.Errorf("sent to another host: %v", err)
 	}
 }
 

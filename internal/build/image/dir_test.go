@@ -82,7 +82,7 @@ func TestLeftOut(t *testing.T) {
 	// Extended attributes must not reach the image: its reader would refuse the
 	// file. File systems may not have them; then there is nothing to leave out.
 	_ = unix.Setxattr(filepath.Join(dir, "file"), "user.a", []byte("b"), 0)
-	sock, err := net.Listen("unix", filepath.Join(dir, "socket")) //nolint:noctx // nobody connects
+	sock, err := net.Listen("unix", filepath.Join(dir, "socket")) //nolint:noctx // no client connects
 	must(t, err)
 	defer sock.Close()
 	if os.Geteuid() == 0 {

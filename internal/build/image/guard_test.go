@@ -124,7 +124,7 @@ func TestGuardChecks(t *testing.T) {
 		t.Errorf("without a guard: %v", err)
 	}
 	if g.isAllowed(netip.Addr{}) || g.isAllowed(netip.MustParseAddr("224.0.0.1")) {
-		t.Error("an address that is none is allowed")
+		t.Error("a malformed address is allowed")
 	}
 	for ref, want := range map[string]string{
 		"": "", "host": "", "./x": "", "/a.tar": "", "python:3": "docker.io", "localhost:5000/x:1": "localhost:5000", "ghcr.io/a/b@sha256:x": "",

@@ -316,7 +316,7 @@ func TestKernelReadsImage(t *testing.T) {
 	if diff := cmp.Diff(readTree(t, dir), readTree(t, at)); diff != "" {
 		t.Errorf("the mounted image differs (-tree +image):\n%.4000s", diff)
 	}
-	// What comes behind the end of a file is zeros for whoever maps it.
+	// What comes behind the end of a file is zeros for a program that maps it.
 	f, err = os.Open(filepath.Join(at, "sized/4031"))
 	must(t, err)
 	defer f.Close()

@@ -172,7 +172,7 @@ func TestCacheSize(t *testing.T) {
 	}
 }
 
-// TestPruneWhileResolving makes images and removes them at the same time: whoever
+// TestPruneWhileResolving makes images and removes them at the same time: a caller that
 // asks for one gets it.
 func TestPruneWhileResolving(t *testing.T) {
 	t.Parallel()
@@ -281,7 +281,7 @@ func singleLayer(t *testing.T, tag string, layer []byte) saved {
 	}
 }
 
-// TestKilledPull goes on where a killed process was.
+// TestKilledPull continues where a killed process was.
 func TestKilledPull(t *testing.T) {
 	t.Parallel()
 	h := newHub(t)

@@ -163,7 +163,7 @@ func TestIDsAreNoRights(t *testing.T) {
 }
 
 // TestKnowingAManifestIsNoRight has a registry claim to have what another one has given to
-// somebody else: the manifest and configuration are known, the layers are not.
+// another owner: the manifest and configuration are known, the layers are not.
 func TestKnowingAManifestIsNoRight(t *testing.T) {
 	t.Parallel()
 	honest, evil := newHub(t), newHub(t)
@@ -554,7 +554,7 @@ func TestOwnersHaveShares(t *testing.T) {
 		t.Errorf("a third copy: %v", err)
 	}
 	must(t, hold.File.Close())
-	// What the administrator names is nobody's.
+	// What the administrator names belongs to no owner.
 	_ = must2(s.Pull(t.Context(), string(h.ref("x:3")), false, nil))(t)
 	if u := must2(s.space.measureUsage())(t); u.owners["alice"] != step.Size {
 		t.Errorf("usage %v, want the step's %d", u.owners, step.Size)

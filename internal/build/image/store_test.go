@@ -24,8 +24,8 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// TestMain plays a second process when it is told to: it converts a directory
-// and says whether it was the one who did.
+// TestMain plays a second process when the environment says so: it converts a directory
+// and says whether it was this process that did.
 func TestMain(m *testing.M) {
 	cache := flag.String("cache", "", "convert -source into this cache")
 	source := flag.String("source", "", "directory or archive")
@@ -158,7 +158,7 @@ func TestKilledWhileConverting(t *testing.T) {
 	}
 	cmd := hung(t, s, dir)
 
-	// As long as it lives, others wait, and nobody takes its file away.
+	// As long as it lives, others wait, and no process removes its file.
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := s.Resolve(short, sandpit.Image(dir), nil); !errors.Is(err, context.DeadlineExceeded) {

@@ -54,7 +54,7 @@ func newRegistry(tb testing.TB) *registry {
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
-		_, _ = w.Write(data) // whoever asked may have gone
+		_, _ = w.Write(data) // the client may have gone
 	}))
 	tb.Cleanup(r.Close)
 	return r

@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/build/npm"
 )
 
-// install has a shell script be the npm of this machine, which has nothing else. Default: there is none.
+// install has a shell script be the npm of this machine, which has nothing else. Default: no npm.
 func install(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()

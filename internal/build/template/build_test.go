@@ -358,7 +358,7 @@ func TestNPM(t *testing.T) {
 			t.Errorf("asked for %s", r.URL.Path)
 		}
 		asked++
-		_, _ = a.Write(b.Bytes()) // whoever asked may have gone
+		_, _ = a.Write(b.Bytes()) // the client may have gone
 	}))
 	defer registry.Close()
 	sum := sha512.Sum512(b.Bytes())

@@ -292,7 +292,7 @@ func TestWakeFails(t *testing.T) {
 }
 
 // TestUseWhileFreezing uses a sandbox in the middle of its being frozen: it is woken
-// then, and nobody hears of a conflict.
+// then, and no caller gets a conflict.
 func TestUseWhileFreezing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -391,7 +391,7 @@ func TestRevivedFromCheckpoint(t *testing.T) {
 	wantCode(t, r.Checkpoint(t.Context(), s.ID), sandpit.Conflict)
 }
 
-// TestCheckpointIsForgotten has a provider remove a checkpoint: nobody is told of it any
+// TestCheckpointIsForgotten has a provider remove a checkpoint: it is not listed any
 // more.
 func TestCheckpointIsForgotten(t *testing.T) {
 	t.Parallel()

@@ -239,7 +239,7 @@ func TestIdempotency(t *testing.T) {
 }
 
 // TestParallel creates many at the same time: not more at once than are allowed for an
-// owner, or for all, and whoever waits may give up.
+// owner, or for all, and a caller that waits may give up.
 func TestParallel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{Parallel: 3})

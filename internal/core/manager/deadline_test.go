@@ -42,7 +42,7 @@ func TestDeadline(t *testing.T) {
 				if want == sandpit.StateDeleted {
 					return
 				}
-				// It runs as long again, each time that it goes on.
+				// It runs as long again, each time that it resumes.
 				for range 2 {
 					time.Sleep(10 * time.Minute)
 					next, err := r.Wake(t.Context(), b.ID)

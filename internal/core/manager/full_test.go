@@ -20,7 +20,7 @@ import (
 
 // TestFullDisk fills the disk of the store below a manager at work: what cannot be
 // written down is refused and leaves nothing, what is there can be used, and with room
-// again everything goes on.
+// again everything continues.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()

@@ -14,7 +14,7 @@ import (
 )
 
 // gallery prepares images: what means what is in means, by the owner and the name, with
-// the owner "" for those who may use everything.
+// the owner "" for callers that may use everything.
 type gallery struct {
 	mu       sync.Mutex
 	means    map[string]string
@@ -52,7 +52,7 @@ func (g *gallery) PrepareImage(ctx context.Context, r manager.ImageRequest) (man
 		prepared, ok = r.Prepared, true
 	}
 	if !ok {
-		return manager.PreparedImage{}, sandpit.Errorf(sandpit.NotFound, "image %s: there is none", r.Image)
+		return manager.PreparedImage{}, sandpit.Errorf(sandpit.NotFound, "image %s: not found", r.Image)
 	}
 	g.held++
 	return manager.PreparedImage{Image: prepared, Release: func() {
@@ -307,10 +307,10 @@ func TestTemplateNames(t *testing.T) {
 // another one fail for want of that.
 func TestBuildsWaitForTheirBaseWithoutAPlace(t *testing.T) {
 	t.Parallel()
-	s := &shop{missing: sandpit.Errorf(sandpit.NotFound, "image x: there is none")}
+	s := &shop{missing: sandpit.Errorf(sandpit.NotFound, "image x: not found")}
 	r := templateRig(t, s, manager.Options{})
 	_, id := r.begin(t, "ann", "tools", sandpit.Recipe{From: "x"})
-	if b := r.ended(t, "ann", id); b.Status != sandpit.BuildFailed || b.Reason.Message != "image x: there is none" {
+	if b := r.ended(t, "ann", id); b.Status != sandpit.BuildFailed || b.Reason.Message != "image x: not found" {
 		t.Errorf("the build is %+v", b)
 	}
 	if n := len(s.jobs); n > 0 {

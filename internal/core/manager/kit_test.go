@@ -153,7 +153,7 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 			return
 		}
 	}
-	tb.Fatalf("it never came that %s", what)
+	tb.Fatalf("timeout waiting until %s", what)
 }
 
 func (r *rig) state(id sandpit.ID) sandpit.State {
@@ -265,7 +265,7 @@ func (c *cable) lies(f func([]sandpit.Placement) []sandpit.Placement) {
 
 var errCut = sandpit.Errorf(sandpit.Unavailable, "the cable is cut")
 
-// pass is what every call goes through. One that hung goes on as if nobody had
+// pass is what every call goes through. One that hung continues as if no caller had
 // given it up.
 func (c *cable) pass(ctx context.Context, op fake.Op) (context.Context, error) {
 	c.mu.Lock()

@@ -154,7 +154,7 @@ func TestObserverOfCommands(t *testing.T) {
 	r := newRig(t, o)
 	r.filled(t, 1)
 	if w.heard("run command true") {
-		t.Error("the warming up of a pool is told of")
+		t.Error("the warming up of a pool is reported")
 	}
 	b := r.create(t, manager.CreateRequest{Spec: kind})
 	status := 3

@@ -65,7 +65,7 @@ func TestPoolIsNobodys(t *testing.T) {
 		t.Fatal("there is no journal")
 	}
 	if list, err := journal.ListCommands(ctx); err != nil || len(list) != 0 {
-		t.Errorf("commands of whoever was there before: %+v, %v", list, err)
+		t.Errorf("commands of the previous user: %+v, %v", list, err)
 	}
 }
 

@@ -61,7 +61,7 @@ func TestPoolIsClaimedFrom(t *testing.T) {
 		t.Errorf("what waits is shown: %+v, %+v", list, stats)
 	}
 	spec := kind.Clone()
-	spec.Env = map[string]string{"WHOSE": "mine", "OWNER": "somebody else"}
+	spec.Env = map[string]string{"WHOSE": "mine", "OWNER": "another"}
 	spec.Labels = map[string]string{"a": "b"}
 	deadline := time.Now().Add(time.Hour)
 	s := r.create(t, manager.CreateRequest{
@@ -108,7 +108,7 @@ func TestPoolKinds(t *testing.T) {
 	}
 }
 
-// TestPoolOneForEach claims from many sides at once: nobody gets what somebody else
+// TestPoolOneForEach claims from many sides at once: no caller gets what another caller
 // has.
 func TestPoolOneForEach(t *testing.T) {
 	t.Parallel()
@@ -167,7 +167,7 @@ func TestPoolRespectsQuota(t *testing.T) {
 	t.Parallel()
 	o := withPool(2, 0)
 	o.Quotas.Owner = 1
-	o.Quotas.Owners = map[string]int{"": 10} // those that wait are nobody's
+	o.Quotas.Owners = map[string]int{"": 10} // those that wait have no owner
 	r := newRig(t, o)
 	r.filled(t, 2)
 	r.create(t, manager.CreateRequest{Owner: "me", Spec: kind})
@@ -230,7 +230,7 @@ func TestPoolWarms(t *testing.T) {
 		t.Errorf("inside: %q", got)
 	}
 	if !strings.Contains(r.log.String(), "manager: pool not filled") {
-		t.Error("nobody was told that it failed first")
+		t.Error("the first failure was not reported")
 	}
 }
 
@@ -323,7 +323,7 @@ func TestPoolLosesOne(t *testing.T) {
 	})
 	s := r.create(t, manager.CreateRequest{Spec: kind})
 	if s.ID == rows[0].ID {
-		t.Error("somebody got what is gone")
+		t.Error("a caller got a sandbox that is gone")
 	}
 }
 

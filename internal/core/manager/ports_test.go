@@ -42,7 +42,7 @@ func TestPublishedPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for address, pooled := range map[string]bool{"127.7.3.1": false, "127.7.3.2": true} { // nobody else takes a port there
+	for address, pooled := range map[string]bool{"127.7.3.1": false, "127.7.3.2": true} { // no other test takes a port there
 		t.Run(fmt.Sprintf("pool %t", pooled), func(t *testing.T) {
 			t.Parallel()
 			p := publish.New(nil)

@@ -95,7 +95,7 @@ func (m *model) pick(rt *rapid.T, states ...sandpit.State) sandpit.ID {
 		}
 	}
 	if len(ids) == 0 {
-		rt.Skip("there is none")
+		rt.Skip("no sandbox")
 	}
 	slices.Sort(ids)
 	return ids[rapid.IntRange(0, len(ids)-1).Draw(rt, "which")]
@@ -226,7 +226,7 @@ func (m *model) walkEnd(rt *rapid.T) {
 	m.release(id)
 }
 
-// walkFault orders a fault for later. Of a move of files nobody can find out
+// walkFault orders a fault for later. Of a move of files no caller can find out
 // whether it was made when the answer is lost: those only fail before.
 func (m *model) walkFault(rt *rapid.T) {
 	op := rapid.SampledFrom([]fake.Op{

@@ -170,7 +170,7 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestLies has a provider's list lie. Nobody is harmed.
+// TestLies has a provider's list lie. No sandbox is harmed.
 func TestLies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{})

@@ -232,7 +232,7 @@ func TestDeletionEndsTheWaitForASlot(t *testing.T) {
 	})
 }
 
-// TestWaitForASlotIsBounded waits for a slot that nobody gives back.
+// TestWaitForASlotIsBounded waits for a slot that is never released.
 func TestWaitForASlotIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// snapshotStep does one random thing with snapshots, and returns an error that is none of
+// snapshotStep does one random thing with snapshots, and returns an error that is not among
 // those that others' steps explain.
 func snapshotStep(ctx context.Context, r *manager.Manager) error {
 	boxes := r.List(manager.Filter{Owner: "ann"})

@@ -344,7 +344,7 @@ func TestStraySnapshots(t *testing.T) {
 	}
 	r.Tidy(ctx)
 	if left := r.world.Snapshots(); !slices.Equal(left, []sandpit.SnapshotID{others}) {
-		t.Errorf("there are %q, want %s, which is nobody's here", left, others)
+		t.Errorf("there are %q, want %s, which has no owner here", left, others)
 	}
 	if seen, err := r.Snapshots().Get(ctx, "ann", "lost"); err != nil || !strings.Contains(seen.Unloadable, "gone") {
 		t.Errorf("a snapshot that is gone: %+v, %v", seen, err)
@@ -484,7 +484,7 @@ func TestForkFails(t *testing.T) {
 	}
 	r.wantSnapshots(t, 1)
 	if list, err := r.Snapshots().List(ctx, store.SnapshotFilter{All: true}); err != nil || len(list) != 0 {
-		t.Errorf("somebody sees %+v, %v", list, err)
+		t.Errorf("another owner sees %+v, %v", list, err)
 	}
 	stop()
 	r.Tidy(ctx)
@@ -498,7 +498,7 @@ func TestForkFails(t *testing.T) {
 	cancel()
 	wantCode(t, <-ended, sandpit.Canceled)
 	r.cable.release()
-	eventually(t, "what nobody waits for is taken back", func() bool {
+	eventually(t, "what no caller waits for is removed", func() bool {
 		return len(r.List(manager.Filter{})) == 2 && len(r.world.Snapshots()) == 0
 	})
 }
@@ -555,7 +555,7 @@ func TestRollback(t *testing.T) {
 	r.wantFile(t, box.ID, "a", "one")
 	r.wantState(t, box.ID, sandpit.StateRunning)
 	if h.Context().Err() == nil {
-		t.Error("who used it goes on")
+		t.Error("its user continues")
 	}
 	wantText(t, context.Cause(h.Context()), "rolled back")
 	again, err := r.Use(ctx, box.ID)
@@ -729,7 +729,7 @@ func TestExport(t *testing.T) {
 	wantText(t, err, "volumes")
 	away.wantSnapshots(t, 1)
 	wantCode(t, r.Snapshots().Export(ctx, "ann", "data", &broken{}), sandpit.Unavailable)
-	if err := r.Snapshots().Delete(ctx, "ann", "data"); err != nil { // nobody holds it any more
+	if err := r.Snapshots().Delete(ctx, "ann", "data"); err != nil { // no user is left
 		t.Error(err)
 	}
 }
@@ -738,5 +738,5 @@ func TestExport(t *testing.T) {
 type broken struct{}
 
 func (*broken) Write([]byte) (int, error) {
-	return 0, sandpit.Errorf(sandpit.Unavailable, "nobody reads")
+	return 0, sandpit.Errorf(sandpit.Unavailable, "no reader")
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
-// shop builds templates of nothing: what it is told to tell, in a sandbox of its own.
+// shop builds templates of nothing: what the test has set, in a sandbox of its own.
 type shop struct {
 	hold chan struct{} // builds wait until it is closed; nil: they do not
 
@@ -278,7 +278,7 @@ func TestTemplateFails(t *testing.T) {
 		t.Errorf("its log: %+v, %v", log, err)
 	}
 	if b, err := r.Builds().Get(ctx, "ann", waiting.ID); err != nil || b.Status != sandpit.BuildWaiting {
-		t.Errorf("one that nobody had started: %+v, %v", b, err)
+		t.Errorf("one that was never started: %+v, %v", b, err)
 	}
 	eventually(t, "the sandbox of the build is gone", func() bool { return len(r.placed(t)) == 0 })
 

@@ -132,7 +132,7 @@ func TestIdleRace(t *testing.T) {
 	})
 }
 
-// TestAging lets a sandbox that nobody uses be stopped, archived and deleted.
+// TestAging lets an unused sandbox be stopped, archived and deleted.
 func TestAging(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestChoresAreRetried(t *testing.T) {
 	})
 }
 
-// TestClockJump sets the clock by a day, both ways: nobody dies sooner or later.
+// TestClockJump sets the clock by a day, both ways: no sandbox ends sooner or later.
 func TestClockJump(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]time.Duration{"forward": 24 * time.Hour, "backward": -24 * time.Hour, "and again": 10 * time.Second} {
@@ -195,7 +195,7 @@ func TestClockJump(t *testing.T) {
 				}
 				time.Sleep(5 * time.Minute)
 				c.Jump(by)
-				h, err := r.Use(t.Context(), leased.ID) // a use while nobody has noticed yet
+				h, err := r.Use(t.Context(), leased.ID) // a use before the deadline is noticed
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -217,7 +217,7 @@ func TestClockJump(t *testing.T) {
 	}
 }
 
-// TestDrain deletes what is used, by somebody who lets go and by one who does not.
+// TestDrain deletes what is used, by a caller that releases it and by one that does not.
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

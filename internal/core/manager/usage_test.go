@@ -19,7 +19,7 @@ func (p *prop) Stats(context.Context) (sandpit.Stats, error) {
 	use := p.stage.use
 	p.stage.mu.Unlock()
 	if use == nil {
-		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "nobody knows")
+		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "unknown")
 	}
 	s := use(p.id)
 	s.At, s.Limits = time.Now(), sandpit.Resources{Memory: 1000, CPUs: 1, PIDs: 10}

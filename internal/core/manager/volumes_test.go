@@ -131,7 +131,7 @@ func TestVolumesForbidden(t *testing.T) {
 	r.wantVolumes(t, 0, 0)
 }
 
-// TestVolumesOfAnotherProvider asks for a volume that somebody else keeps.
+// TestVolumesOfAnotherProvider asks for a volume of another provider.
 func TestVolumesOfAnotherProvider(t *testing.T) {
 	t.Parallel()
 	one, two := fake.NewWorld(t.TempDir()), fake.NewWorld(t.TempDir())
@@ -223,7 +223,7 @@ func TestVolumesCrash(t *testing.T) {
 }
 
 // TestVolumesAreHeld makes sandboxes and deletes their volume at the same time: either
-// the sandbox gets it and it stays, or there is none.
+// the sandbox gets it and it stays, or there is no volume.
 func TestVolumesAreHeld(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{})

@@ -73,7 +73,7 @@ func TestOneAtATime(t *testing.T) {
 	short, end := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer end()
 	wantCode(t, r.Stop(short, s.ID), sandpit.Timeout)
-	cancel() // the operation goes on
+	cancel() // the operation continues
 	wantCode(t, <-first, sandpit.Canceled)
 	r.cable.release()
 	eventually(t, "it is paused", func() bool { return r.state(s.ID) == sandpit.StatePaused })
@@ -104,7 +104,7 @@ func TestFailedMoves(t *testing.T) {
 		"start":         {fake.OpStart, []string{"stop"}, "start", false, sandpit.StateStopped, false},
 		"start, lost":   {fake.OpStart, []string{"stop"}, "start", true, sandpit.StateRunning, true},
 		"archive":       {fake.OpArchive, []string{"stop"}, "archive", false, sandpit.StateStopped, false},
-		"archive, lost": {fake.OpArchive, []string{"stop"}, "archive", true, sandpit.StateStopped, false}, // nobody can tell
+		"archive, lost": {fake.OpArchive, []string{"stop"}, "archive", true, sandpit.StateStopped, false}, // unknowable
 		"restore":       {fake.OpRestore, []string{"stop", "archive"}, "restore", false, sandpit.StateArchived, false},
 		"restore, lost": {fake.OpRestore, []string{"stop", "archive"}, "restore", true, sandpit.StateArchived, false},
 	} {
@@ -231,7 +231,7 @@ func TestHangs(t *testing.T) {
 		if got := r.Stats().TotalSandboxes; got != 0 {
 			t.Errorf("%d sandboxes", got)
 		}
-		r.cable.release() // now it is made, and nobody wants it
+		r.cable.release() // now it is made, and no caller wants it
 		eventually(t, "it is destroyed", func() bool { return r.world.Calls(fake.OpDestroy, "") == 1 && len(r.world.Leftovers()) == 0 })
 	})
 	t.Run("pause", func(t *testing.T) {
@@ -342,7 +342,7 @@ func TestStats(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Release()
-	eventually(t, "nothing else goes on", func() bool { return r.Stats().ActiveOperations == 1 })
+	eventually(t, "nothing else runs", func() bool { return r.Stats().ActiveOperations == 1 })
 	text, err := json.Marshal(r.Stats())
 	const want = `{"total_sandboxes":1,"active_operations":1,"max_sandboxes":2,"idle_timeout":60,"cleanup_interval":1.5,"is_shutting_down":false}`
 	if err != nil || string(text) != want {

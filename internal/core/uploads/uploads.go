@@ -121,7 +121,7 @@ func (u *Store) archivePath(n Name) string {
 // loadArchives finds the archives of an earlier server process, and removes everything else
 // that it left.
 func (u *Store) loadArchives() {
-	dirs, _ := os.ReadDir(u.dir) // without the directory there are none
+	dirs, _ := os.ReadDir(u.dir) // without the directory there are no uploads
 	for _, p := range dirs {
 		dir := filepath.Join(u.dir, p.Name())
 		owner, err := hex.DecodeString(p.Name())

@@ -299,7 +299,7 @@ func FuzzUnpack(f *testing.F) {
 		if err := os.Mkdir(inner, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		_ = u.unpack(t.Context(), "ann", someHash, inner) // most are none
+		_ = u.unpack(t.Context(), "ann", someHash, inner) // most are not archives
 		if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
 			t.Errorf("beside it there is %v, %v", list, err)
 		}

@@ -109,7 +109,7 @@ func check(t *testing.T, s archive.Store, large int) {
 	}
 	stopped, cancel := context.WithCancel(ctx)
 	cancel()
-	wantCode(t, "put what nobody waits for", s.Put(stopped, "half", &broken{large, io.EOF}), sandpit.Canceled)
+	wantCode(t, "put for a caller that is gone", s.Put(stopped, "half", &broken{large, io.EOF}), sandpit.Canceled)
 	for key := range objects {
 		if err := s.Remove(ctx, key); err != nil {
 			t.Error(err)
@@ -155,7 +155,7 @@ type gateway struct {
 }
 
 // startGateway builds and starts one. To build it takes minutes at the first time, so it
-// is done only where somebody asks for it.
+// is done only on request.
 func startGateway(t *testing.T) *gateway {
 	t.Helper()
 	if os.Getenv("SANDPIT_TEST_S3") == "" {
@@ -185,7 +185,7 @@ func startGateway(t *testing.T) *gateway {
 	}
 	t.Cleanup(func() {
 		_ = stdin.Close()
-		_ = cmd.Wait() // nobody cares how
+		_ = cmd.Wait() // the kill is its end
 	})
 	if err := json.NewDecoder(io.LimitReader(stdout, 1<<20)).Decode(g); err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func TestS3(t *testing.T) {
 		"wrong secret": {func(o *archive.S3Options) { o.Secret = "another-secret-of-the-tests" }, sandpit.PermissionDenied},
 		"no bucket":    {func(o *archive.S3Options) { o.URL = g.URL + "/nowhere" }, sandpit.Unavailable},
 		"not trusted":  {func(o *archive.S3Options) { o.Roots = nil }, sandpit.Unavailable},
-		"nobody there": {func(o *archive.S3Options) { o.URL = "https://" + freeAddress(t) + "/boxes" }, sandpit.Unavailable},
+		"no server":    {func(o *archive.S3Options) { o.URL = "https://" + freeAddress(t) + "/boxes" }, sandpit.Unavailable},
 	} {
 		other := g.open(t, tc.change)
 		_, getErr := other.Get(t.Context(), "one")
@@ -246,7 +246,7 @@ func TestS3(t *testing.T) {
 	}
 }
 
-// freeAddress is one at which nobody listens.
+// freeAddress returns an address without a listener.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -86,7 +86,7 @@ func TestLife(t *testing.T) {
 }
 
 // TestOthersPaths refuses to make or remove what Name would not have named, and what
-// somebody else has put there.
+// another user has put there.
 func TestOthersPaths(t *testing.T) {
 	t.Parallel()
 	dir := place(t)
@@ -109,9 +109,9 @@ func TestOthersPaths(t *testing.T) {
 		"a link":         func(path string) error { return os.Symlink(victim, path) },
 		"a file":         func(path string) error { return os.WriteFile(path, nil, 0o600) },
 		"an open one":    func(path string) error { return os.Mkdir(path, 0o755) },
-		"somebody's own": func(path string) error { return mkdirAs(path, 12345) },
+		"another user's": func(path string) error { return mkdirAs(path, 12345) },
 	} {
-		if name == "somebody's own" && os.Geteuid() != 0 {
+		if name == "another user's" && os.Geteuid() != 0 {
 			continue // only root can make one
 		}
 		shown := tempdir.Name(dir, "/w")

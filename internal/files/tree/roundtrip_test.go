@@ -45,7 +45,7 @@ func everything(tb testing.TB, dir string) {
 	must(tb, os.Symlink("../plain", at("a", "up")))
 	must(tb, os.Symlink("no/such", at("dangling")))
 	must(tb, os.Symlink(strings.Repeat("x/", 300)+"y", at("long link")))
-	write(tb, at("locked", "inside"), "in a directory nobody may write", 0o400)
+	write(tb, at("locked", "inside"), "in a directory that is not writable", 0o400)
 	must(tb, os.Chmod(at("locked"), 0o555))
 	tb.Cleanup(func() { _ = os.Chmod(at("locked"), 0o700) })
 	big := make([]byte, 3<<20+17)

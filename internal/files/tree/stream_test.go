@@ -198,7 +198,7 @@ func TestPackStopsWithContextAndWriter(t *testing.T) {
 	if err := tree.Pack(ctx, w, openRoot(t, from), "."); sandpit.CodeOf(err) != sandpit.Canceled || w.Len() > 1<<20 {
 		t.Errorf("Pack: %v after %d bytes", err, w.Len())
 	}
-	broken := sandpit.Errorf(sandpit.Gone, "nobody listens")
+	broken := sandpit.Errorf(sandpit.Gone, "the receiver has gone")
 	if err := tree.Pack(t.Context(), errWriter{broken}, openRoot(t, from), "."); sandpit.CodeOf(err) != sandpit.Gone {
 		t.Errorf("Pack to a broken writer: %v", err)
 	}

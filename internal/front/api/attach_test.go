@@ -46,7 +46,7 @@ func TestAttach(t *testing.T) {
 				t.Errorf("%s: %v", name, cause)
 			}
 		case <-time.After(10 * time.Second):
-			t.Errorf("what a key has begun goes on when the key is %s", name)
+			t.Errorf("what a key has begun continues when the key is %s", name)
 		}
 	}
 	if second.Err() != nil {

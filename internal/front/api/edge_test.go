@@ -160,7 +160,7 @@ func TestKeylessIsForOneself(t *testing.T) {
 	}
 }
 
-// TestGuessing shows wrong keys until it is told to wait. Right ones are let in all the
+// TestGuessing shows wrong keys until it must wait. Right ones are let in all the
 // same, and the trail has no more reports than there may be.
 func TestGuessing(t *testing.T) {
 	t.Parallel()
@@ -274,7 +274,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreBounded has strangers refused again and again: the trail is told of
+// TestRefusalsAreBounded has strangers refused again and again: the trail records
 // no more than there may be, and keys are not held up by it.
 func TestRefusalsAreBounded(t *testing.T) {
 	t.Parallel()

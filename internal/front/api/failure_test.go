@@ -69,7 +69,7 @@ func TestFailures(t *testing.T) {
 		err        error
 		want       wire.Problem
 		retryAfter string
-		admin      string // what administrators are told instead
+		admin      string // what administrators see instead
 	}{
 		"quota": {
 			sandpit.Errorf(sandpit.Exhausted, "5 of 5"),
@@ -102,7 +102,7 @@ func TestFailures(t *testing.T) {
 				t.Errorf("got  %+v, Retry-After %q\nwant %+v, %q", got, header.Get("Retry-After"), tc.want, tc.retryAfter)
 			}
 			if p, _ := post(t, server, admin, "/v1/sandboxes/"+string(id)+"/run"); p.Detail != tc.admin {
-				t.Errorf("administrators are told %q, want %q", p.Detail, tc.admin)
+				t.Errorf("administrators see %q, want %q", p.Detail, tc.admin)
 			}
 			server.Close() // waits for what is logged afterwards
 			told := strings.Contains(log.String(), `"msg":"api: request failed"`) && strings.Contains(log.String(), `"request_id":"req-1"`) &&

@@ -31,7 +31,7 @@ func TestSlowHead(t *testing.T) {
 		cut <- errors.New("it was let to send for 80 s")
 	}()
 	if body := g.ask(t, "GET", "/who", nil).body; body != "ann" {
-		t.Errorf("meanwhile somebody else: %q", body)
+		t.Errorf("another client meanwhile: %q", body)
 	}
 	if err := <-cut; err != nil {
 		t.Error(err)
@@ -60,7 +60,7 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// TestMalformed sends what is no HTTP, and half of it. The server goes on.
+// TestMalformed sends invalid HTTP, and half a request. The server continues to serve.
 func TestMalformed(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, nil)

@@ -14,7 +14,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// dial is a clock that somebody sets.
+// dial is a clock that tests set.
 type dialClock struct {
 	clock.System
 
@@ -83,7 +83,7 @@ func TestKeyLife(t *testing.T) {
 	}
 }
 
-// TestBadKeys makes and shows keys that are none.
+// TestBadKeys creates invalid keys and sends them.
 func TestBadKeys(t *testing.T) {
 	t.Parallel()
 	keys := api.NewKeys(openStore(t), clock.System{}, nil)
@@ -114,7 +114,7 @@ func TestBadKeys(t *testing.T) {
 }
 
 // TestDeletedKeys takes keys away while they are used: when Delete has returned, no
-// key is good any more, whoever was just looking it up.
+// key is good any more, whatever was just looking it up.
 func TestDeletedKeys(t *testing.T) {
 	t.Parallel()
 	keys := api.NewKeys(openStore(t), clock.System{}, nil)

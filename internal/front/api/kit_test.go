@@ -171,7 +171,7 @@ func newGate(tb testing.TB, change func(*api.EdgeOptions, *api.ServerOptions)) *
 	return g
 }
 
-// got is what was answered.
+// got is a response.
 type got struct {
 	status int
 	header http.Header
@@ -234,5 +234,5 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 			return
 		}
 	}
-	tb.Fatalf("it never came that %s", what)
+	tb.Fatalf("timeout waiting until %s", what)
 }

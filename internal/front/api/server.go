@@ -305,7 +305,7 @@ func (t *requestCounter) current() int {
 	return t.n
 }
 
-// waitForNone waits until there are none, and returns false if ctx ends first.
+// waitForNone waits until no request is left, and returns false if ctx ends first.
 func (t *requestCounter) waitForNone(ctx context.Context) bool {
 	t.mu.Lock()
 	if t.n == 0 {

@@ -151,7 +151,7 @@ func TestSocket(t *testing.T) {
 	}
 }
 
-// TestTaken listens where somebody else does.
+// TestTaken listens where another server does.
 func TestTaken(t *testing.T) {
 	t.Parallel()
 	s := serve(t, api.ServerOptions{Handler: http.HandlerFunc(hello)})
@@ -240,7 +240,7 @@ func TestCutOff(t *testing.T) {
 			}
 			defer c.Close()
 			close(begun)
-			_, _ = rest.ReadByte() // till somebody cuts it
+			_, _ = rest.ReadByte() // until the connection is cut
 		}),
 	})
 	if err != nil {

@@ -137,7 +137,7 @@ func (b *browser) try(session, method string, params, result any) error {
 	}
 }
 
-// eval runs JavaScript in the page, as if somebody had clicked there, and returns what it
+// eval runs JavaScript in the page, as if a user had clicked there, and returns what it
 // comes to, as text.
 func (p *page) eval(script string) string {
 	p.Helper()

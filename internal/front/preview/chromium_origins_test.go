@@ -130,7 +130,7 @@ func TestChromiumPaths(t *testing.T) {
 	}
 }
 
-// visit opens the URL of a sandbox's port as somebody who was given it.
+// visit opens the URL of a sandbox's port as a visitor.
 func (r *rig) visit(b *browser, id sandpit.ID, byPath bool) *page {
 	r.Helper()
 	u, err := r.gateway.URL(r.as(alice), id, appPort, 0, "")

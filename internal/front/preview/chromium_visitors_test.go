@@ -68,7 +68,7 @@ func newNeighbours(tb testing.TB, domain string) *neighbours {
 	return n
 }
 
-// visit opens the preview of a sandbox as somebody who was given its URL.
+// visit opens the preview of a sandbox as a visitor with its URL.
 func (n *neighbours) open(b *browser, id sandpit.ID, port int, title string, byPath bool) *page {
 	n.Helper()
 	u, err := n.gateway.URL(n.as(alice), id, port, 0, "")
@@ -139,14 +139,14 @@ func TestChromiumRedirects(t *testing.T) {
 			t.Errorf("bob's program was asked for %s", path)
 		}
 	}
-	// What is its own goes on.
+	// Its own pages continue to work.
 	if got := p.eval(bounded(fmt.Sprintf(`fetch(%q).then(r => r.text())`, own+"?Location="+url.QueryEscape("sub/../x?y=1")))); !strings.Contains(got, "page of alice") {
 		t.Errorf("a redirect to itself: %q", got)
 	}
 }
 
 // windowLater is a script that opens a window and comes to what is there later, as far as
-// whoever opens it sees that.
+// a visitor that opens it sees that.
 func windowLater(target string) string {
 	return fmt.Sprintf(`new Promise(done => {
 		const w = window.open(%q);
@@ -208,7 +208,7 @@ func TestChromiumDomain(t *testing.T) {
 	if n.victimApp.has("/evil") {
 		t.Errorf("requests of alice's page have reached bob's program: %q", n.victimApp.seen)
 	}
-	// A person may follow a link, whatever the page says of referrers, and bob's own page goes on.
+	// A person may follow a link, whatever the page says of referrers, and bob's own page continues to work.
 	for _, rel := range []string{"", "noreferrer"} {
 		target := at + "/link" + rel + "?a=1#part"
 		q := n.open(b, n.evil, n.evilPort, "alice", false)

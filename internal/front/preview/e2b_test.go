@@ -173,7 +173,7 @@ func TestE2BHost(t *testing.T) {
 	get(t, c, r.hostURL(r.e2bBox("open"), port)).want(t, http.StatusOK, ".localhost")
 	forged := r.labelled(map[string]string{"e2b": "open", "host": "a\r\nX-Injected: yes"}) // labels are their owner's
 	if got := get(t, c, r.hostURL(forged, port)); got.body != "host " {
-		t.Errorf("a host that is none: %q", got.body)
+		t.Errorf("a malformed host: %q", got.body)
 	}
 }
 

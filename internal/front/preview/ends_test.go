@@ -59,7 +59,7 @@ func (s *streams) end() {
 	s.Helper()
 	begin := time.Now()
 	if _, _, err := s.conn.Read(s.Context()); err == nil {
-		s.Error("the WebSocket goes on")
+		s.Error("the WebSocket stays open")
 	}
 	if _, err := io.ReadAll(s.body); err == nil {
 		s.Error("the answer ends as if it were whole")
@@ -94,7 +94,7 @@ func (r *rig) newHolder() store.Key {
 	return key
 }
 
-// TestRightsEnd shows that what somebody has open is cut off when the key or token ends that
+// TestRightsEnd shows that open connections are cut off when the key or token ends that
 // opened it, and that nothing opens it again.
 func TestRightsEnd(t *testing.T) {
 	t.Parallel()

@@ -93,7 +93,7 @@ func FuzzCleanRequest(f *testing.F) {
 }
 
 // FuzzBoundCookies looks for cookies with which a program is sent more than it takes, or the
-// viewer's own cookie is lost, or an answer is told what is no cookie's name.
+// viewer's own cookie is lost, or a response sets an invalid cookie name.
 func FuzzBoundCookies(f *testing.F) {
 	f.Add("a=1; b=2", 1)
 	f.Add("a=1; sandpit_preview=x; a=1;;=; b\x00=3; a=1", 5000)
@@ -155,7 +155,7 @@ func FuzzCleanAnswer(f *testing.F) {
 		}
 		for _, name := range notTold {
 			if h.Get(name) != "" {
-				t.Errorf("%s is told", name)
+				t.Errorf("%s is shown", name)
 			}
 		}
 		for _, c := range (&http.Response{Header: h}).Cookies() {

@@ -102,7 +102,7 @@ func TestCleanAnswer(t *testing.T) {
 		}
 		for _, name := range []string{"Alt-Svc", "Clear-Site-Data", "Strict-Transport-Security", "Report-To", "X-Accel-Redirect"} {
 			if h.Get(name) != "" {
-				t.Errorf("%s: %s is told", base, name)
+				t.Errorf("%s: %s is shown", base, name)
 			}
 		}
 		if workers := h.Get("Service-Worker-Allowed"); (workers == "") != strings.Contains(base, "/p/") {

@@ -255,7 +255,7 @@ func (r *rig) box() sandpit.ID {
 	return s.ID
 }
 
-// as is the context of a request of somebody's.
+// as is the context of any request.
 func (r *rig) as(owner string) context.Context {
 	return api.WithPrincipal(r.Context(), api.Principal{Owner: owner, KeyID: r.keyIDs[owner]})
 }
@@ -390,7 +390,7 @@ func raw(tb testing.TB, address, text string) string {
 func rawOnly(tb testing.TB, address, text string) string {
 	tb.Helper()
 	return exchange(tb, address, text, func(conn *net.TCPConn) {
-		time.Sleep(50 * time.Millisecond) // it would be taken for somebody who has gone; if it comes too early nothing is tried
+		time.Sleep(50 * time.Millisecond) // it would be taken for a client that has gone; if it comes too early nothing is tried
 		if err := conn.CloseWrite(); err != nil {
 			tb.Fatal(err)
 		}
@@ -448,7 +448,7 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 			return
 		}
 	}
-	tb.Fatalf("it never came that %s", what)
+	tb.Fatalf("timeout waiting until %s", what)
 }
 
 // guestToken is alice's token for the guest of a sandbox.

@@ -245,7 +245,7 @@ func (r *rig) idle() {
 	eventually(r.TB, "all sandboxes are released", func() bool { return r.manager.Stats().ActiveOperations == 0 })
 }
 
-// TestTakenAway ends what goes on when the sandbox is paused or deleted, also of those
+// TestTakenAway ends open streams when the sandbox is paused or deleted, also of those
 // who neither read nor write.
 func TestTakenAway(t *testing.T) {
 	t.Parallel()
@@ -289,7 +289,7 @@ func TestTakenAway(t *testing.T) {
 	}
 	r.idle()
 	if _, _, err := conn.Read(t.Context()); err == nil {
-		t.Error("the WebSocket goes on")
+		t.Error("the WebSocket stays open")
 	}
 	if _, err := readAll(silent.Body); err == nil {
 		t.Error("the answer ends as if it were whole")
@@ -375,7 +375,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	case <-time.After(long):
-		t.Error("the WebSocket goes on")
+		t.Error("the WebSocket stays open")
 	}
 	if s, err := r.manager.Get(id); err != nil || s.State != sandpit.StateRunning {
 		t.Errorf("%v, %v", s.State, err)

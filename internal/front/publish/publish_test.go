@@ -98,7 +98,7 @@ func TestPublish(t *testing.T) {
 		}
 	}
 	if got, err := say(t, ports[2].Address(), "hello"); got != "" {
-		t.Errorf("where nobody listens: %q, %v", got, err)
+		t.Errorf("without a listener: %q, %v", got, err)
 	}
 	again, err := p.Publish(t.Context(), id, asked, program.dial)
 	if err != nil || again[0] != ports[0] {
@@ -119,7 +119,7 @@ func TestPublish(t *testing.T) {
 func TestRefuse(t *testing.T) {
 	t.Parallel()
 	p, program := newPublisher(t), &inside{}
-	const ip = "127.0.0.3" // where nobody else takes a port
+	const ip = "127.0.0.3" // where no other test takes a port
 	both, err := p.Publish(t.Context(), sandpit.NewID(), []sandpit.Port{{Port: 80, HostIP: ip}}, program.dial)
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestClose(t *testing.T) {
 	}
 	_ = conn.SetDeadline(time.Now().Add(long))
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
-		t.Error("the connection goes on")
+		t.Error("the connection stays open")
 	}
 	if _, err := p.Publish(t.Context(), id, nil, nil); !errors.Is(err, sandpit.Unavailable) {
 		t.Errorf("after its end: %v", err)

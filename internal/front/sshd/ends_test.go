@@ -11,7 +11,7 @@ import (
 )
 
 // TestRightsEnd closes connections when the key or token ends that opened them, and lets
-// nobody in with it again.
+// no client in with it again.
 func TestRightsEnd(t *testing.T) {
 	t.Parallel()
 	r := fakeRig(t, nil)
@@ -70,7 +70,7 @@ func closes(t *testing.T, name string, c *ssh.Client) {
 	select {
 	case <-ended:
 	case <-time.After(10 * time.Second):
-		t.Errorf("a connection %s goes on", name)
+		t.Errorf("a connection %s stays open", name)
 	}
 }
 
@@ -79,6 +79,6 @@ func (r *rig) refuses(name string, id sandpit.ID, auth ssh.AuthMethod) {
 	c, err := r.dial(id, auth)
 	if err == nil {
 		_ = c.Close()
-		r.t.Errorf("%s lets somebody in", name)
+		r.t.Errorf("%s lets a client in", name)
 	}
 }

@@ -69,7 +69,7 @@ func isolated(tb testing.TB) sandpit.Instance {
 }
 
 // FuzzSFTP survives whatever a client sends: its server has goroutines of its own, whose
-// panics nobody could catch.
+// panics that no caller could catch.
 func FuzzSFTP(f *testing.F) {
 	box := isolated(f)
 	hello := packet(1, 3)

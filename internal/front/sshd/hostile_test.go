@@ -41,10 +41,10 @@ func TestWhoMayEnter(t *testing.T) {
 		id   sandpit.ID
 		auth ssh.AuthMethod
 	}{
-		"somebody else's sandbox": {others, ann},
+		"another owner's sandbox": {others, ann},
 		"no such sandbox":         {sandpit.NewID(), ann},
 		"no sandbox at all":       {"root", ann},
-		"a key of nobody":         {mine, stranger},
+		"an unknown key":          {mine, stranger},
 		"a token that was used":   {mine, used},
 		"a token for another":     {mine, r.token(others)},
 		"a wrong token":           {mine, ssh.Password("x")},
@@ -72,7 +72,7 @@ func TestWhoMayEnter(t *testing.T) {
 	}
 	if c, err := r.dial(mine, ann); err == nil {
 		_ = c.Close()
-		t.Error("a key that was removed lets somebody in")
+		t.Error("a removed key lets a client in")
 	}
 	r.wantEvent(store.EventFilter{Action: "ssh log in"}, "unauthenticated")
 	r.wantEvent(store.EventFilter{Action: "ssh", Sandbox: mine}, "ok")
@@ -196,7 +196,7 @@ func TestOwnersShareConnections(t *testing.T) {
 	ann, bob := ssh.PublicKeys(r.signer(r.key("ann"))), ssh.PublicKeys(r.signer(r.key("bob")))
 	first := r.enter(anns, ann)
 	r.enter(anns, ann)
-	if c, err := r.dial(anns, ann); err == nil { // it is told why, and ended
+	if c, err := r.dial(anns, ann); err == nil { // it hears why, and ends
 		if s, err := c.NewSession(); err == nil {
 			_ = s.Close()
 			t.Error("there is one more connection than an owner may have")
@@ -326,7 +326,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestUnreadOutput ends when the server does, though nobody reads.
+// TestUnreadOutput ends when the server does, though no client reads.
 func TestUnreadOutput(t *testing.T) {
 	t.Parallel()
 	r := fakeRig(t, nil)
@@ -346,7 +346,7 @@ func TestUnreadOutput(t *testing.T) {
 	r.stop()
 }
 
-// TestInUse keeps a sandbox from being idle while somebody is there, but not for ever.
+// TestInUse keeps a sandbox from being idle while a client is connected, but not for ever.
 func TestInUse(t *testing.T) {
 	t.Parallel()
 	r := fakeRig(t, func(o *sshd.Options) { o.KeepAlive, o.IdleTimeout = 8*time.Second, time.Second })

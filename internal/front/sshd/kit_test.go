@@ -123,7 +123,7 @@ func realRig(t *testing.T) *rig {
 	return newRig(t, testgvisor.New(t), nil)
 }
 
-// box makes a sandbox of somebody.
+// box creates a sandbox of an owner.
 func (r *rig) box(owner string) sandpit.ID {
 	r.t.Helper()
 	s, err := r.Create(r.t.Context(), manager.CreateRequest{Owner: owner})

@@ -96,7 +96,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 			return
 		}
 	}
-	t.Fatalf("it never came that %s", what)
+	t.Fatalf("timeout waiting until %s", what)
 }
 
 // testTerminal types into a shell, and changes the size of its window.
@@ -339,7 +339,7 @@ func testNoPython(t *testing.T, c *client, id sandpit.ID) {
 	t.Errorf("there is no python3 inside: %+v", c.run("", "ssh", at(id), "python3 -V"))
 }
 
-// testGone is told why there is nothing any more.
+// testGone checks that a client hears why its sandbox is gone.
 func testGone(t *testing.T, c *client, id sandpit.ID) {
 	t.Helper()
 	working := c.command("ssh", at(id), "echo here; exec sleep 987652")

@@ -64,7 +64,7 @@ func TestUploadOrder(t *testing.T) {
 			var group sync.WaitGroup
 			for i, part := range tc.parts {
 				if tc.order == nil {
-					group.Go(func() { _, _ = u.WriteAt([]byte(part), int64(4*i)) }) // what fails is told when it is closed
+					group.Go(func() { _, _ = u.WriteAt([]byte(part), int64(4*i)) }) // Close reports what fails
 				}
 			}
 			for _, i := range tc.order {
@@ -117,7 +117,7 @@ func TestBrokenUpload(t *testing.T) {
 		t.Fatal(err)
 	}
 	u.TransferError(io.ErrUnexpectedEOF)
-	_ = u.Close() // nobody hears it
+	_ = u.Close() // its error is reported already
 	file, err := h.statFile("/tmp/f", true)
 	if err != nil || file.Size != 3 || file.ModifiedAt.After(time.Now().Add(time.Hour)) {
 		t.Errorf("%+v, %v", file, err)

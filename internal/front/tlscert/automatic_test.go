@@ -60,7 +60,7 @@ func startAuthority(t *testing.T, port int) *authority {
 		if !ended {
 			ended = true
 			_ = stdin.Close()
-			_ = cmd.Wait() // nobody cares how
+			_ = cmd.Wait() // the kill is its end
 		}
 	}
 	t.Cleanup(a.stop)
@@ -129,9 +129,9 @@ func TestAutomatic(t *testing.T) {
 			t.Errorf("%s: %v, %v", e.Name(), info.Mode(), err)
 		}
 	}
-	// Without an authority there are no new ones, which is told.
+	// Without an authority there are no new ones, which is reported.
 	if _, err := dial(t, kept, client("other.sandpit.test")); err == nil {
-		t.Error("there is a certificate of nobody")
+		t.Error("there is a certificate without an authority")
 	}
 	if !strings.Contains(log.String(), "other.sandpit.test") || strings.Contains(log.String(), "evil") {
 		t.Errorf("the log: %s", log.String())

@@ -104,7 +104,7 @@ func serveAt(t *testing.T, l net.Listener, c *tls.Config) string {
 				conn := tls.Server(raw, c)
 				_ = raw.SetDeadline(time.Now().Add(long))
 				if conn.HandshakeContext(t.Context()) == nil {
-					_, _ = conn.Write([]byte("in")) // whoever is there hears it
+					_, _ = conn.Write([]byte("in")) // the server reads it
 				}
 			})
 		}
@@ -178,7 +178,7 @@ func eventually(t *testing.T, holds func() bool) {
 			return
 		}
 	}
-	t.Fatal("it never came")
+	t.Fatal("timeout waiting for the server")
 }
 
 // TestVersions are TLS 1.2 and later, with HTTP/2.
@@ -282,7 +282,7 @@ func TestManyLocalNames(t *testing.T) {
 	}
 }
 
-// TestBadAuthority is told, and not replaced.
+// TestBadAuthority checks that a bad authority is reported and not replaced.
 func TestBadAuthority(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

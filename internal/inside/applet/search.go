@@ -216,7 +216,7 @@ func (s *searcher) matchesName(rel string) bool {
 	return matchesAny(s.names, rel) && matchesAny(s.kinds, rel)
 }
 
-// matchesAny reports whether a path matches one of the patterns, or there are none.
+// matchesAny reports whether a path matches one of the patterns, or there are no patterns.
 func matchesAny(patterns []*regexp.Regexp, rel string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(re *regexp.Regexp) bool { return re.MatchString(rel) })
 }

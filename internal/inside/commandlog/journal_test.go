@@ -80,7 +80,7 @@ func (m *truth) check(t *testing.T, l *Log, from Offsets) (missing Offsets) {
 	next, order := from, []byte(nil)
 	for p, ok := r.Next(); ok; p, ok = r.Next() {
 		if p.Offset != next[p.Stream] {
-			t.Fatalf("stream %d goes on at %d, want %d", p.Stream, p.Offset, next[p.Stream])
+			t.Fatalf("stream %d continues at %d, want %d", p.Stream, p.Offset, next[p.Stream])
 		}
 		if p.Missing > 0 {
 			missing[p.Stream] += p.Missing
@@ -241,7 +241,7 @@ func TestFull(t *testing.T) {
 }
 
 // TestChangedFile changes what lies in the file: it counts as missing, and nothing
-// else is told instead.
+// else is reported instead.
 func TestChangedFile(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*os.File) error{
@@ -273,7 +273,7 @@ func TestChangedFile(t *testing.T) {
 			if _, told := l.Amounts(); missing[Stdout] < SegmentSize-2*headerSize || missing != told {
 				t.Errorf("missing: %v, told %v", missing, told)
 			}
-			m.append(l, Stderr, []byte("it goes on"))
+			m.append(l, Stderr, []byte("it continues"))
 			m.check(t, l, Offsets{})
 		})
 	}
@@ -333,7 +333,7 @@ func TestReaderLeftBehind(t *testing.T) {
 	at += p.Missing
 	p, _ = r.Next()
 	if want := m.data[0][at:][:len(p.Data)]; p.Offset != at || !bytes.Equal(p.Data, want) {
-		t.Fatalf("it goes on at %d, want %d", p.Offset, at)
+		t.Fatalf("it continues at %d, want %d", p.Offset, at)
 	}
 	at += int64(len(p.Data))
 	l.End()
@@ -382,7 +382,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// FuzzRecord reads segments that nobody has written.
+// FuzzRecord reads random segments.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 'x', 1, 0, 2, 'y', 'z'}, uint16(0), uint16(1))
 	f.Add([]byte{0, 0, 0}, uint16(0), uint16(0))

@@ -165,8 +165,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestExchanged has somebody exchange a directory for a link that leads outside all the
-// time: nobody ever sees what is there.
+// TestExchanged exchanges a directory for a link that leads outside all the
+// time: no request ever sees what is there.
 func TestExchanged(t *testing.T) {
 	t.Parallel()
 	dir, h := tree(t)

@@ -27,7 +27,7 @@ func commandCall(t *testing.T, s *httptest.Server, method, body string) answer {
 	return send(t, s, http.MethodPost, "/sandpit.v1.Commands/"+method, "application/json", body)
 }
 
-// TestCommandsWire holds the form of what is told of commands.
+// TestCommandsWire checks the wire form of commands.
 func TestCommandsWire(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t)

@@ -428,7 +428,7 @@ func TestMarks(t *testing.T) {
 	defer server.Close()
 	initTestServer(t, server)
 	if _, err := os.Stat(g.markerDir); !os.IsNotExist(err) {
-		t.Errorf("a sandbox that is none of E2B's is marked: %v", err)
+		t.Errorf("a sandbox not created by E2B is marked: %v", err)
 	}
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 	for _, id := range []string{"first", "second"} {

@@ -17,7 +17,7 @@ func TestLateReaderLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Close() // somebody holds it open
+	defer w.Close() // the test holds it open
 	const text = "the last words"
 	if _, err := w.WriteString(text); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ func TestLargest(t *testing.T) {
 		all  []processMemory
 		want int
 	}{
-		"nobody":               {nil, 0},
+		"no process":           {nil, 0},
 		"the largest":          {[]processMemory{{2, 10, false}, {3, 30, false}, {4, 20, false}}, 3},
 		"never ours":           {[]processMemory{{2, 90, true}, {3, 1, false}, {4, 2, false}, {5, 80, true}}, 4},
 		"ours if there is one": {[]processMemory{{2, 10, true}, {3, 20, true}}, 3},

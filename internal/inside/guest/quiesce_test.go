@@ -64,7 +64,7 @@ func holdable(t *testing.T) (*Guest, *os.File) {
 func TestHoldClosesAndForgets(t *testing.T) {
 	t.Parallel()
 	g, outside := holdable(t)
-	waiting := sendConn(t, outside, []byte{byte(Port >> 8), byte(Port & 0xff)}) // nobody accepts it
+	waiting := sendConn(t, outside, []byte{byte(Port >> 8), byte(Port & 0xff)}) // no program accepts it
 	defer waiting.Close()
 	if _, err := io.ReadFull(waiting, make([]byte, 1)); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func TestHoldClosesAndForgets(t *testing.T) {
 	}
 }
 
-// TestHoldBrokenOff has whoever gives the order go away in the middle of it.
+// TestHoldBrokenOff has the caller go away in the middle of it.
 func TestHoldBrokenOff(t *testing.T) {
 	t.Parallel()
 	g, outside := holdable(t)

@@ -15,7 +15,7 @@ import (
 
 type call struct{ method, url, body string }
 
-// send makes a request with a connection of its own. It returns the status and what was answered until a word came, "" being
+// send makes a request with a connection of its own. It returns the status and the response up to a word, "" being
 // the end.
 func send(ctx context.Context, tb testing.TB, c call, until string) (int, string) {
 	tb.Helper()

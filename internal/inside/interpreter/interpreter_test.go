@@ -328,7 +328,7 @@ func TestHostileKernels(t *testing.T) {
 	}
 }
 
-// TestKilledBetweenRuns ends kernels of which nobody has noticed yet that they are gone. The
+// TestKilledBetweenRuns ends kernels whose end was not noticed yet. The
 // next run has a new one at once.
 func TestKilledBetweenRuns(t *testing.T) {
 	t.Parallel()
@@ -413,7 +413,7 @@ t = threading.Thread(target=late); t.start()`)
 	if len(got.results) != 2 || got.results[0].HTML != nil || got.text() != "rest" || !strings.Contains(got.stderr, "text/html of 9437186 bytes left out") {
 		t.Errorf("%d results, the last %q; stderr %q", len(got.results), got.text(), got.stderr)
 	}
-	// Somebody who has the pipes open does not keep the kernel's end from being noticed.
+	// A process that has the pipes open does not keep the kernel's end from being noticed.
 	got = python("import subprocess, os; subprocess.Popen(['sleep', '2'], start_new_session=True); os._exit(5)")
 	if got.failure == nil || got.failure.Name != interpreter.FailKernel {
 		t.Errorf("failure %+v", got.failure)

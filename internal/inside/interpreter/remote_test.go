@@ -83,7 +83,7 @@ func TestRemote(t *testing.T) {
 	}
 	err := r.Run(t.Context(), interpreter.Cell{Context: "z", Language: "cobol"}, (&told{}).take)
 	if sandpit.CodeOf(err) != sandpit.Unsupported {
-		t.Errorf("a language that is none: %v", err)
+		t.Errorf("an unknown language: %v", err)
 	}
 	cutRemote(t, r)
 	killRemote(t, r, box)
@@ -107,7 +107,7 @@ func runWithEnv(t *testing.T, r *interpreter.Remote) {
 	}
 }
 
-// cutRemote gives up runs, by the context and since nobody wants the output.
+// cutRemote gives up runs, by the context and because the output is refused.
 func cutRemote(t *testing.T, r *interpreter.Remote) {
 	t.Helper()
 	remoteRun(t, r, "cut", "v=kept")
@@ -126,7 +126,7 @@ func cutRemote(t *testing.T, r *interpreter.Remote) {
 		return nil
 	})
 	if !errors.Is(err, full) {
-		t.Errorf("a run that nobody wants: %v", err)
+		t.Errorf("a refused run: %v", err)
 	}
 	if got := remoteRun(t, r, "cut", "echo $v"); !strings.HasSuffix(got.stdout, "kept\n") {
 		t.Errorf("afterwards: %.100q", got.stdout)

@@ -45,7 +45,7 @@ func TestQueue(t *testing.T) {
 			if got, err := q.takeEvents(); len(got) > 0 || !errors.Is(err, tc.after) {
 				t.Errorf("take again: %v, %v, want %v", got, err, tc.after)
 			}
-			// It goes on.
+			// It continues.
 			if q.pushEvent(created); q.bytes != 1 {
 				t.Errorf("%d bytes are counted, want 1", q.bytes)
 			}

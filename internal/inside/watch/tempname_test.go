@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/watch"
 )
 
-// TestReplacement: a file that is written under a temporary name is told as the
+// TestReplacement: a file that is written under a temporary name is reported as the
 // file it becomes.
 func TestReplacement(t *testing.T) {
 	t.Parallel()

@@ -483,7 +483,7 @@ func TestManyEvents(t *testing.T) {
 	if _, err := w.Next(t.Context()); !errors.Is(err, sandpit.Exhausted) {
 		t.Errorf("Next: %v, want Exhausted", err)
 	}
-	// It goes on, as soon as it has come to the end of what is lost.
+	// It continues as soon as it has come to the end of what is lost.
 	for i := range 1000 {
 		name := fmt.Sprintf("%s%d", last, i)
 		must(t, os.WriteFile(dir+"/"+name, nil, 0o600))
@@ -496,7 +496,7 @@ func TestManyEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Error("nothing is told any more")
+	t.Error("nothing is reported any more")
 }
 
 func TestTake(t *testing.T) {

@@ -323,7 +323,7 @@ func TestHeadersOnly(t *testing.T) {
 	if status, _ := get(t, b.browser(outside, "93.184.215.21:443", "", true), request(t, http.MethodGet, "https://other.example.org/", nil)); status != http.StatusOK {
 		t.Errorf("status %d", status)
 	}
-	_, err := b.browser(pool, "93.184.215.21:443", "", true).Do(request(t, http.MethodGet, "https://other.example.org/", nil)) //nolint:bodyclose // there is none
+	_, err := b.browser(pool, "93.184.215.21:443", "", true).Do(request(t, http.MethodGet, "https://other.example.org/", nil)) //nolint:bodyclose // no body
 	if err == nil {
 		t.Error("the gateway shows a certificate of its own for a host without headers")
 	}

@@ -259,7 +259,7 @@ func (j *Job) Info() JobInfo {
 	return info
 }
 
-// Output returns up to most bytes of both outputs from an offset on. If there are none yet, it
+// Output returns up to most bytes of both outputs from an offset on. Without any yet, it
 // waits for output or the end of the job. The default of most is 64 KiB.
 func (j *Job) Output(ctx context.Context, offset int64, most int) (Chunk, error) {
 	if most < 1 {

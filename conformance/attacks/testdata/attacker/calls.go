@@ -130,7 +130,7 @@ func hostIoctls(a *attempt) {
 	}
 }
 
-// hostileFiles makes names, links and directories that trip whoever walks them.
+// hostileFiles makes names, links and directories that trip a program that walks them.
 func hostileFiles(a *attempt) {
 	dir := "/tmp/hostile-names"
 	_ = os.RemoveAll(dir)

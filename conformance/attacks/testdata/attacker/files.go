@@ -264,7 +264,7 @@ func exchangeRace(a *attempt) {
 	_ = os.RemoveAll(base)
 }
 
-// movedDirectory keeps a directory open while it is moved up, and goes on up
+// movedDirectory keeps a directory open while it is moved up, and continues upwards
 // from there.
 func movedDirectory(a *attempt) {
 	base := writableMount + "/moved"

@@ -82,7 +82,7 @@ func threadFlood(a *attempt) {
 }
 
 func zombieFlood(a *attempt) {
-	a.repeat("children that nobody waits for", func(int) error {
+	a.repeat("children that no process waits for", func(int) error {
 		cmd := exec.Command("/proc/self/exe") // ends at once, for lack of arguments
 		return cmd.Start()
 	})
@@ -260,7 +260,7 @@ func watchFlood(a *attempt) {
 		_, err := unix.InotifyAddWatch(fd, sub, unix.IN_ALL_EVENTS)
 		return err
 	})
-	a.repeat("events that nobody reads", func(i int) error { return os.WriteFile(fmt.Sprintf("%s/0/%d", dir, i), nil, 0o600) })
+	a.repeat("events that no program reads", func(i int) error { return os.WriteFile(fmt.Sprintf("%s/0/%d", dir, i), nil, 0o600) })
 	a.do("watch the machine's files", func() error {
 		_, err := unix.InotifyAddWatch(fd, "/usr/bin", unix.IN_ALL_EVENTS)
 		return err

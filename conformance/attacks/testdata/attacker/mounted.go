@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserID leaves programs in the writable mount that would give whoever runs
+// setUserID leaves programs in the writable mount that would give a user that runs
 // them outside the rights of their owner.
 func setUserID(a *attempt) {
 	self, err := os.ReadFile("/proc/self/exe")

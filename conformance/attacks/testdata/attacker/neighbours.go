@@ -77,7 +77,7 @@ func serve(a *attempt) {
 	for { // until the sandbox ends
 		time.Sleep(time.Second)
 		if string(memory[:len(a.Name)]) != a.Name {
-			report("somebody wrote to the shared memory")
+			report("another sandbox wrote to the shared memory")
 			copy(memory, a.Name)
 		}
 	}

@@ -98,7 +98,7 @@ func multicast(a *attempt) {
 	}
 }
 
-// rawPackets puts packets on the wire that say they are from somebody else.
+// rawPackets sends packets with the source address of another host.
 func rawPackets(a *attempt) {
 	for _, address := range a.UDP {
 		host, portText, _ := net.SplitHostPort(address)
@@ -305,7 +305,7 @@ func pretendGuest(a *attempt) {
 	}
 }
 
-// listenAndShout answers whoever asks with rubbish that never ends. Count is the
+// listenAndShout answers each client with endless garbage. Count is the
 // port.
 func listenAndShout(a *attempt) {
 	ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", a.Count))

@@ -69,7 +69,7 @@ func seeProcesses(a *attempt) {
 	}
 }
 
-// signalOthers sends signals to processes that are none of this sandbox's.
+// signalOthers sends signals to processes outside this sandbox.
 func signalOthers(a *attempt) {
 	for _, pid := range a.PIDs {
 		for _, sig := range []unix.Signal{0, unix.SIGTERM, unix.SIGKILL, unix.SIGSTOP} {

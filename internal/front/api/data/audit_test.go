@@ -148,7 +148,7 @@ func TestAuditOfPieces(t *testing.T) {
 		req.Header.Set("Range", "bytes=0-9")
 		r.send(r.client, req)
 	}
-	eventually(t, "all pieces are told of", func() bool {
+	eventually(t, "all pieces are reported", func() bool {
 		list, err := r.store.Events().ListEvents(t.Context(), store.EventFilter{Sandbox: id, Action: "read file", Limit: 1000})
 		if err != nil {
 			t.Fatal(err)

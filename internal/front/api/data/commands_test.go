@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// TestDetached starts a command that nobody waits for, and finds it again.
+// TestDetached starts a command without a waiting caller, and finds it again.
 func TestDetached(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, data.Options{})
@@ -52,7 +52,7 @@ func TestDetached(t *testing.T) {
 		if err := os.WriteFile(dir+"/go", nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// A client that comes back goes on behind what it has.
+		// A client that reconnects continues behind what it has.
 		req := r.request(t.Context(), http.MethodGet, id, "/commands/"+started.ID+"/output?stdout=1&stderr=1", nil)
 		req.Header.Set("Last-Event-Id", last.id)
 		s = r.stream(client, req)
@@ -262,7 +262,7 @@ func TestSessionErrors(t *testing.T) {
 	r.idle()
 }
 
-// TestOthersSandboxes makes every call there is as somebody else, and as nobody.
+// TestOthersSandboxes makes every call as another owner, and without an owner.
 func TestOthersSandboxes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, data.Options{})

@@ -319,10 +319,10 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 			return
 		}
 	}
-	tb.Fatalf("it never came that %s", what)
+	tb.Fatalf("timeout waiting until %s", what)
 }
 
-// idle waits until nobody uses a sandbox.
+// idle waits until no call uses a sandbox.
 func (r *rig) idle() {
 	r.Helper()
 	eventually(r.TB, "all sandboxes are released", func() bool { return r.manager.Stats().ActiveOperations == 0 })

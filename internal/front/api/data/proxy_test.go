@@ -217,7 +217,7 @@ func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
 	return n.to.RoundTrip(r)
 }
 
-// TestProxyHeaders looks at what a guest is told of a client, and a client of a guest.
+// TestProxyHeaders checks which headers of a client a guest gets, and which of a guest a client gets.
 func TestProxyHeaders(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -265,7 +265,7 @@ func TestProxyHeaders(t *testing.T) {
 		"Content-Security-Policy": {"default-src 'none'; sandbox"}, "Cross-Origin-Resource-Policy": {"same-origin"},
 	}
 	if diff := cmp.Diff(wantTold, res.Header); diff != "" {
-		t.Errorf("what a client is told:\n%s", diff)
+		t.Errorf("headers for the client:\n%s", diff)
 	}
 	if diff := cmp.Diff(http.Header{"Grpc-Status": {"5"}}, res.Trailer); diff != "" {
 		t.Errorf("trailers:\n%s", diff)
@@ -277,7 +277,7 @@ func TestProxyHeaders(t *testing.T) {
 		"Sandpit-Within": {"/d"}, "User-Agent": {"Go-http-client/1.1"}, "Content-Length": {"4"},
 	}
 	if diff := cmp.Diff(wantSeen, seen); diff != "" {
-		t.Errorf("what a guest is told:\n%s", diff)
+		t.Errorf("headers for the guest:\n%s", diff)
 	}
 	if path != "/process.Process/List?a=b" {
 		t.Errorf("the guest is asked for %q", path)

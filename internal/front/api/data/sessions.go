@@ -36,7 +36,7 @@ type sessionSet struct {
 	guest sandpit.Guest
 }
 
-// findSessions returns the sessions of a sandbox. If there are none that can be used, it
+// findSessions returns the sessions of a sandbox. If no usable ones exist, it
 // creates a set if wanted; otherwise it returns those that have ended, which report the
 // reason, or nil.
 func (all *sessionSets) findSessions(c *call, wanted bool) (*shell.Sessions, error) {

@@ -16,7 +16,7 @@ import (
 )
 
 // TestRoutes has every call of E2B's API answered, in E2B's form: those that are there,
-// those that are not, and those that nobody knows.
+// refused ones, and unknown ones.
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -64,7 +64,7 @@ func TestRoutes(t *testing.T) {
 		{"DELETE", "/templates/tags", 404},
 		{"GET", "/v2/templates", 200},
 		{"POST", "/v2/templates/x/builds/y", 404},
-		{"POST", "/v3/templates", 501}, // nobody builds for this server
+		{"POST", "/v3/templates", 501}, // this server has no builder
 		{"POST", "/templates", 501},
 		{"GET", "/templates/x/other", 404},
 		{"PUT", "/templates/files?hash=x", 401},
@@ -102,7 +102,7 @@ func TestRoutes(t *testing.T) {
 	} {
 		path := strings.ReplaceAll(tc.path, "{id}", id)
 		if !e2b.Is(strings.SplitN(path, "?", 2)[0]) {
-			t.Errorf("%s is none of E2B's", path)
+			t.Errorf("%s is not E2B's", path)
 		}
 		g := r.do(t, r.ann, tc.method, path, "")
 		if g.want(t, tc.status, ""); t.Failed() {
@@ -212,7 +212,7 @@ func TestCreate(t *testing.T) {
 	} {
 		g := r.do(t, r.ann, http.MethodPost, "/v2/sandboxes", body)
 		if g.want(t, want.status, want.text); strings.Contains(g.body, "secret") {
-			t.Errorf("what was sent is told: %s", g.body)
+			t.Errorf("the error repeats the request: %s", g.body)
 		}
 	}
 	id := r.made(t, `{"templateID":"base",`+offline+`,"autoPause":true,"autoResume":{"enabled":true},"envVars":{"A":"b"},"metadata":{"k":"v"}}`)
@@ -226,7 +226,7 @@ func TestCreate(t *testing.T) {
 	}
 	want := map[string]string{"E2B_SANDBOX": "true", "E2B_SANDBOX_ID": id, "E2B_TEMPLATE_ID": "base"}
 	if got := e2b.Environ(found); !maps.Equal(got, want) {
-		t.Errorf("programs are told %v, want %v", got, want)
+		t.Errorf("programs get %v, want %v", got, want)
 	}
 	if env := e2b.Environ(sandpit.Sandbox{ID: found.ID}); len(env) != 0 {
 		t.Errorf("a sandbox that another API made has %v", env)
@@ -402,7 +402,7 @@ func TestKeys(t *testing.T) {
 	r.do(t, r.admin, http.MethodGet, "/api-keys", "").want(t, http.StatusOK, `"name":"desktop"`)
 	list := r.do(t, r.admin, http.MethodGet, "/api-keys", "")
 	if list.want(t, http.StatusOK, made.ID); strings.Contains(list.body, made.Key) {
-		t.Errorf("the key is told again: %s", list.body)
+		t.Errorf("the key is shown again: %s", list.body)
 	}
 	r.do(t, r.admin, http.MethodDelete, "/api-keys/"+made.ID, "").want(t, http.StatusNoContent, "")
 	r.do(t, made.Key, http.MethodGet, "/sandboxes", "").want(t, http.StatusUnauthorized, "")

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // long is how long a test waits for what must come.
 const long = 60 * time.Second
 
-// rig is a server on fake sandboxes, and keys of those who use it.
+// rig is a server on fake sandboxes, and keys of its clients.
 type rig struct {
 	*manager.Manager
 
@@ -113,14 +113,14 @@ func (r *rig) newKey(tb testing.TB, n api.NewKey) string {
 	return secret
 }
 
-// got is what was answered.
+// got is a response.
 type got struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// do asks as somebody does.
+// do sends a request with a key.
 func (r *rig) do(tb testing.TB, key, method, path, body string) got {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), long)

@@ -96,7 +96,7 @@ func rules(host, name, value string) *network {
 	return &network{Rules: map[string][]transform{host: {t}}}
 }
 
-// TestHeaders has rules become headers whose values are apart, and told to nobody.
+// TestHeaders has rules become headers whose values are stored apart and never shown.
 func TestHeaders(t *testing.T) {
 	t.Parallel()
 	n := rules("b.example", "Authorization", "Bearer 1")
@@ -120,7 +120,7 @@ func TestHeaders(t *testing.T) {
 	}
 	told := toNetwork(sandpit.Sandbox{Spec: sandpit.Spec{Network: p}}).Rules
 	if got := told["b.example"][0].Transform.Headers; len(told) != 2 || len(told["b.example"]) != 1 || got["X-B"] != "${E2B_2}" || got["authorization"] != "${E2B_1}" {
-		t.Errorf("it is told as %v", told)
+		t.Errorf("it is shown as %v", told)
 	}
 	if p, err := (egress{}).toPolicy(n, nil); sandpit.CodeOf(err) != sandpit.PermissionDenied {
 		t.Errorf("a server that gives no network gives %+v, %v", p, err)

@@ -48,7 +48,7 @@ func builtinRig(t *testing.T, w *workshop, change func(*e2b.Options)) *rig {
 
 const madeOf = `{"allow_internet_access":false,"templateID":`
 
-// TestBaseIsBuilt has many clients request "base" at once: it is built once, those who
+// TestBaseIsBuilt has many clients request "base" at once: it is built once, clients that
 // cannot wait hear what is done, and then all have a sandbox of it.
 func TestBaseIsBuilt(t *testing.T) {
 	t.Parallel()

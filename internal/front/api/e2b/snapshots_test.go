@@ -98,7 +98,7 @@ func TestSnapshots(t *testing.T) {
 	r.do(t, r.ann, http.MethodDelete, "/templates/base", "").want(t, http.StatusForbidden, "configuration")
 }
 
-// TestFork makes copies with a time of their own; each failure is told by itself.
+// TestFork makes copies with a time of their own; each failure is reported separately.
 func TestFork(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

@@ -60,7 +60,7 @@ func policyHeaders(list []header) (headers []sandpit.NetworkHeader) {
 	return headers
 }
 
-// toSecrets returns the values that policyHeaders refers to; nil if there are none. Errors are
+// toSecrets returns the values that policyHeaders refers to; nil without any. Errors are
 // those of toHeaders.
 func (n *network) toSecrets() (map[string]string, error) {
 	if n == nil {

@@ -37,7 +37,7 @@ func FuzzChoice(f *testing.F) {
 			t.Errorf("%q, %q: image %q", query, image, w.Spec.Image)
 		}
 		if len(w.Spec.Mounts) > 0 || len(w.Spec.Ports) > 0 || len(w.Spec.Env) > 0 {
-			t.Errorf("%q: %+v, which nobody can ask for here", query, w.Spec)
+			t.Errorf("%q: %+v, which no client may request here", query, w.Spec)
 		}
 	})
 }

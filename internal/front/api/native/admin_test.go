@@ -97,7 +97,7 @@ func TestQueue(t *testing.T) {
 	r.fails(t, ask{method: "DELETE", path: "/v1/queue/" + other, key: r.admin}, http.StatusNotFound, sandpit.NotFound, "dead letter")
 }
 
-// bury makes a dead letter for a sandbox that nobody knows.
+// bury creates a dead letter for an unknown sandbox.
 func bury(t *testing.T, r *rig) string { t.Helper(); return buryAs(t, r, r.store.Identity()) }
 
 func buryAs(t *testing.T, r *rig, topic string) string {
@@ -200,7 +200,7 @@ func TestProtectedMounts(t *testing.T) {
 }
 
 // TestTemporaryMounts gives temporary directories to administrators, and to others if they
-// may have them. Nobody says where they are.
+// may have them. No response says where they are.
 func TestTemporaryMounts(t *testing.T) {
 	t.Parallel()
 	for _, allowed := range []bool{false, true} {
@@ -295,7 +295,7 @@ func TestFacts(t *testing.T) {
 	s := r.make(t, r.ann, `{"spec":{"name":"measured"}}`)
 	for key, want := range map[string]int{r.ann: 1, r.bob: 0, r.admin: 1} {
 		if r.want(t, ask{method: "GET", path: "/v1/stats", key: key}, http.StatusOK, &stats); stats.TotalSandboxes != want {
-			t.Errorf("an owner is told of %d sandboxes, want %d", stats.TotalSandboxes, want)
+			t.Errorf("an owner sees %d sandboxes, want %d", stats.TotalSandboxes, want)
 		}
 	}
 	var measured sandpit.Stats

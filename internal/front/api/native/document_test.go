@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestDocument compares the description with the one that is kept, so that nobody
+// TestDocument compares the description with the committed one, so that no developer
 // changes the API without meaning to.
 func TestDocument(t *testing.T) {
 	t.Parallel()
@@ -68,7 +68,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestGeneratedClient makes a client of the description, with somebody else's
+// TestGeneratedClient makes a client of the description, with another project's
 // generator, and compiles it.
 func TestGeneratedClient(t *testing.T) {
 	t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
 )
 
-// TestEvents sees who is told of what.
+// TestEvents checks which owner gets which events.
 func TestEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -33,20 +33,20 @@ func TestEvents(t *testing.T) {
 	eventually(t, "all is written", func() bool { return len(list(r.admin, "?action=delete")) == 1 && len(list(r.bob, "")) > 0 })
 	for _, id := range list(r.ann, "") {
 		if id != anns.ID {
-			t.Errorf("ann is told of %s", id)
+			t.Errorf("ann sees %s", id)
 		}
 	}
 	if got := list(r.ann, "?action=delete&actor=root"); len(got) != 1 {
-		t.Errorf("ann is told of %d deletions by root, want hers", len(got))
+		t.Errorf("ann sees %d deletions by root, want hers", len(got))
 	}
 	if got := list(r.bob, "?sandbox="+string(anns.ID)); len(got) != 0 {
-		t.Errorf("bob is told of ann's: %v", got)
+		t.Errorf("bob sees ann's: %v", got)
 	}
 	if got := list(r.bob, "?actor=ann"); len(got) != 0 {
-		t.Errorf("bob is told of ann: %v", got)
+		t.Errorf("bob sees ann: %v", got)
 	}
 	if all := list(r.admin, ""); len(all) < 3 {
-		t.Errorf("an administrator is told of %v", all)
+		t.Errorf("an administrator sees %v", all)
 	}
 	var first, second wire.Page[wire.Event]
 	r.want(t, ask{method: "GET", path: "/v1/events?limit=1", key: r.admin}, http.StatusOK, &first)

@@ -18,7 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// judge holds answers against the description of the API, with somebody else's code.
+// judge compares responses with the description of the API, with an independent library.
 type judge struct {
 	router routers.Router
 }

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // long is how long a test waits for what must come.
 const long = 60 * time.Second
 
-// rig is a server with all its parts, on fake sandboxes, and keys of those who use it.
+// rig is a server with all its parts, on fake sandboxes, and keys of its clients.
 type rig struct {
 	*manager.Manager
 
@@ -126,7 +126,7 @@ type ask struct {
 	header       map[string]string
 }
 
-// got is what was answered.
+// got is a response.
 type got struct {
 	status int
 	header http.Header
@@ -203,7 +203,7 @@ func (r *rig) fails(tb testing.TB, a ask, status int, code sandpit.Code, part st
 	return p
 }
 
-// make makes a sandbox of somebody.
+// make creates a sandbox with a key.
 func (r *rig) make(tb testing.TB, key, body string) sandpit.Sandbox {
 	tb.Helper()
 	var s sandpit.Sandbox
@@ -219,7 +219,7 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 			return
 		}
 	}
-	tb.Fatalf("it never came that %s", what)
+	tb.Fatalf("timeout waiting until %s", what)
 }
 
 // lines keeps what is logged.
@@ -240,7 +240,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// shelf is a cache of images that is none.
+// shelf is a cache of images without content.
 type shelf struct {
 	mu   sync.Mutex
 	list []wire.Image

@@ -44,7 +44,7 @@ func TestSnapshots(t *testing.T) {
 		t.Errorf("made %+v at %q", s, got.header.Get("Location"))
 	}
 	if strings.Contains(string(got.body), "secret") {
-		t.Errorf("the environment is told: %s", got.body)
+		t.Errorf("the environment is shown: %s", got.body)
 	}
 	for _, name := range []string{"first", string(s.ID)} {
 		seen := sandpit.Snapshot{}

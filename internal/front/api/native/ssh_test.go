@@ -84,7 +84,7 @@ func TestSSHKeys(t *testing.T) {
 	r.want(t, ask{method: "DELETE", path: "/v1/ssh-keys/" + mine.ID, key: r.ann}, http.StatusNoContent, nil)
 }
 
-// TestSSHTokens are for those who may reach the sandbox.
+// TestSSHTokens checks that only principals that may reach the sandbox get tokens.
 func TestSSHTokens(t *testing.T) {
 	t.Parallel()
 	r, tokens := sshRig(t)

@@ -65,7 +65,7 @@ func TestTokens(t *testing.T) {
 	foreign := r.fails(t, ask{method: "DELETE", path: "/v1/tokens/" + theirs.ID, key: r.ann}, http.StatusNotFound, sandpit.NotFound, "not found")
 	missing := r.fails(t, ask{method: "DELETE", path: "/v1/tokens/" + strings.Repeat("0", 20), key: r.ann}, http.StatusNotFound, sandpit.NotFound, "not found")
 	if strings.ReplaceAll(foreign.Detail, theirs.ID, "X") != strings.ReplaceAll(missing.Detail, strings.Repeat("0", 20), "X") {
-		t.Errorf("a foreign token: %q, one that is none: %q", foreign.Detail, missing.Detail)
+		t.Errorf("a foreign token: %q, an unknown one: %q", foreign.Detail, missing.Detail)
 	}
 	r.fails(t, ask{method: "POST", path: "/v1/sandboxes/" + string(others.ID) + "/tokens/revoke", key: r.ann}, http.StatusNotFound, sandpit.NotFound, "not found")
 	list(r.bob, "", 1)

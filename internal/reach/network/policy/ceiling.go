@@ -19,7 +19,7 @@ type Ceiling struct {
 // NewCeiling parses a ceiling. Each allow rule of a policy must lie within one of p's allow
 // rules, if there are any; p's deny rules are added to every policy; limits are at most p's.
 // Offline forbids online sandboxes. Private addresses, special ones and those of the machine
-// can be opened within p's allow rules or, if there are none, within usual, the allow rules of
+// can be opened within p's allow rules or, without any, within usual, the allow rules of
 // policies without any.
 //
 // Invalid: a rule or limit cannot be parsed, or p has headers.

@@ -9,7 +9,7 @@ import (
 )
 
 // run does what the machine's kernel does with a filter and a call. Instructions that
-// compile does not write are none.
+// compile does not write are invalid.
 func run(t *testing.T, program []unix.SockFilter, arch uint32, call uintptr, arguments ...uint64) uint32 {
 	t.Helper()
 	data := map[uint32]uint32{filterNumber: uint32(call), filterArchitecture: arch}

@@ -1,5 +1,5 @@
 // Command hostile is the first process of a sandbox and does all it can to harm
-// whoever made the sandbox. How is the sandbox's host name; under any other name
+// the process that created the sandbox. How is the sandbox's host name; under any other name
 // it is an honest guest.
 package main
 
@@ -67,7 +67,7 @@ func forever() {
 	}
 }
 
-// floods writes to the conduit, which nobody reads, and sends descriptors too.
+// floods writes to the conduit without a reader, and sends descriptors too.
 func floods() {
 	rights := syscall.UnixRights(0, 1, 2)
 	for {
@@ -84,7 +84,7 @@ func forks() {
 
 func hangUp(conn net.Conn) { _ = conn.Close() }
 
-// answerAll begins every connection in the same way, goes on forever and then
+// answerAll begins every connection in the same way, continues forever and then
 // does what else there is.
 func answerAll(begin, goOn []byte, then ...func(net.Conn)) {
 	for conn := range connections(-1) {

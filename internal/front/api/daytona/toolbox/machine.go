@@ -177,7 +177,7 @@ func newMetrics(first, last sandpit.Stats) metrics {
 }
 
 // initialize accepts the token with which Daytona's own servers start the reports of a sandbox.
-// There are none here, so the token is not kept.
+// A sandbox here has none, so the token is not kept.
 func (machineHandlers) initialize(_ context.Context, c *call) error {
 	var req struct {
 		Token string `json:"token"`
