@@ -282,7 +282,7 @@ func TestCompose(t *testing.T) {
 	}
 	for _, port := range s.Ports {
 		if !strings.HasPrefix(port, "127.0.0.1:") {
-			t.Errorf("port %s is open to everybody", port)
+			t.Errorf("port %s is open to all hosts", port)
 		}
 	}
 	environ := []string{"HOME=/x"}
@@ -335,7 +335,7 @@ func TestDockerfile(t *testing.T) {
 			if strings.HasPrefix(name, "SANDPIT_") && !known[name] {
 				t.Errorf("there is no setting %s", name)
 			}
-			// An engine lets everybody enter a volume, and the server uses no such directory.
+			// An engine lets every user enter a volume, and the server uses no such directory.
 			if strings.HasSuffix(name, "_DIR") && strings.Contains(text, strconv.Quote(value)) {
 				t.Errorf("%s is a volume itself", name)
 			}

@@ -195,7 +195,7 @@ func (k *kit) file(name, want string) {
 	}
 }
 
-// readFile returns a file, or "" if there is none.
+// readFile returns a file, or "" if it does not exist.
 func readFile(t *testing.T, g sandpit.Guest, name string) string {
 	t.Helper()
 	var b bytes.Buffer

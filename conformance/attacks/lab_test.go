@@ -190,8 +190,8 @@ func (l *lab) putProgram(t *testing.T, box sandpit.Instance) {
 	}
 }
 
-// box returns the sandbox to attack from, and makes a new one where there is
-// none.
+// box returns the sandbox to attack from, and creates a new one if it has
+// ended.
 func (l *lab) box(t *testing.T, place audience) sandpit.Instance {
 	t.Helper()
 	if box := l.boxes[place]; box != nil {

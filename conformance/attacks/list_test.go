@@ -85,7 +85,7 @@ func groups() []group {
 	}
 }
 
-// TestAttacks makes every attempt, in every place, as everybody.
+// TestAttacks makes every attempt, in every place, as every user.
 func TestAttacks(t *testing.T) {
 	t.Parallel()
 	for _, g := range groups() {

@@ -34,7 +34,7 @@ func identityProbes() []probe {
 			do:   command(sandpit.Command{Args: []string{"id"}, User: "4242"}),
 		},
 		{
-			name: "a user who is not there",
+			name: "a missing user",
 			want: "refused: invalid",
 			do:   command(sandpit.Command{Args: []string{"id"}, User: "nobody-of-that-name"}),
 		},

@@ -245,7 +245,7 @@ func blocksOf(page string) (blocks [][]string) {
 	return blocks
 }
 
-// reader is a user with a server who follows the pages.
+// reader is a user with a server that follows the pages.
 type reader struct {
 	environ      []string
 	address, key string

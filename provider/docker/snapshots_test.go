@@ -130,7 +130,7 @@ func TestForgedSnapshot(t *testing.T) {
 }
 
 // TestSnapshotsByTheirImages uses the name of a snapshot's image, which is refused: only the
-// SnapshotKeeper knows who may use a snapshot.
+// SnapshotKeeper knows which owner may use a snapshot.
 func TestSnapshotsByTheirImages(t *testing.T) {
 	t.Parallel()
 	p := open(t, options(t))

@@ -90,7 +90,7 @@ func BenchmarkCommand(b *testing.B) {
 
 const big = 100 << 20
 
-// BenchmarkOutput has a command write much, for one who reads it at once.
+// BenchmarkOutput has a command write much, for a reader that reads at once.
 func BenchmarkOutput(b *testing.B) {
 	p := newProvider(b, b.TempDir())
 	box := create(b, p, sandpit.Spec{Image: busyboxImage(b)})

@@ -16,7 +16,7 @@ import (
 )
 
 // TestBrokenEngineSaysWhy breaks engines down: a caller that uses a sandbox in one hears how
-// it ended and what it said, and so does who waits for the sandbox's end.
+// it ended and what it said, and so does a caller that waits for the sandbox's end.
 func TestBrokenEngineSaysWhy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -41,7 +41,7 @@ func TestBrokenEngineSaysWhy(t *testing.T) {
 		if err != nil || !strings.HasPrefix(exit.Reason, want) || len(exit.Reason) > 500 {
 			t.Errorf("%v: wait: %+v, %v", sig, exit, err)
 		}
-		_, err = p.Attach(t.Context(), box.Handle()) // as who was not there when it happened
+		_, err = p.Attach(t.Context(), box.Handle()) // as a process started later
 		if sandpit.CodeOf(err) != sandpit.NotFound || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: attach: %v, want %s", sig, err, want)
 		}

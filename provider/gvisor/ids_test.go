@@ -28,7 +28,7 @@ const (
 	firstKernelID = firstPoolID + 2*65536
 )
 
-// needIDPool skips where sandboxes have the ID of the user who runs them.
+// needIDPool skips where sandboxes have the ID of the user that runs them.
 func needIDPool(t *testing.T) {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/uid_map")

@@ -37,7 +37,7 @@ func TestRulesHoldForOrdinaryUser(t *testing.T) {
 	}
 }
 
-// lend gives a program a place where everybody may run it, and returns that.
+// lend gives a program a place where every user may run it, and returns that.
 func lend(t *testing.T, path, dir, name string) string {
 	t.Helper()
 	place := filepath.Join(dir, name)

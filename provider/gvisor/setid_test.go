@@ -12,7 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
-// noPassword lets everybody become root who has a program for it, and makes that
+// noPassword lets every user with a program for it become root, and makes that
 // program at /tmp/su.
 const noPassword = `mkdir -p /etc; echo 'root::0:0::/:/bin/sh' > /etc/passwd; echo 'other::1000:1000::/:/bin/sh' >> /etc/passwd
 busybox cp "$(busybox which busybox)" /tmp/su; busybox chmod 4755 /tmp/su

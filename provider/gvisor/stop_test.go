@@ -160,7 +160,7 @@ func TestStartedSandboxIsTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	startOf(t, found)
-	for name, b := range map[string]sandpit.Instance{"who started it": found, "who stopped it": box} {
+	for name, b := range map[string]sandpit.Instance{"of the starter": found, "of the stopper": box} {
 		if got := output(t, b, look); got != before {
 			t.Errorf("%s finds %q, want %q", name, got, before)
 		}

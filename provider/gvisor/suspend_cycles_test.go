@@ -164,7 +164,7 @@ func engineMemory(t *testing.T) (sum int64) {
 	return sum
 }
 
-// checker starts who checks, and returns the number of the shell's process.
+// checker starts the checking program, and returns the number of the shell's process.
 func checker(t *testing.T, box sandpit.Instance) (shell int) {
 	t.Helper()
 	output(t, box, `busybox mkfifo /ask /answer; echo 0 > /hash

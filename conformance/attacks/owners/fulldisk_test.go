@@ -50,7 +50,7 @@ func takeRest(t *testing.T, dir string) (file string) {
 	}
 }
 
-// TestOneOwnerFillsTheDisk has one owner write until the server's disk is full: everybody
+// TestOneOwnerFillsTheDisk has one owner write until the server's disk is full: every owner
 // can read, use and delete, nothing is created, and the server says that it is not ready.
 func TestOneOwnerFillsTheDisk(t *testing.T) {
 	t.Parallel()

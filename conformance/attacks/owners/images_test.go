@@ -255,9 +255,9 @@ func TestClaimedContentIsNotGiven(t *testing.T) {
 	for what, name := range claimed {
 		if r, id := l.alice.tryCreate(t, name); id != "" {
 			out, _ := l.alice.run(t, id, "cat /secret.txt")
-			t.Errorf("who claims %s gets a sandbox: %s", what, out)
+			t.Errorf("a caller that claims %s gets a sandbox: %s", what, out)
 		} else if r.status != http.StatusNotFound {
-			t.Errorf("who claims %s: %d %s", what, r.status, r.body)
+			t.Errorf("a caller that claims %s: %d %s", what, r.status, r.body)
 		}
 	}
 	// Neither while bob's layers are on their way.
@@ -281,7 +281,7 @@ func TestClaimedContentIsNotGiven(t *testing.T) {
 	<-begun
 	time.Sleep(200 * time.Millisecond) // the other layers are there
 	if _, id := l.alice.tryCreate(t, claimed["the layer"]); id != "" {
-		t.Error("who claims a layer that is being fetched gets a sandbox")
+		t.Error("a caller that claims a layer that is being fetched gets a sandbox")
 	}
 	cancel()
 	<-ended

@@ -87,7 +87,7 @@ func TestTemplateNamesAreNotTaken(t *testing.T) {
 	if got := l.bob.reads(t, "template:"+id, "cat /who"); got != "ADMIN" {
 		t.Errorf("bob's build from template:tools has %q", got)
 	}
-	// Who wants alice's says so.
+	// A caller that wants alice's says so.
 	if got := l.bob.reads(t, "template:alice/helper", "cat /who"); got != "EVIL" {
 		t.Errorf("template:alice/helper is %q", got)
 	}

@@ -320,7 +320,7 @@ func testAddresses(k kit) {
 	k.want("browser_open", fields{"url": "about:blank"}, "the page is empty")
 }
 
-// TestBrowserHostile opens pages that are made against who looks at them. The session
+// TestBrowserHostile opens pages that attack their reader. The session
 // shares its sandbox, and its user is not root, so that Chromium has its own sandbox, too.
 func TestBrowserHostile(t *testing.T) {
 	t.Parallel()

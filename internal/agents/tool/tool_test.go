@@ -383,7 +383,7 @@ func testShared(t *testing.T, box sandpit.Instance) {
 	setup.want("workspace_info", nil)
 }
 
-// gitServer serves the repositories of its directory by HTTP, to who has the password.
+// gitServer serves the repositories of its directory by HTTP, to clients with the password.
 const gitServer = `
 import base64, http.server, os, subprocess
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -146,7 +146,7 @@ func (s *server) environ(dir, key string) []string {
 }
 
 // runServerScripts runs scripts against a server. Each has a key of its own, whose
-// sandboxes only it sees, OWNER, who that is, and ADMIN_KEY.
+// sandboxes only it sees, OWNER, its owner, and ADMIN_KEY.
 func runServerScripts(t *testing.T, dir string, s *server, environ ...string) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{

@@ -106,7 +106,7 @@ func TestTLSAndSSH(t *testing.T) {
 	}
 	t.Cleanup(func() { p.run("", "rm", "work") })
 
-	// The certificate, and who does not know it.
+	// The certificate, and a client that does not know it.
 	out, errs, code = p.run("", "tls", "ca")
 	if code != 0 || !strings.HasPrefix(out, "-----BEGIN CERTIFICATE-----") || strings.Contains(out, "PRIVATE") {
 		t.Fatalf("tls ca: %d, %q, %s", code, out, errs)

@@ -12,8 +12,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
-// nobody is an ordinary user on every machine.
-const nobody = 65534
+// ordinaryUser is the ID of an ordinary user on every machine.
+const ordinaryUser = 65534
 
 // TestOrdinaryUser does as a user without rights what the scripts do as
 // the user that runs the tests.
@@ -23,7 +23,7 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Skip("not root: the other tests run as an ordinary user already")
 	}
 	engine := testengine.Path(t)
-	dir, err := os.MkdirTemp("", "sandpit-nobody-") //nolint:usetesting // the test's own directory is closed to others
+	dir, err := os.MkdirTemp("", "sandpit-ordinary-") //nolint:usetesting // the test's own directory is closed to others
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestOrdinaryUser(t *testing.T) {
 	program := filepath.Join(dir, "sandpit")
 	copyFile(t, engine, program)
 	for _, path := range []string{dir, data} {
-		if err := os.Chown(path, nobody, nobody); err != nil {
+		if err := os.Chown(path, ordinaryUser, ordinaryUser); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -43,7 +43,7 @@ func TestOrdinaryUser(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), program, args...)
 		cmd.Env = testengine.Environ(dir)
 		cmd.Dir = dir
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: ordinaryUser, Gid: ordinaryUser}}
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		_ = cmd.Run() // its exit status is what is asked for
@@ -76,7 +76,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != nobody {
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != ordinaryUser {
 		t.Error("what the sandbox's root made does not belong to the user")
 	}
 	expectGone(t, dir)

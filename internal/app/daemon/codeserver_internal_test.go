@@ -162,7 +162,7 @@ func visitEditor(t *testing.T, r *running, s *client.Sandbox, password string) {
 		return resp.StatusCode
 	}
 	if status := socket(); status == http.StatusSwitchingProtocols {
-		t.Error("the editor speaks to who has not said the password")
+		t.Error("the editor serves a client without the password")
 	}
 	enter := *where
 	enter.Path = "/login"

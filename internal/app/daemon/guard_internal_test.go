@@ -33,7 +33,7 @@ func TestServeAsksNobodyInside(t *testing.T) {
 		!strings.Contains(got, "image.registries") || asked.Load() > 0 {
 		t.Errorf("a user: asked %d times: %s", asked.Load(), got)
 	}
-	// Who comes by the socket is an administrator.
+	// A client of the socket is an administrator.
 	if got := r.ask("POST", "/v1/images/pull", pull, http.StatusOK); !strings.Contains(got, `"not_found"`) || asked.Load() == 0 {
 		t.Errorf("an administrator: asked %d times: %s", asked.Load(), got)
 	}

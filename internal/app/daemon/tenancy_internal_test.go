@@ -70,7 +70,7 @@ const (
 	// reference: the body or the query names what bob has. The request fails as it does
 	// with unknown identifiers.
 	reference
-	// unrouted: the path is answered with an error for everybody.
+	// unrouted: the path is answered with an error for every caller.
 	unrouted
 )
 

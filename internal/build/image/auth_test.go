@@ -18,7 +18,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// login makes a registry want to know who asks, by a token or a password.
+// login makes a registry require a login, by a token or a password.
 func login(h *hubServer, bearer bool, want string) {
 	h.before = func(w http.ResponseWriter, r *http.Request) bool {
 		user, password, _ := r.BasicAuth()

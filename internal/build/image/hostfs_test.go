@@ -19,7 +19,7 @@ import (
 // fake makes a machine from lines like these:
 //
 //	/bin -> usr/bin        a link
-//	/usr/bin/env           a file that everybody may read
+//	/usr/bin/env           a file that every user may read
 //	/etc/ssl/private/ 700  a directory with a mode
 //	/etc/shadow 600        a file with a mode
 func fake(tb testing.TB, lines ...string) string {

@@ -151,7 +151,7 @@ func TestIDsAreNoRights(t *testing.T) {
 	if list, err := alice.List(); err != nil || len(list) > 0 {
 		t.Errorf("alice sees %+v (%v)", list, err)
 	}
-	// A name that the administrator gave makes it everybody's.
+	// A name that the administrator gave makes it available to all owners.
 	_, err = s.SetTemplate(t.Context(), "template:tools", step.ID)
 	must(t, err)
 	_ = resolved(t, alice, "template:tools")
@@ -204,7 +204,7 @@ func TestKnowingAManifestIsNoRight(t *testing.T) {
 	if _, err := alice.Resolve(t.Context(), evil.ref("x:same"), nil); !errors.Is(err, sandpit.NotFound) {
 		t.Errorf("with the layers in the cache: %v", err)
 	}
-	// Who gives all of it has shown to have it; it is in the cache once.
+	// A caller that sends all of it has shown to have it; it is in the cache once.
 	evil.set(nil)
 	again := resolved(t, alice, evil.ref("x:same"))
 	if again.Path != image.Path {
@@ -425,7 +425,7 @@ func TestAlwaysOfAnOwner(t *testing.T) {
 	h.push(t, "x", "v1", versioned(t, "2"))
 	_, err = s.For("alice").Pull(t.Context(), name, true, nil)
 	if !errors.Is(err, sandpit.PermissionDenied) || !strings.Contains(sandpit.HintOf(err), h.host()+"/x@sha256:") {
-		t.Errorf("another version for everybody: %v (hint %q)", err, sandpit.HintOf(err))
+		t.Errorf("another version for all owners: %v (hint %q)", err, sandpit.HintOf(err))
 	}
 	if got := version(t, s.For("bob"), sandpit.Image(name)); got != "1" {
 		t.Errorf("bob gets %q", got)

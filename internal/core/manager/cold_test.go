@@ -284,7 +284,7 @@ func TestWakeFails(t *testing.T) {
 		t.Errorf("it was tried %d times", n)
 	}
 	r.wantState(t, s.ID, sandpit.StatePaused)
-	h, err := r.Use(t.Context(), s.ID) // who comes later tries again
+	h, err := r.Use(t.Context(), s.ID) // a later caller tries again
 	if err != nil {
 		t.Fatal(err)
 	}

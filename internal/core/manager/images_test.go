@@ -200,7 +200,7 @@ func TestWaitingForAnImageIsNotLife(t *testing.T) {
 }
 
 // TestPoolsGiveTheirOwnImageOnly asks for a sandbox of a pool by a name that means
-// something else to who asks, or by now.
+// something else for the caller, or by now.
 func TestPoolsGiveTheirOwnImageOnly(t *testing.T) {
 	t.Parallel()
 	g := newGallery(map[string]string{" tool:1": "shared-1", "ann tool:1": "ann-1", "bob tool:1": "shared-1"})
@@ -290,7 +290,7 @@ func TestTemplateNames(t *testing.T) {
 	publish("ops", true, false)
 	expect("bob", "tools", "not_found")
 
-	// The configuration's names are the administrator's, also to who has one of that name.
+	// The configuration's names are the administrator's, also for an owner with one of that name.
 	publish("ops", true, true)
 	request := of("ann", "template:tools")
 	for configured, want := range map[bool]string{false: "ann", true: "ops"} {

@@ -101,7 +101,7 @@ func (m *model) pick(rt *rapid.T, states ...sandpit.State) sandpit.ID {
 	return ids[rapid.IntRange(0, len(ids)-1).Draw(rt, "which")]
 }
 
-// rooms counts who takes up room.
+// rooms counts the users of each kind of space.
 func (m *model) rooms() (n int) {
 	for _, s := range m.boxes {
 		if s == sandpit.StateRunning || s == sandpit.StatePaused {
@@ -275,7 +275,7 @@ func (m *model) crashIn(v verb, id sandpit.ID, after bool) chan struct{} {
 	return done
 }
 
-// check compares everybody with everybody.
+// check compares the views of all parts.
 func (m *model) check(rt *rapid.T) {
 	for id, want := range m.boxes {
 		got, err := m.Get(id)
@@ -305,7 +305,7 @@ func (m *model) check(rt *rapid.T) {
 	}
 }
 
-// worldIDs returns what there is in the world, asked behind everybody's back.
+// worldIDs returns what there is in the world, asked past the manager.
 func (m *model) worldIDs() (ids []sandpit.ID) {
 	for _, path := range m.world.Leftovers() {
 		ids = append(ids, sandpit.ID(path))

@@ -357,7 +357,7 @@ func TestFloodOfEvents(t *testing.T) {
 	})
 }
 
-// TestOwnersSeeTheirEvents shows whom an event concerns: the owner of the sandbox, but the
+// TestOwnersSeeTheirEvents shows which owner an event concerns: the owner of the sandbox, but the
 // actor alone where it was refused.
 func TestOwnersSeeTheirEvents(t *testing.T) {
 	t.Parallel()

@@ -78,7 +78,7 @@ func TestOneAtATime(t *testing.T) {
 	r.cable.release()
 	eventually(t, "it is paused", func() bool { return r.state(s.ID) == sandpit.StatePaused })
 	if n := r.world.Calls(fake.OpStop, ""); n != 0 {
-		t.Error("who gave up has stopped it all the same")
+		t.Error("a caller that gave up has stopped it all the same")
 	}
 }
 

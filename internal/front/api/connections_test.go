@@ -167,8 +167,8 @@ func TestOwnerLeavesRoom(t *testing.T) {
 	}
 }
 
-// TestFullCrowdCutsTheLargest has owners fill the server: who comes then is let in, in
-// place of the owner who has the most.
+// TestFullCrowdCutsTheLargest has owners fill the server: a newcomer is let in, in
+// place of the owner with the most.
 func TestFullCrowdCutsTheLargest(t *testing.T) {
 	t.Parallel()
 	g := newGate(t, func(_ *api.EdgeOptions, s *api.ServerOptions) {
@@ -351,7 +351,7 @@ func TestReaderThatStalls(t *testing.T) {
 }
 
 // TestLongHeads has an address begin many requests with long heads, which the server must
-// hold before it knows who asks. They are limited; ordinary requests, and long heads of
+// hold before it knows the client. They are limited; ordinary requests, and long heads of
 // another address, are answered.
 func TestLongHeads(t *testing.T) {
 	t.Parallel()

@@ -143,7 +143,7 @@ func TestKeyless(t *testing.T) {
 	}
 }
 
-// TestKeylessIsForOneself has another user of the machine ask, who must show a key.
+// TestKeylessIsForOneself has another user of the machine call, which must send a key.
 func TestKeylessIsForOneself(t *testing.T) {
 	t.Parallel()
 	curl, err := exec.LookPath("curl")

@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 )
 
-// TestPrivate has everybody refused who shows nothing, or what is for something else,
+// TestPrivate refuses each visitor without credentials, or with those of something else,
 // and all of them alike.
 func TestPrivate(t *testing.T) {
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestVisit(t *testing.T) {
 	get(t, c, r.hostURL(id, port), "Sandpit-Preview-Token", u.Token).want(t, http.StatusUnauthorized, "private")
 }
 
-// TestPublic has a port shown to everybody, and no other, also after a restart.
+// TestPublic shows a public port to every visitor, and no other, also after a restart.
 func TestPublic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -178,7 +178,7 @@ func TestHeaders(t *testing.T) {
 			got := get(t, c, at, append(pairs, name...)...)
 			got.want(t, http.StatusOK, "GET /v1/sandboxes?x=1 ")
 			if strings.Contains(got.body, pairs[1]) || strings.Contains(got.body, string(id)) {
-				t.Errorf("the sandbox sees who asks:\n%s", got.body)
+				t.Errorf("the sandbox sees its viewer:\n%s", got.body)
 			}
 			// On the API's own origin nothing of a sandbox comes to life.
 			if h := got.header; h.Get("Set-Cookie") != "" || h.Get("Access-Control-Allow-Origin") != "" || h.Get("Content-Security-Policy") != "default-src 'none'; sandbox" {

@@ -134,7 +134,7 @@ func TestE2BSignature(t *testing.T) {
 	get(t, c, at+path+"x", named(r.box(), preview.GuestPort)...).want(t, http.StatusUnauthorized, "")
 }
 
-// TestE2BPorts has ports open to everybody or to those with the token, as the rules say.
+// TestE2BPorts opens ports to every client or to those with the token, as the rules say.
 func TestE2BPorts(t *testing.T) {
 	t.Parallel()
 	r := e2bRig(t)
@@ -204,7 +204,7 @@ func TestE2BHTTPS(t *testing.T) {
 }
 
 // TestE2BPages has browsers shown pages with the titles and the status that E2B's have,
-// whether they say that they take pages or only who they are.
+// whether they say that they take pages or only what they are.
 func TestE2BPages(t *testing.T) {
 	t.Parallel()
 	r := e2bRig(t)
@@ -224,10 +224,10 @@ func TestE2BPages(t *testing.T) {
 	shown(open, closedPort, http.StatusBadGateway, "Closed Port Error")
 	shown(private, port, http.StatusForbidden, "This preview is private")
 	if got := get(t, c, r.hostURL(plain, port), "User-Agent", chrome).header.Get("Content-Type"); got != "application/problem+json" {
-		t.Errorf("who asks for no page gets %s", got)
+		t.Errorf("a request for no page gets %s", got)
 	}
 	if got := get(t, c, r.hostURL(open, preview.GuestPort)+"/envs", "User-Agent", chrome).header.Get("Content-Type"); got != "application/json" {
-		t.Errorf("who asks the guest gets %s", got)
+		t.Errorf("a request for the guest gets %s", got)
 	}
 	if err := r.manager.Delete(r.Context(), open); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 )
 
 // TestAnswerBeforeTheEnd has a program answer without reading what is sent to it, as one does
-// whose disk is full. Who sends all before reading must get the answer, and not a broken
+// whose disk is full. A client that sends all before reading must get the answer, and not a broken
 // connection.
 func TestAnswerBeforeTheEnd(t *testing.T) {
 	t.Parallel()

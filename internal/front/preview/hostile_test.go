@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestCleanRequest has the sandbox see neither who its viewer is, nor anything of ours.
+// TestCleanRequest checks that the sandbox sees neither its viewer's identity nor our headers.
 func TestCleanRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -308,7 +308,7 @@ func TestOddAnswers(t *testing.T) {
 	}
 }
 
-// TestPagesOfOthers has the cookie work for pages of the same port, and for people who
+// TestPagesOfOthers has the cookie work for pages of the same port, and for people that
 // follow a link, only.
 func TestPagesOfOthers(t *testing.T) {
 	t.Parallel()
@@ -366,7 +366,7 @@ func TestPagesOfOthers(t *testing.T) {
 	}
 }
 
-// TestFramePolicy says who may show previews in frames, beside what programs say.
+// TestFramePolicy says which sites may show previews in frames, beside what programs say.
 func TestFramePolicy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -246,7 +246,7 @@ func (r *rig) idle() {
 }
 
 // TestTakenAway ends open streams when the sandbox is paused or deleted, also of those
-// who neither read nor write.
+// that neither read nor write.
 func TestTakenAway(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -112,7 +112,7 @@ func output(t *testing.T, c *ssh.Client, command string) string {
 }
 
 // TestBruteForce makes refusals slow for an address that fails again and again, and lets
-// in all the same who is right.
+// in valid clients all the same.
 func TestBruteForce(t *testing.T) {
 	t.Parallel()
 	r := fakeRig(t, func(o *sshd.Options) { o.FailedRate, o.FailedBurst = 0.001, 3 })

@@ -214,7 +214,7 @@ func TestBadFiles(t *testing.T) {
 	}
 }
 
-// TestLocal is trusted by who has its certificate, for the names it should be.
+// TestLocal is trusted by clients with its certificate, for the names it should be.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "tls")

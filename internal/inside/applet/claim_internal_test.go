@@ -39,7 +39,7 @@ func TestClaim(t *testing.T) {
 		{SessionRenew, "a", 60, sandpit.Conflict}, // also when that claim has run out: programs are b's now
 		{SessionFind, "a", 60, ""},                // b's claim has run out
 		{SessionEnd, "b", 60, sandpit.Conflict},
-		{SessionFind, "", 0, ""}, // who claims nothing
+		{SessionFind, "", 0, ""}, // a caller that claims nothing
 	} {
 		if got := ask(step.action, step.claim, step.lease); got != step.want {
 			t.Fatalf("step %d, %s by %q: %q, want %q", i, step.action, step.claim, got, step.want)

@@ -34,7 +34,7 @@ func (c writesConn) Write(b []byte) (int, error) {
 }
 
 // TestCommandEndsInOnePiece wants the start of a command at once, and its end, the trailer
-// and the end of the body in one write: each write wakes all who pass it on.
+// and the end of the body in one write: each write wakes each hop.
 func TestCommandEndsInOnePiece(t *testing.T) {
 	t.Parallel()
 	g := New()

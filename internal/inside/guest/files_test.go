@@ -469,7 +469,7 @@ func FuzzParseStat(f *testing.F) {
 	f.Add("7 (a) b) R) S 1 7 7")
 	f.Fuzz(func(t *testing.T, stat string) {
 		if group, _, alive := parseStat(stat); alive && group <= 1 {
-			t.Errorf("parseStat(%q): group %d would be everybody", stat, group)
+			t.Errorf("parseStat(%q): group %d would include every user", stat, group)
 		}
 	})
 }

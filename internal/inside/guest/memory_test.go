@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestLargest chooses who is killed when memory has run out.
+// TestLargest checks which program is killed when memory has run out.
 func TestLargest(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

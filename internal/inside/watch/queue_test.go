@@ -56,7 +56,7 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestQueueStaysBounded has a reader who never catches up.
+// TestQueueStaysBounded has a reader that never catches up.
 func TestQueueStaysBounded(t *testing.T) {
 	t.Parallel()
 	q := newQueue(4)

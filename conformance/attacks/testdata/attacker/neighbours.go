@@ -22,8 +22,8 @@ func neighbourAttempts() map[string]func(*attempt) {
 	}
 }
 
-// serve is no attempt: it is the neighbour, who has all that others look for and
-// tells of everybody who comes. Count is the port.
+// serve is not an attempt: it is the neighbour, which has all that others look for and
+// reports each visitor. Count is the port.
 func serve(a *attempt) {
 	report := func(what string) { fmt.Println(what) }
 	for _, address := range []string{"0.0.0.0", "[::]"} {

@@ -42,7 +42,7 @@ const (
 	bob   = "bob"
 )
 
-// ownerHeader names who makes a request of a test.
+// ownerHeader names the owner of a test's request.
 const ownerHeader = "Test-Owner"
 
 // rig is a server on a manager on a world of fake sandboxes.

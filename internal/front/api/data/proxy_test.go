@@ -411,7 +411,7 @@ func TestTakenAway(t *testing.T) {
 	r := newRig(t, data.Options{})
 	r.both(func(t *testing.T, client *http.Client) { //nolint:thelper // it is the test
 		id, dir := r.box(), t.TempDir()
-		silence := func() io.Reader { // of their own: who gives one up closes it
+		silence := func() io.Reader { // one each: a caller that gives up closes it
 			body, pipe := io.Pipe()
 			t.Cleanup(func() { _ = pipe.Close() })
 			return body

@@ -138,7 +138,7 @@ func TestFork(t *testing.T) {
 }
 
 // TestSnapshotOfHostFiles refuses a snapshot that mounts a directory of the machine to an
-// owner who may not mount it. The provider knows the snapshot without the mount and
+// owner that may not mount it. The provider knows the snapshot without the mount and
 // refuses it in any case, but later.
 func TestSnapshotOfHostFiles(t *testing.T) {
 	t.Parallel()

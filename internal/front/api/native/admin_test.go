@@ -225,7 +225,7 @@ func TestTemporaryMounts(t *testing.T) {
 	}
 }
 
-// TestHealth asks what everybody may ask, without a key.
+// TestHealth makes the calls that need no key.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	var broken atomic.Bool

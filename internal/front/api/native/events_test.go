@@ -260,6 +260,6 @@ func TestPull(t *testing.T) {
 			t.Errorf("%s: heard %+v, %v, want %s", name, m, err, code)
 		}
 	}
-	// Who goes away ends the pull; goleak sees whether it does.
+	// A client that goes away ends the pull; goleak fails otherwise.
 	r.listen(t, ask{method: "POST", path: "/v1/images/pull", key: r.ann, body: `{"name":"slow"}`}).end()
 }

@@ -106,7 +106,7 @@ func TestList(t *testing.T) {
 	}
 	bobs := r.make(t, r.bob, `{"spec":{"labels":{"a":"1"}}}`)
 	r.want(t, ask{method: "POST", path: "/v1/sandboxes/" + string(bobs.ID) + "/stop", key: r.bob}, http.StatusOK, nil)
-	for query, want := range map[string]map[string]int{ // by who asks
+	for query, want := range map[string]map[string]int{ // by key
 		"":                             {r.ann: 3, r.bob: 1, r.admin: 4},
 		"?label=a%3D1":                 {r.ann: 2, r.bob: 1, r.admin: 3},
 		"?label=a=1&label=b=x%3Dy":     {r.ann: 1, r.bob: 0, r.admin: 1},

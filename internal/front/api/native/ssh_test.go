@@ -50,7 +50,7 @@ func newSSHKey(t *testing.T, owner string) string {
 	return string(text)
 }
 
-// TestSSHKeys are everybody's own, and administrators' business.
+// TestSSHKeys checks that owners see their own keys, and administrators all.
 func TestSSHKeys(t *testing.T) {
 	t.Parallel()
 	r, _ := sshRig(t)

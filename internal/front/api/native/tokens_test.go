@@ -49,14 +49,14 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%+v", one)
 		}
 		if one.CreatedBy == "root" || one.CreatedBy == "" && one.Note != "for root" {
-			t.Errorf("who asked for it: %+v", one)
+			t.Errorf("its client: %+v", one)
 		}
 	}
 	list(r.bob, "?sandbox="+string(mine.ID), 0)
 	theirs := list(r.bob, "", 1)[0]
 	for _, one := range list(r.admin, "", 3) {
 		if one.CreatedBy == "" {
-			t.Errorf("an administrator is not told who asked for %+v", one)
+			t.Errorf("an administrator does not see the client of %+v", one)
 		}
 	}
 	list(r.admin, "?owner=bob", 1)

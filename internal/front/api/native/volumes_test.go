@@ -73,12 +73,12 @@ func TestVolumes(t *testing.T) {
 	}
 	r.want(t, ask{method: "GET", path: volumes + "?limit=2", key: r.admin}, http.StatusOK, &page)
 	if len(page.Items) != 2 || page.Next == "" {
-		t.Errorf("everybody's, the first page: %+v", page)
+		t.Errorf("of all owners, the first page: %+v", page)
 	}
 	next := wire.Page[sandpit.Volume]{}
 	r.want(t, ask{method: "GET", path: volumes + "?limit=2&cursor=" + page.Next, key: r.admin}, http.StatusOK, &next)
 	if len(next.Items) != 1 || next.Next != "" {
-		t.Errorf("everybody's, the last page: %+v", next)
+		t.Errorf("of all owners, the last page: %+v", next)
 	}
 
 	r.want(t, ask{method: "DELETE", path: "/v1/sandboxes/" + string(s.ID), key: r.ann}, http.StatusNoContent, nil)
