@@ -87,7 +87,10 @@ var directions = []direction{
 	{from: "cmd/sandpit", may: []string{"internal/app/cli", "internal/inside/guest", "provider/gvisor"}, why: "one program has all roles"},
 	{from: "cmd/sandpit-guest", may: []string{"internal/inside/guest"}, why: "it is the guest and nothing else"},
 
-	{from: "internal/testing/...", may: []string{"internal/app/config", "internal/build/image", "internal/core/manager", "internal/reach/gen/...", "provider/docker", "provider/gvisor"}, why: "tests only"},
+	{
+		from: "internal/testing/...", why: "tests only",
+		may: []string{"internal/app/config", "internal/build/image", "internal/core/...", "internal/front/api", "internal/reach/gen/...", "provider/docker", "provider/fake", "provider/gvisor"},
+	},
 	{from: "conformance/...", alone: true, why: "tests only"},
 	{from: "deploy", alone: true, why: "tests only"},
 	{

@@ -53,7 +53,7 @@ func TestAbilities(t *testing.T) {
 	w := &workshop{}
 	r := newRigOf(t, manager.Options{Providers: map[string]sandpit.Provider{"fake": simple{provider}}, Builder: w, BuilderProvider: "fake"},
 		func(o *daytona.Options) { o.ParseDockerfile = parseLines })
-	if b := r.built(t, r.bob, dockerfile); b.AutoArchiveInterval != 0 { // the ID was given before the first attempt
+	if b := r.built(t, r.Bob, dockerfile); b.AutoArchiveInterval != 0 { // the ID was given before the first attempt
 		t.Errorf("built %+v", b)
 	}
 	for range 2 { // the server knows it now
@@ -64,13 +64,13 @@ func TestAbilities(t *testing.T) {
 	if n := world.Calls(fake.OpCreate, ""); n != 4 {
 		t.Errorf("%d sandboxes were created for three requests, want 4", n)
 	}
-	r.do(t, r.ann, http.MethodPost, "/sandbox", `{"autoArchiveInterval":60}`).want(t, http.StatusUnprocessableEntity, "archived")
-	r.do(t, r.ann, http.MethodPost, "/sandbox", `{"autoPauseInterval":60}`).want(t, http.StatusUnprocessableEntity, "suspended")
+	r.do(t, r.Ann, http.MethodPost, "/sandbox", `{"autoArchiveInterval":60}`).want(t, http.StatusUnprocessableEntity, "archived")
+	r.do(t, r.Ann, http.MethodPost, "/sandbox", `{"autoPauseInterval":60}`).want(t, http.StatusUnprocessableEntity, "suspended")
 	path := "/sandbox/" + r.made(t, `{}`).ID
-	r.do(t, r.ann, http.MethodPost, path+"/pause", "").want(t, http.StatusUnprocessableEntity, "cannot do that")
-	r.do(t, r.ann, http.MethodPost, path+"/snapshot", `{"name":"x"}`).want(t, http.StatusUnprocessableEntity, "")
-	r.do(t, r.ann, http.MethodPost, path+"/fork", `{}`).want(t, http.StatusUnprocessableEntity, "")
-	r.do(t, r.ann, http.MethodPost, path+"/stop", "").want(t, http.StatusOK, "stopped")
-	r.do(t, r.ann, http.MethodPost, path+"/archive", "").want(t, http.StatusUnprocessableEntity, "cannot do that")
-	r.do(t, r.ann, http.MethodPost, path+"/start", "").want(t, http.StatusOK, "started")
+	r.do(t, r.Ann, http.MethodPost, path+"/pause", "").want(t, http.StatusUnprocessableEntity, "cannot do that")
+	r.do(t, r.Ann, http.MethodPost, path+"/snapshot", `{"name":"x"}`).want(t, http.StatusUnprocessableEntity, "")
+	r.do(t, r.Ann, http.MethodPost, path+"/fork", `{}`).want(t, http.StatusUnprocessableEntity, "")
+	r.do(t, r.Ann, http.MethodPost, path+"/stop", "").want(t, http.StatusOK, "stopped")
+	r.do(t, r.Ann, http.MethodPost, path+"/archive", "").want(t, http.StatusUnprocessableEntity, "cannot do that")
+	r.do(t, r.Ann, http.MethodPost, path+"/start", "").want(t, http.StatusOK, "started")
 }

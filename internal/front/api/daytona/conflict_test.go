@@ -18,18 +18,18 @@ func TestInProgress(t *testing.T) {
 	r := newRig(t, nil)
 	made := r.made(t, `{}`)
 	path := "/sandbox/" + made.ID
-	remove := r.world.Inject(fake.Fault{Op: fake.OpStop, ID: sandpit.ID(made.ID), Delay: 5 * time.Second})
+	remove := r.World.Inject(fake.Fault{Op: fake.OpStop, ID: sandpit.ID(made.ID), Delay: 5 * time.Second})
 	defer remove()
 	ctx, disconnect := context.WithCancel(t.Context())
 	defer disconnect()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+"/api"+path+"/stop", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+"/api"+path+"/stop", http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+r.ann)
+	req.Header.Set("Authorization", "Bearer "+r.Ann)
 	ended := make(chan error, 1)
 	go func() {
-		res, err := r.client.Do(req)
+		res, err := r.Client.Do(req)
 		if err == nil {
 			err = res.Body.Close()
 		}
@@ -37,7 +37,7 @@ func TestInProgress(t *testing.T) {
 	}()
 	r.await(t, made.ID, "stopping")
 	for _, call := range []string{"/start", "/stop", "/pause", "/archive", "/fork", "/last-activity", "/recover"} {
-		r.do(t, r.ann, http.MethodPost, path+call, "{}").want(t, http.StatusConflict, "Sandbox state change in progress")
+		r.do(t, r.Ann, http.MethodPost, path+call, "{}").want(t, http.StatusConflict, "Sandbox state change in progress")
 	}
 	disconnect()
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "canceled") {

@@ -16,7 +16,7 @@ func TestLife(t *testing.T) {
 	r := newRig(t, nil)
 	made := r.made(t, `{"name":"first","env":{"A":"b"},"labels":{"code-toolbox-language":"python","id":"7"},"target":"us","autoStopInterval":20}`)
 	if made.Name != "first" || made.OrganizationID != "ann" || made.Target != "local" || made.User == "" || made.SandboxClass != "container" ||
-		made.DesiredState != "started" || made.ToolboxProxyURL != r.url+"/toolbox" || made.Env["A"] != "b" ||
+		made.DesiredState != "started" || made.ToolboxProxyURL != r.URL+"/toolbox" || made.Env["A"] != "b" ||
 		len(made.Labels) != 2 || made.Labels["code-toolbox-language"] != "python" || made.CPU != 1 || made.Memory != 1 || made.Disk != 3 ||
 		made.AutoStopInterval != 20 || made.AutoArchiveInterval != 10080 || made.AutoDeleteInterval != -1 {
 		t.Errorf("made %+v", made)
@@ -24,7 +24,7 @@ func TestLife(t *testing.T) {
 	if b := r.is(t, "first"); b.ID != made.ID {
 		t.Errorf("by name: %+v", b)
 	}
-	r.do(t, r.ann, http.MethodPost, "/sandbox", `{"name":"first"}`).want(t, http.StatusConflict, "Sandbox with name first already exists")
+	r.do(t, r.Ann, http.MethodPost, "/sandbox", `{"name":"first"}`).want(t, http.StatusConflict, "Sandbox with name first already exists")
 	path := "/sandbox/" + made.ID
 	for _, step := range []struct {
 		method, path string
@@ -50,7 +50,7 @@ func TestLife(t *testing.T) {
 		{"GET", "", 404, "not found"},
 		{"POST", "/start", 404, "not found"},
 	} {
-		if r.do(t, r.ann, step.method, path+step.path, "").want(t, step.status, step.text); t.Failed() {
+		if r.do(t, r.Ann, step.method, path+step.path, "").want(t, step.status, step.text); t.Failed() {
 			t.Fatalf("%s %s", step.method, step.path)
 		}
 	}
@@ -96,15 +96,15 @@ func TestRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, text, _ = strings.Cut(want, " ")
-		if r.do(t, r.ann, http.MethodPost, "/sandbox", body).want(t, status, text); t.Failed() {
+		if r.do(t, r.Ann, http.MethodPost, "/sandbox", body).want(t, status, text); t.Failed() {
 			t.Fatal(body)
 		}
 	}
 	r.do(t, "", http.MethodGet, "/sandbox", "").want(t, http.StatusUnauthorized, "API key")
 	r.do(t, "sp_"+strings.Repeat("0", 40), http.MethodGet, "/sandbox", "").want(t, http.StatusUnauthorized, "")
-	r.do(t, r.ann, http.MethodGet, "/nothing", "").want(t, http.StatusNotFound, "no such call")
-	r.do(t, r.ann, http.MethodGet, "/object-storage/push-access", "").want(t, http.StatusOK, `"sessionToken"`)
-	r.do(t, r.ann, http.MethodGet, "/secret", "").want(t, http.StatusNotImplemented, "does not support")
+	r.do(t, r.Ann, http.MethodGet, "/nothing", "").want(t, http.StatusNotFound, "no such call")
+	r.do(t, r.Ann, http.MethodGet, "/object-storage/push-access", "").want(t, http.StatusOK, `"sessionToken"`)
+	r.do(t, r.Ann, http.MethodGet, "/secret", "").want(t, http.StatusNotImplemented, "does not support")
 }
 
 // TestIntervals sets each time of a sandbox's policy.
@@ -139,14 +139,14 @@ func TestIntervals(t *testing.T) {
 		{"/autostop/8", `"autoStopInterval":8`, 200},
 		{"/autodelete/-1", `"autoStopInterval":8`, 200},
 	} {
-		if r.do(t, r.ann, http.MethodPost, path+step.path, "").want(t, step.status, step.text); t.Failed() {
+		if r.do(t, r.Ann, http.MethodPost, path+step.path, "").want(t, step.status, step.text); t.Failed() {
 			t.Fatal(step.path)
 		}
 	}
 	if left := time.Until(r.is(t, made.ID).AutoDestroyAt); left < 59*time.Minute || left > time.Hour {
 		t.Errorf("%v until it is deleted", left)
 	}
-	r.do(t, r.ann, http.MethodPost, path+"/ttl/0", "").want(t, http.StatusOK, "")
+	r.do(t, r.Ann, http.MethodPost, path+"/ttl/0", "").want(t, http.StatusOK, "")
 	if b := r.is(t, made.ID); !b.AutoDestroyAt.IsZero() {
 		t.Errorf("without a ttl %+v", b)
 	}
@@ -160,9 +160,9 @@ func TestEphemeral(t *testing.T) {
 	if made.AutoDeleteInterval != 0 || made.AutoStopInterval != 9 {
 		t.Errorf("made %+v", made)
 	}
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+made.ID+"/archive", "").want(t, http.StatusBadRequest, "Ephemeral sandboxes cannot be archived")
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+made.ID+"/stop", "").want(t, http.StatusOK, `"state":"destroyed"`)
-	r.do(t, r.ann, http.MethodGet, "/sandbox/"+made.ID, "").want(t, http.StatusNotFound, "not found")
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+made.ID+"/archive", "").want(t, http.StatusBadRequest, "Ephemeral sandboxes cannot be archived")
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+made.ID+"/stop", "").want(t, http.StatusOK, `"state":"destroyed"`)
+	r.do(t, r.Ann, http.MethodGet, "/sandbox/"+made.ID, "").want(t, http.StatusNotFound, "not found")
 }
 
 // TestLabels replaces labels, and keeps those of the server.
@@ -171,13 +171,13 @@ func TestLabels(t *testing.T) {
 	r := newRig(t, nil)
 	made := r.made(t, `{"labels":{"a":"1"},"public":true}`)
 	path := "/sandbox/" + made.ID
-	r.do(t, r.ann, http.MethodPut, path+"/labels", `{"labels":{"b":"2"}}`).want(t, http.StatusOK, `{"labels":{"b":"2"}}`)
+	r.do(t, r.Ann, http.MethodPut, path+"/labels", `{"labels":{"b":"2"}}`).want(t, http.StatusOK, `{"labels":{"b":"2"}}`)
 	if b := r.is(t, made.ID); !b.Public || len(b.Labels) != 1 || b.Labels["b"] != "2" {
 		t.Errorf("after a change %+v", b)
 	}
-	r.do(t, r.ann, http.MethodPut, path+"/labels", `{"labels":{"sandpit.daytona":"{}"}}`).want(t, http.StatusBadRequest, "the server's")
-	r.do(t, r.ann, http.MethodPost, path+"/public/false", "").want(t, http.StatusOK, `"public":false`)
-	r.do(t, r.ann, http.MethodPost, path+"/public/maybe", "").want(t, http.StatusBadRequest, "true or false")
+	r.do(t, r.Ann, http.MethodPut, path+"/labels", `{"labels":{"sandpit.daytona":"{}"}}`).want(t, http.StatusBadRequest, "the server's")
+	r.do(t, r.Ann, http.MethodPost, path+"/public/false", "").want(t, http.StatusOK, `"public":false`)
+	r.do(t, r.Ann, http.MethodPost, path+"/public/maybe", "").want(t, http.StatusBadRequest, "true or false")
 	if b := r.is(t, made.ID); b.Public || b.Labels["b"] != "2" {
 		t.Errorf("after it became private %+v", b)
 	}
@@ -192,13 +192,13 @@ func TestList(t *testing.T) {
 		ids = append(ids, r.made(t, fmt.Sprintf(`{"name":"box-%d","cpu":%d,"labels":{"odd":"%d","x":"y"}}`, i, 5-i, i%2)).ID)
 	}
 	list := func(query string) (names []string, next string) {
-		g := r.do(t, r.ann, http.MethodGet, "/sandbox?"+query, "")
+		g := r.do(t, r.Ann, http.MethodGet, "/sandbox?"+query, "")
 		g.want(t, http.StatusOK, "items")
 		var page struct {
 			Items      []box
 			NextCursor *string
 		}
-		g.into(t, &page)
+		g.Decode(t, &page)
 		for _, b := range page.Items {
 			names = append(names, strings.TrimPrefix(b.Name, "box-"))
 		}
@@ -246,18 +246,18 @@ func TestList(t *testing.T) {
 		"limit=0": "limit", "limit=201": "limit", "cursor=x": "cursor", "sort=x": "sort", "order=x": "order", "labels=x": "labels",
 		"isPublic=x": "isPublic", "minCpu=x": "minCpu", "createdAtAfter=x": "createdAtAfter", `labels={"sandpit.daytona":"{}"}`: "the server's",
 	} {
-		r.do(t, r.ann, http.MethodGet, "/sandbox?"+query, "").want(t, http.StatusBadRequest, want)
+		r.do(t, r.Ann, http.MethodGet, "/sandbox?"+query, "").want(t, http.StatusBadRequest, want)
 	}
 	var page struct {
 		Items                   []box
 		Total, Page, TotalPages int
 	}
-	g := r.do(t, r.ann, http.MethodGet, "/sandbox/paginated?page=2&limit=2&sort=name&order=asc", "")
-	g.into(t, &page)
+	g := r.do(t, r.Ann, http.MethodGet, "/sandbox/paginated?page=2&limit=2&sort=name&order=asc", "")
+	g.Decode(t, &page)
 	if len(page.Items) != 2 || page.Items[0].Name != "box-2" || page.Total != 5 || page.Page != 2 || page.TotalPages != 3 {
-		t.Errorf("page 2: %s", g.body)
+		t.Errorf("page 2: %s", g.Body)
 	}
-	r.do(t, r.ann, http.MethodGet, "/sandbox/paginated?page=9", "").want(t, http.StatusOK, `"items":[]`)
+	r.do(t, r.Ann, http.MethodGet, "/sandbox/paginated?page=9", "").want(t, http.StatusOK, `"items":[]`)
 }
 
 // required are the fields without which Daytona's generated clients refuse a sandbox.
@@ -273,7 +273,7 @@ func TestRequired(t *testing.T) {
 	for _, call := range []string{"GET /sandbox/" + id, "POST /sandbox/" + id + "/stop", "POST /sandbox/" + id + "/autostop/1", "DELETE /sandbox/" + id} {
 		method, path, _ := strings.Cut(call, " ")
 		var fields map[string]json.RawMessage
-		r.do(t, r.ann, method, path, "").into(t, &fields)
+		r.do(t, r.Ann, method, path, "").Decode(t, &fields)
 		for _, name := range required {
 			if value, ok := fields[name]; !ok || string(value) == "null" {
 				t.Errorf("%s: no %s", call, name)

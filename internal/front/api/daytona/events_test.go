@@ -25,7 +25,7 @@ func (r *rig) listen(tb testing.TB, first string) *listener {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), long)
 	defer cancel()
-	conn, res, err := websocket.Dial(ctx, r.url+"/api/socket.io/?EIO=4&transport=websocket", &websocket.DialOptions{HTTPClient: r.client})
+	conn, res, err := websocket.Dial(ctx, r.URL+"/api/socket.io/?EIO=4&transport=websocket", &websocket.DialOptions{HTTPClient: r.Client})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -96,15 +96,15 @@ func TestEvents(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	made := r.made(t, `{}`)
-	l := r.listen(t, `40{"token":"`+r.ann+`"}`)
+	l := r.listen(t, `40{"token":"`+r.Ann+`"}`)
 	l.want(`40{"sid":`)
 	var other box
-	r.do(t, r.bob, http.MethodPost, "/sandbox", `{}`).into(t, &other)
-	r.do(t, r.bob, http.MethodPost, "/sandbox/"+other.ID+"/stop", "").want(t, http.StatusOK, "stopped")
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+made.ID+"/stop", "").want(t, http.StatusOK, "stopped")
+	r.do(t, r.Bob, http.MethodPost, "/sandbox", `{}`).Decode(t, &other)
+	r.do(t, r.Bob, http.MethodPost, "/sandbox/"+other.ID+"/stop", "").want(t, http.StatusOK, "stopped")
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+made.ID+"/stop", "").want(t, http.StatusOK, "stopped")
 	l.wantChange(made.ID, "started", "stopping")
 	l.wantChange(made.ID, "stopping", "stopped")
-	r.do(t, r.ann, http.MethodDelete, "/sandbox/"+made.ID, "").want(t, http.StatusOK, "destroyed")
+	r.do(t, r.Ann, http.MethodDelete, "/sandbox/"+made.ID, "").want(t, http.StatusOK, "destroyed")
 	l.wantChange(made.ID, "stopped", "destroying")
 	l.wantChange(made.ID, "destroying", "destroyed")
 	l.send("3") // the answer to a ping
@@ -126,28 +126,28 @@ func TestEventsRefused(t *testing.T) {
 		}
 	}
 	r.listen(t, "42[]").want(`44{"message":"the first frame must connect"}`)
-	r.do(t, r.ann, http.MethodGet, "/socket.io/?EIO=4&transport=polling", "").want(t, http.StatusBadRequest, "WebSocket")
+	r.do(t, r.Ann, http.MethodGet, "/socket.io/?EIO=4&transport=polling", "").want(t, http.StatusBadRequest, "WebSocket")
 	for range 64 {
-		r.listen(t, `40{"token":"`+r.ann+`"}`).want(`40`)
+		r.listen(t, `40{"token":"`+r.Ann+`"}`).want(`40`)
 	}
-	r.listen(t, `40{"token":"`+r.ann+`"}`).want(`44{"message":"too many connections`)
-	r.listen(t, `40{"token":"`+r.bob+`"}`).want(`40`)
+	r.listen(t, `40{"token":"`+r.Ann+`"}`).want(`44{"message":"too many connections`)
+	r.listen(t, `40{"token":"`+r.Bob+`"}`).want(`40`)
 }
 
 // TestEventsEnd ends connections with the key of their client, and with the server.
 func TestEventsEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	l, other := r.listen(t, `40{"token":"`+r.ann+`"}`), r.listen(t, `40{"token":"`+r.bob+`"}`)
+	l, other := r.listen(t, `40{"token":"`+r.Ann+`"}`), r.listen(t, `40{"token":"`+r.Bob+`"}`)
 	l.want("40")
 	other.want("40")
-	keys, err := r.keys.List(t.Context(), "", 100)
+	keys, err := r.Keys.List(t.Context(), "", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range keys {
 		if k.Owner == "ann" {
-			if err := r.keys.Delete(t.Context(), k.ID); err != nil {
+			if err := r.Keys.Delete(t.Context(), k.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -180,12 +180,12 @@ func TestEventsKeyless(t *testing.T) {
 	t.Parallel()
 	r := newRigOf(t, manager.Options{}, nil, func(o *api.EdgeOptions) { o.Keyless = true })
 	made := r.made(t, `{}`)
-	hers, local := r.listen(t, `40{"token":"`+r.ann+`"}`), r.listen(t, `40`)
+	hers, local := r.listen(t, `40{"token":"`+r.Ann+`"}`), r.listen(t, `40`)
 	hers.want(`40`)
 	local.want(`40`)
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+made.ID+"/stop", "").want(t, http.StatusOK, "stopped")
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+made.ID+"/stop", "").want(t, http.StatusOK, "stopped")
 	var own box
-	r.do(t, "", http.MethodPost, "/sandbox", `{}`).into(t, &own)
+	r.do(t, "", http.MethodPost, "/sandbox", `{}`).Decode(t, &own)
 	hers.wantChange(made.ID, "started", "stopping")
 	local.wantChange(own.ID, "creating", "started")
 	r.listen(t, `40{"token":"wrong"}`).want(`44{"message":"Unauthorized"}`)

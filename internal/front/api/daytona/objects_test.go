@@ -31,9 +31,9 @@ func objectRig(t *testing.T) (*rig, access) {
 	t.Helper()
 	store := uploads.New(uploads.Options{Dir: t.TempDir()})
 	r := newRigOf(t, manager.Options{}, func(o *daytona.Options) { o.Uploads = store }, func(o *api.EdgeOptions) { o.PublicBelow = []string{daytona.PathObjects} })
-	a := access{client: r.client}
-	r.do(t, r.ann, http.MethodGet, "/object-storage/push-access", "").into(t, &a)
-	if a.OrganizationID != "ann" || !strings.HasPrefix(a.StorageURL, r.url) {
+	a := access{client: r.Client}
+	r.do(t, r.Ann, http.MethodGet, "/object-storage/push-access", "").Decode(t, &a)
+	if a.OrganizationID != "ann" || !strings.HasPrefix(a.StorageURL, r.URL) {
 		t.Fatalf("access %+v", a)
 	}
 	return r, a
@@ -99,8 +99,8 @@ func TestObjects(t *testing.T) {
 	check("list", status, text, http.StatusOK, "<Key>ann/"+hash+"/context.tar</Key>")
 	status, text = a.send(t, http.MethodGet, key, "", nil)
 	check("download", status, text, http.StatusNotImplemented, "NotImplemented")
-	bob := access{client: r.client}
-	r.do(t, r.bob, http.MethodGet, "/object-storage/push-access", "").into(t, &bob)
+	bob := access{client: r.Client}
+	r.do(t, r.Bob, http.MethodGet, "/object-storage/push-access", "").Decode(t, &bob)
 	status, text = bob.send(t, http.MethodGet, list, "", nil)
 	check("another owner's list", status, text, http.StatusOK, "<KeyCount>0</KeyCount>")
 }
@@ -127,7 +127,7 @@ func TestObjectParts(t *testing.T) {
 		req.Header.Set("X-Amz-Content-Sha256", "STREAMING-UNSIGNED-PAYLOAD-TRAILER")
 		req.Header.Set("X-Amz-Decoded-Content-Length", "4")
 		req.Header.Set("X-Amz-Trailer", "x-amz-checksum-crc32")
-		res, err := r.client.Do(signer.SignV4(*req, a.AccessKey, a.Secret, a.SessionToken, "us-east-1"))
+		res, err := r.Client.Do(signer.SignV4(*req, a.AccessKey, a.Secret, a.SessionToken, "us-east-1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,20 +171,20 @@ func TestObjectParts(t *testing.T) {
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	r.do(t, r.ann, http.MethodPost, "/api-keys", `{"name":"new"}`).want(t, http.StatusForbidden, "only administrators")
-	made := r.do(t, r.admin, http.MethodPost, "/api-keys", `{"name":"new","permissions":["write:sandboxes"],"expiresAt":null}`)
+	r.do(t, r.Ann, http.MethodPost, "/api-keys", `{"name":"new"}`).want(t, http.StatusForbidden, "only administrators")
+	made := r.do(t, r.Admin, http.MethodPost, "/api-keys", `{"name":"new","permissions":["write:sandboxes"],"expiresAt":null}`)
 	made.want(t, http.StatusCreated, `"name":"new"`)
 	var key struct{ Value string }
-	if err := json.Unmarshal([]byte(made.body), &key); err != nil {
+	if err := json.Unmarshal([]byte(made.Body), &key); err != nil {
 		t.Fatal(err)
 	}
 	r.do(t, key.Value, http.MethodGet, "/api-keys/current", "").want(t, http.StatusOK, `"name":"new"`)
 	r.do(t, key.Value, http.MethodGet, "/api-keys", "").want(t, http.StatusForbidden, "only administrators")
-	r.do(t, r.admin, http.MethodPost, "/api-keys", `{"name":"new"}`).want(t, http.StatusConflict, "already exists")
-	r.do(t, r.admin, http.MethodPost, "/api-keys", `{"name":"old","expiresAt":"2001-01-01T00:00:00Z"}`).want(t, http.StatusBadRequest, "expiresAt")
-	r.do(t, r.admin, http.MethodGet, "/api-keys", "").want(t, http.StatusOK, `"name":"new"`)
-	r.do(t, r.admin, http.MethodGet, "/api-keys/new", "").want(t, http.StatusOK, `"name":"new"`)
-	r.do(t, r.admin, http.MethodDelete, "/api-keys/new", "").want(t, http.StatusNoContent, "")
-	r.do(t, r.admin, http.MethodDelete, "/api-keys/new", "").want(t, http.StatusNotFound, "not found")
+	r.do(t, r.Admin, http.MethodPost, "/api-keys", `{"name":"new"}`).want(t, http.StatusConflict, "already exists")
+	r.do(t, r.Admin, http.MethodPost, "/api-keys", `{"name":"old","expiresAt":"2001-01-01T00:00:00Z"}`).want(t, http.StatusBadRequest, "expiresAt")
+	r.do(t, r.Admin, http.MethodGet, "/api-keys", "").want(t, http.StatusOK, `"name":"new"`)
+	r.do(t, r.Admin, http.MethodGet, "/api-keys/new", "").want(t, http.StatusOK, `"name":"new"`)
+	r.do(t, r.Admin, http.MethodDelete, "/api-keys/new", "").want(t, http.StatusNoContent, "")
+	r.do(t, r.Admin, http.MethodDelete, "/api-keys/new", "").want(t, http.StatusNotFound, "not found")
 	r.do(t, key.Value, http.MethodGet, "/api-keys/current", "").want(t, http.StatusUnauthorized, "")
 }

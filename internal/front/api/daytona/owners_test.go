@@ -59,13 +59,13 @@ var foreignCalls = []struct{ call, body string }{
 func TestOwners(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"data"}`).want(t, http.StatusOK, `"state":"ready"`)
+	r.do(t, r.Ann, http.MethodPost, "/volumes", `{"name":"data"}`).want(t, http.StatusOK, `"state":"ready"`)
 	var volume, snapshot struct{ ID string }
-	r.do(t, r.ann, http.MethodGet, "/volumes/by-name/data", "").into(t, &volume)
+	r.do(t, r.Ann, http.MethodGet, "/volumes/by-name/data", "").Decode(t, &volume)
 	made := r.made(t, `{"name":"hers","labels":{"a":"1"}}`)
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+made.ID+"/snapshot", `{"name":"saved"}`).want(t, http.StatusOK, "started")
-	r.do(t, r.ann, http.MethodGet, "/snapshots/saved", "").into(t, &snapshot)
-	before := r.do(t, r.ann, http.MethodGet, "/sandbox/"+made.ID, "").body
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+made.ID+"/snapshot", `{"name":"saved"}`).want(t, http.StatusOK, "started")
+	r.do(t, r.Ann, http.MethodGet, "/snapshots/saved", "").Decode(t, &snapshot)
+	before := r.do(t, r.Ann, http.MethodGet, "/sandbox/"+made.ID, "").Body
 	theirs := strings.NewReplacer("{sandbox}", made.ID, "{name}", "hers", "{snapshot}", snapshot.ID, "{volume}", volume.ID)
 	missing := strings.NewReplacer("{sandbox}", "s"+strings.Repeat("0", 19), "{name}", "nothing", "{snapshot}", "snap"+strings.Repeat("a", 16),
 		"{volume}", "v"+strings.Repeat("0", 19), "/saved", "/other", `"saved"`, `"other"`, "by-name/data", "by-name/else", `"data"`, `"else"`)
@@ -73,7 +73,7 @@ func TestOwners(t *testing.T) {
 		t.Run(c.call+c.body, func(t *testing.T) {
 			send := func(r2 *strings.Replacer) got {
 				method, path, _ := strings.Cut(r2.Replace(c.call), " ")
-				return r.do(t, r.bob, method, path, r2.Replace(c.body))
+				return r.do(t, r.Bob, method, path, r2.Replace(c.body))
 			}
 			g, other := send(theirs), send(missing)
 			g.want(t, http.StatusNotFound, "not found")
@@ -81,17 +81,17 @@ func TestOwners(t *testing.T) {
 		})
 	}
 	for _, path := range []string{"/sandbox", "/sandbox/paginated", "/snapshots", "/volumes"} {
-		if g := r.do(t, r.bob, http.MethodGet, path, ""); g.status != http.StatusOK || strings.Contains(g.body, made.ID) || strings.Contains(g.body, "hers") ||
-			strings.Contains(g.body, "saved") || strings.Contains(g.body, `"data"`) {
-			t.Errorf("%s: bob sees %s", path, g.body)
+		if g := r.do(t, r.Bob, http.MethodGet, path, ""); g.Status != http.StatusOK || strings.Contains(g.Body, made.ID) || strings.Contains(g.Body, "hers") ||
+			strings.Contains(g.Body, "saved") || strings.Contains(g.Body, `"data"`) {
+			t.Errorf("%s: bob sees %s", path, g.Body)
 		}
 	}
 	var access struct{ Token string }
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+made.ID+"/ssh-access", "").into(t, &access)
-	r.do(t, r.bob, http.MethodGet, "/sandbox/ssh-access/validate?token="+access.Token, "").want(t, http.StatusOK, `"valid":false`)
-	if after := r.do(t, r.ann, http.MethodGet, "/sandbox/"+made.ID, "").body; after != before {
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+made.ID+"/ssh-access", "").Decode(t, &access)
+	r.do(t, r.Bob, http.MethodGet, "/sandbox/ssh-access/validate?token="+access.Token, "").want(t, http.StatusOK, `"valid":false`)
+	if after := r.do(t, r.Ann, http.MethodGet, "/sandbox/"+made.ID, "").Body; after != before {
 		t.Errorf("bob has changed the sandbox:\n%s\n%s", before, after)
 	}
 	// Names are unique for an owner only.
-	r.do(t, r.bob, http.MethodPost, "/sandbox", `{"name":"hers"}`).want(t, http.StatusOK, "started")
+	r.do(t, r.Bob, http.MethodPost, "/sandbox", `{"name":"hers"}`).want(t, http.StatusOK, "started")
 }

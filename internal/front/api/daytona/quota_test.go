@@ -15,20 +15,20 @@ func TestQuotas(t *testing.T) {
 	made := r.made(t, `{}`)
 	path := "/sandbox/" + made.ID
 	const text = "Maximum number of sandboxes (1) reached"
-	r.do(t, r.ann, http.MethodPost, "/sandbox", `{}`).want(t, http.StatusBadRequest, text)
-	r.do(t, r.ann, http.MethodPost, path+"/fork", `{}`).want(t, http.StatusBadRequest, text)
-	r.do(t, r.ann, http.MethodPost, path+"/stop", ``).want(t, http.StatusOK, made.ID)
+	r.do(t, r.Ann, http.MethodPost, "/sandbox", `{}`).want(t, http.StatusBadRequest, text)
+	r.do(t, r.Ann, http.MethodPost, path+"/fork", `{}`).want(t, http.StatusBadRequest, text)
+	r.do(t, r.Ann, http.MethodPost, path+"/stop", ``).want(t, http.StatusOK, made.ID)
 	other := r.made(t, `{}`)
-	r.do(t, r.ann, http.MethodPost, path+"/start", ``).want(t, http.StatusBadRequest, text)
-	r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"a"}`).want(t, http.StatusOK, "ready")
-	r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"b"}`).want(t, http.StatusBadRequest, "EXHAUSTED")
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+other.ID+"/snapshot", `{"name":"a"}`).want(t, http.StatusOK, other.ID)
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+other.ID+"/snapshot", `{"name":"b"}`).want(t, http.StatusBadRequest, "EXHAUSTED")
+	r.do(t, r.Ann, http.MethodPost, path+"/start", ``).want(t, http.StatusBadRequest, text)
+	r.do(t, r.Ann, http.MethodPost, "/volumes", `{"name":"a"}`).want(t, http.StatusOK, "ready")
+	r.do(t, r.Ann, http.MethodPost, "/volumes", `{"name":"b"}`).want(t, http.StatusBadRequest, "EXHAUSTED")
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+other.ID+"/snapshot", `{"name":"a"}`).want(t, http.StatusOK, other.ID)
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+other.ID+"/snapshot", `{"name":"b"}`).want(t, http.StatusBadRequest, "EXHAUSTED")
 
 	fast := newRigOf(t, manager.Options{}, nil, func(o *api.EdgeOptions) { o.Rate, o.Burst = 0.001, 1 })
-	fast.do(t, fast.ann, http.MethodGet, "/sandbox", "").want(t, http.StatusOK, "items")
-	g := fast.do(t, fast.ann, http.MethodGet, "/sandbox", "")
-	if g.want(t, http.StatusTooManyRequests, "too many requests"); g.header.Get("Retry-After") == "" {
+	fast.do(t, fast.Ann, http.MethodGet, "/sandbox", "").want(t, http.StatusOK, "items")
+	g := fast.do(t, fast.Ann, http.MethodGet, "/sandbox", "")
+	if g.want(t, http.StatusTooManyRequests, "too many requests"); g.Header.Get("Retry-After") == "" {
 		t.Error("no Retry-After")
 	}
 }

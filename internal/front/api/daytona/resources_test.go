@@ -14,44 +14,44 @@ func TestSnapshots(t *testing.T) {
 	r := newRig(t, nil)
 	made := r.made(t, `{"labels":{"a":"1"}}`)
 	path := "/sandbox/" + made.ID
-	r.do(t, r.ann, http.MethodPost, path+"/snapshot", `{}`).want(t, http.StatusBadRequest, "name is missing")
-	r.do(t, r.ann, http.MethodPost, path+"/snapshot", `{"name":"saved"}`).want(t, http.StatusOK, made.ID)
-	r.do(t, r.ann, http.MethodPost, path+"/snapshot", `{"name":"saved"}`).want(t, http.StatusConflict, "saved")
-	g := r.do(t, r.ann, http.MethodGet, "/snapshots/saved", "")
+	r.do(t, r.Ann, http.MethodPost, path+"/snapshot", `{}`).want(t, http.StatusBadRequest, "name is missing")
+	r.do(t, r.Ann, http.MethodPost, path+"/snapshot", `{"name":"saved"}`).want(t, http.StatusOK, made.ID)
+	r.do(t, r.Ann, http.MethodPost, path+"/snapshot", `{"name":"saved"}`).want(t, http.StatusConflict, "saved")
+	g := r.do(t, r.Ann, http.MethodGet, "/snapshots/saved", "")
 	g.want(t, http.StatusOK, `"state":"active"`)
 	var fields map[string]json.RawMessage
-	g.into(t, &fields)
+	g.Decode(t, &fields)
 	for _, name := range []string{"id", "general", "name", "state", "size", "entrypoint", "cpu", "gpu", "mem", "disk", "errorReason", "createdAt", "updatedAt", "lastUsedAt"} {
 		if _, ok := fields[name]; !ok {
 			t.Errorf("a snapshot has no %s", name)
 		}
 	}
-	r.do(t, r.ann, http.MethodPost, "/snapshots/saved/activate", "").want(t, http.StatusOK, `"state":"active"`)
-	r.do(t, r.ann, http.MethodGet, "/snapshots/saved/build-logs-url", "").want(t, http.StatusNotFound, "was not built")
-	r.do(t, r.ann, http.MethodGet, "/snapshots?name=sav", "").want(t, http.StatusOK, `"total":1`)
-	r.do(t, r.ann, http.MethodGet, "/snapshots?sourceSandboxId="+made.ID+"&sort=name&order=asc", "").want(t, http.StatusOK, `"total":1`)
-	r.do(t, r.ann, http.MethodGet, "/snapshots?name=none", "").want(t, http.StatusOK, `"items":[]`)
-	r.do(t, r.ann, http.MethodGet, "/snapshots?sort=x", "").want(t, http.StatusBadRequest, "sort")
+	r.do(t, r.Ann, http.MethodPost, "/snapshots/saved/activate", "").want(t, http.StatusOK, `"state":"active"`)
+	r.do(t, r.Ann, http.MethodGet, "/snapshots/saved/build-logs-url", "").want(t, http.StatusNotFound, "was not built")
+	r.do(t, r.Ann, http.MethodGet, "/snapshots?name=sav", "").want(t, http.StatusOK, `"total":1`)
+	r.do(t, r.Ann, http.MethodGet, "/snapshots?sourceSandboxId="+made.ID+"&sort=name&order=asc", "").want(t, http.StatusOK, `"total":1`)
+	r.do(t, r.Ann, http.MethodGet, "/snapshots?name=none", "").want(t, http.StatusOK, `"items":[]`)
+	r.do(t, r.Ann, http.MethodGet, "/snapshots?sort=x", "").want(t, http.StatusBadRequest, "sort")
 	if b := r.made(t, `{"snapshot":"saved"}`); b.Snapshot != "saved" || len(b.Labels) != 0 {
 		t.Errorf("from a snapshot %+v", b)
 	}
 	var fork box
-	g = r.do(t, r.ann, http.MethodPost, path+"/fork", `{"name":"copy"}`)
+	g = r.do(t, r.Ann, http.MethodPost, path+"/fork", `{"name":"copy"}`)
 	g.want(t, http.StatusOK, `"state":"started"`)
-	g.into(t, &fork)
+	g.Decode(t, &fork)
 	if fork.ID == made.ID || fork.Name != "copy" || fork.Labels["a"] != "1" {
 		t.Errorf("fork %+v", fork)
 	}
-	r.do(t, r.ann, http.MethodPost, path+"/fork", `{"name":"copy"}`).want(t, http.StatusConflict, "copy")
-	r.do(t, r.ann, http.MethodPost, path+"/fork", `{"name":"no spaces"}`).want(t, http.StatusBadRequest, "invalid name")
-	if g := r.do(t, r.ann, http.MethodGet, "/sandbox", ""); strings.Count(g.body, `"toolboxProxyUrl"`) != 3 {
-		t.Errorf("a fork that failed is left: %s", g.body)
+	r.do(t, r.Ann, http.MethodPost, path+"/fork", `{"name":"copy"}`).want(t, http.StatusConflict, "copy")
+	r.do(t, r.Ann, http.MethodPost, path+"/fork", `{"name":"no spaces"}`).want(t, http.StatusBadRequest, "invalid name")
+	if g := r.do(t, r.Ann, http.MethodGet, "/sandbox", ""); strings.Count(g.Body, `"toolboxProxyUrl"`) != 3 {
+		t.Errorf("a fork that failed is left: %s", g.Body)
 	}
-	r.do(t, r.ann, http.MethodDelete, "/snapshots/saved", "").want(t, http.StatusOK, "")
-	r.do(t, r.ann, http.MethodDelete, "/snapshots/saved", "").want(t, http.StatusNotFound, "not found")
-	r.do(t, r.ann, http.MethodPost, "/snapshots", `{"name":"x"}`).want(t, http.StatusBadRequest, "imageName")
-	r.do(t, r.ann, http.MethodPost, "/snapshots", `{"name":"x","imageName":"y","gpu":1}`).want(t, http.StatusBadRequest, "gpu")
-	r.do(t, r.ann, http.MethodPost, "/snapshots", `{"name":"x","imageName":"y","regionId":"mars"}`).want(t, http.StatusNotFound, "Region")
+	r.do(t, r.Ann, http.MethodDelete, "/snapshots/saved", "").want(t, http.StatusOK, "")
+	r.do(t, r.Ann, http.MethodDelete, "/snapshots/saved", "").want(t, http.StatusNotFound, "not found")
+	r.do(t, r.Ann, http.MethodPost, "/snapshots", `{"name":"x"}`).want(t, http.StatusBadRequest, "imageName")
+	r.do(t, r.Ann, http.MethodPost, "/snapshots", `{"name":"x","imageName":"y","gpu":1}`).want(t, http.StatusBadRequest, "gpu")
+	r.do(t, r.Ann, http.MethodPost, "/snapshots", `{"name":"x","imageName":"y","regionId":"mars"}`).want(t, http.StatusNotFound, "Region")
 }
 
 // TestResize refuses to change limits.
@@ -59,8 +59,8 @@ func TestResize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	path := "/sandbox/" + r.made(t, `{}`).ID + "/resize"
-	r.do(t, r.ann, http.MethodPost, path, `{"cpu":1,"memory":1}`).want(t, http.StatusBadRequest, "No resource changes specified")
-	r.do(t, r.ann, http.MethodPost, path, `{"cpu":2}`).want(t, http.StatusUnprocessableEntity, "fixed at its creation")
+	r.do(t, r.Ann, http.MethodPost, path, `{"cpu":1,"memory":1}`).want(t, http.StatusBadRequest, "No resource changes specified")
+	r.do(t, r.Ann, http.MethodPost, path, `{"cpu":2}`).want(t, http.StatusUnprocessableEntity, "fixed at its creation")
 }
 
 // TestVolumes creates a volume, and mounts it by ID and by name.
@@ -68,23 +68,23 @@ func TestVolumes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	var v struct{ ID, Name, OrganizationID, State string }
-	g := r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"data"}`)
+	g := r.do(t, r.Ann, http.MethodPost, "/volumes", `{"name":"data"}`)
 	g.want(t, http.StatusOK, `"errorReason":null`)
-	g.into(t, &v)
+	g.Decode(t, &v)
 	if v.Name != "data" || v.OrganizationID != "ann" || v.State != "ready" {
 		t.Errorf("volume %+v", v)
 	}
-	r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"../x"}`).want(t, http.StatusBadRequest, "volume")
-	r.do(t, r.ann, http.MethodGet, "/volumes", "").want(t, http.StatusOK, v.ID)
-	r.do(t, r.ann, http.MethodGet, "/volumes/"+v.ID, "").want(t, http.StatusOK, "data")
+	r.do(t, r.Ann, http.MethodPost, "/volumes", `{"name":"../x"}`).want(t, http.StatusBadRequest, "volume")
+	r.do(t, r.Ann, http.MethodGet, "/volumes", "").want(t, http.StatusOK, v.ID)
+	r.do(t, r.Ann, http.MethodGet, "/volumes/"+v.ID, "").want(t, http.StatusOK, "data")
 	b := r.made(t, `{"volumes":[{"volumeId":"`+v.ID+`","mountPath":"/data"}]}`)
 	if len(b.Volumes) != 1 || b.Volumes[0].VolumeID != v.ID || b.Volumes[0].MountPath != "/data" {
 		t.Errorf("mounts %+v", b.Volumes)
 	}
-	r.do(t, r.ann, http.MethodDelete, "/volumes/"+v.ID, "").want(t, http.StatusConflict, "mounted")
-	r.do(t, r.ann, http.MethodDelete, "/sandbox/"+b.ID, "").want(t, http.StatusOK, "")
-	r.do(t, r.ann, http.MethodDelete, "/volumes/"+v.ID, "").want(t, http.StatusOK, "")
-	r.do(t, r.ann, http.MethodGet, "/volumes/"+v.ID, "").want(t, http.StatusNotFound, "not found")
+	r.do(t, r.Ann, http.MethodDelete, "/volumes/"+v.ID, "").want(t, http.StatusConflict, "mounted")
+	r.do(t, r.Ann, http.MethodDelete, "/sandbox/"+b.ID, "").want(t, http.StatusOK, "")
+	r.do(t, r.Ann, http.MethodDelete, "/volumes/"+v.ID, "").want(t, http.StatusOK, "")
+	r.do(t, r.Ann, http.MethodGet, "/volumes/"+v.ID, "").want(t, http.StatusNotFound, "not found")
 }
 
 // TestPorts returns URLs of ports.
@@ -93,20 +93,20 @@ func TestPorts(t *testing.T) {
 	r := newRig(t, nil)
 	id := r.made(t, `{}`).ID
 	path := "/sandbox/" + id + "/ports/"
-	r.do(t, r.ann, http.MethodGet, path+"8080/preview-url", "").want(t, http.StatusOK, `"url":"http://`+id+`.localhost","token":"token `+id)
-	r.do(t, r.ann, http.MethodGet, path+"8080/signed-preview-url", "").want(t, http.StatusOK, `"token":"signed for 1m0s","port":8080`)
-	r.do(t, r.ann, http.MethodGet, path+"8080/signed-preview-url?expiresInSeconds=86400", "").want(t, http.StatusOK, "24h")
+	r.do(t, r.Ann, http.MethodGet, path+"8080/preview-url", "").want(t, http.StatusOK, `"url":"http://`+id+`.localhost","token":"token `+id)
+	r.do(t, r.Ann, http.MethodGet, path+"8080/signed-preview-url", "").want(t, http.StatusOK, `"token":"signed for 1m0s","port":8080`)
+	r.do(t, r.Ann, http.MethodGet, path+"8080/signed-preview-url?expiresInSeconds=86400", "").want(t, http.StatusOK, "24h")
 	for _, query := range []string{"0", "86401", "x"} {
-		r.do(t, r.ann, http.MethodGet, path+"8080/signed-preview-url?expiresInSeconds="+query, "").want(t, http.StatusBadRequest, "expiresInSeconds")
+		r.do(t, r.Ann, http.MethodGet, path+"8080/signed-preview-url?expiresInSeconds="+query, "").want(t, http.StatusBadRequest, "expiresInSeconds")
 	}
-	r.do(t, r.ann, http.MethodPost, path+"8080/signed-preview-url/good/expire", "").want(t, http.StatusOK, "")
-	r.do(t, r.ann, http.MethodPost, path+"8080/signed-preview-url/bad/expire", "").want(t, http.StatusNotFound, "no such token")
-	r.do(t, r.ann, http.MethodGet, "/sandbox/"+id+"/signing-key", "").want(t, http.StatusOK, `"key `+id+`"`)
-	r.do(t, r.ann, http.MethodPost, "/sandbox/"+id+"/signing-key/rotate", "").want(t, http.StatusOK, `"renewed key `+id+`"`)
+	r.do(t, r.Ann, http.MethodPost, path+"8080/signed-preview-url/good/expire", "").want(t, http.StatusOK, "")
+	r.do(t, r.Ann, http.MethodPost, path+"8080/signed-preview-url/bad/expire", "").want(t, http.StatusNotFound, "no such token")
+	r.do(t, r.Ann, http.MethodGet, "/sandbox/"+id+"/signing-key", "").want(t, http.StatusOK, `"key `+id+`"`)
+	r.do(t, r.Ann, http.MethodPost, "/sandbox/"+id+"/signing-key/rotate", "").want(t, http.StatusOK, `"renewed key `+id+`"`)
 	for _, port := range []string{"0", "65536", "x", "-1"} {
-		r.do(t, r.ann, http.MethodGet, path+port+"/preview-url", "").want(t, http.StatusBadRequest, "Invalid port")
+		r.do(t, r.Ann, http.MethodGet, path+port+"/preview-url", "").want(t, http.StatusBadRequest, "Invalid port")
 	}
-	r.do(t, r.ann, http.MethodGet, "/sandbox/"+id+"/toolbox-proxy-url", "").want(t, http.StatusOK, `{"url":"`+r.url+`/toolbox"}`)
+	r.do(t, r.Ann, http.MethodGet, "/sandbox/"+id+"/toolbox-proxy-url", "").want(t, http.StatusOK, `{"url":"`+r.URL+`/toolbox"}`)
 }
 
 // TestSSH creates, checks and revokes tokens for SSH.
@@ -119,38 +119,38 @@ func TestSSH(t *testing.T) {
 		Token, SandboxID, SSHCommand string
 		ExpiresAt                    time.Time
 	}
-	g := r.do(t, r.ann, http.MethodPost, path+"?expiresInMinutes=5", "")
+	g := r.do(t, r.Ann, http.MethodPost, path+"?expiresInMinutes=5", "")
 	g.want(t, http.StatusOK, id)
-	g.into(t, &access)
+	g.Decode(t, &access)
 	if left := time.Until(access.ExpiresAt); left < 4*time.Minute || left > 5*time.Minute || access.SSHCommand != "ssh -p 2222 "+id+"@127.0.0.1" {
 		t.Errorf("access %+v", access)
 	}
 	valid := "/sandbox/ssh-access/validate?token="
-	r.do(t, r.ann, http.MethodGet, valid+access.Token, "").want(t, http.StatusOK, `{"valid":true,"sandboxId":"`+id+`"}`)
-	r.do(t, r.ann, http.MethodGet, valid+"x", "").want(t, http.StatusOK, `"valid":false`)
-	r.do(t, r.ann, http.MethodDelete, path+"?token=x", "").want(t, http.StatusNotFound, "no such SSH token")
-	r.do(t, r.ann, http.MethodDelete, path+"?token="+access.Token, "").want(t, http.StatusOK, id)
-	r.do(t, r.ann, http.MethodGet, valid+access.Token, "").want(t, http.StatusOK, `"valid":false`)
-	r.do(t, r.ann, http.MethodPost, path+"?expiresInMinutes=0", "").want(t, http.StatusBadRequest, "expiresInMinutes")
-	r.do(t, r.ann, http.MethodPost, path, "").into(t, &access)
-	r.do(t, r.ann, http.MethodDelete, path, "").want(t, http.StatusOK, id)
-	r.do(t, r.ann, http.MethodGet, valid+access.Token, "").want(t, http.StatusOK, `"valid":false`)
+	r.do(t, r.Ann, http.MethodGet, valid+access.Token, "").want(t, http.StatusOK, `{"valid":true,"sandboxId":"`+id+`"}`)
+	r.do(t, r.Ann, http.MethodGet, valid+"x", "").want(t, http.StatusOK, `"valid":false`)
+	r.do(t, r.Ann, http.MethodDelete, path+"?token=x", "").want(t, http.StatusNotFound, "no such SSH token")
+	r.do(t, r.Ann, http.MethodDelete, path+"?token="+access.Token, "").want(t, http.StatusOK, id)
+	r.do(t, r.Ann, http.MethodGet, valid+access.Token, "").want(t, http.StatusOK, `"valid":false`)
+	r.do(t, r.Ann, http.MethodPost, path+"?expiresInMinutes=0", "").want(t, http.StatusBadRequest, "expiresInMinutes")
+	r.do(t, r.Ann, http.MethodPost, path, "").Decode(t, &access)
+	r.do(t, r.Ann, http.MethodDelete, path, "").want(t, http.StatusOK, id)
+	r.do(t, r.Ann, http.MethodGet, valid+access.Token, "").want(t, http.StatusOK, `"valid":false`)
 }
 
 // TestAbout describes the server, partly without a key.
 func TestAbout(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	r.do(t, "", http.MethodGet, "/config", "").want(t, http.StatusOK, `"proxyToolboxUrl":"`+r.url+`/toolbox"`)
+	r.do(t, "", http.MethodGet, "/config", "").want(t, http.StatusOK, `"proxyToolboxUrl":"`+r.URL+`/toolbox"`)
 	r.do(t, "", http.MethodGet, "/health", "").want(t, http.StatusOK, "ok")
 	r.do(t, "", http.MethodGet, "/health/ready", "").want(t, http.StatusOK, "ok")
 	r.do(t, "", http.MethodGet, "/regions", "").want(t, http.StatusUnauthorized, "API key")
 	for _, path := range []string{"/regions", "/shared-regions"} {
-		r.do(t, r.ann, http.MethodGet, path, "").want(t, http.StatusOK, `"id":"local"`)
+		r.do(t, r.Ann, http.MethodGet, path, "").want(t, http.StatusOK, `"id":"local"`)
 	}
-	g := r.do(t, r.ann, http.MethodGet, "/api-keys/current", "")
+	g := r.do(t, r.Ann, http.MethodGet, "/api-keys/current", "")
 	g.want(t, http.StatusOK, `"name":"laptop"`)
-	if strings.Contains(g.body, r.ann) {
+	if strings.Contains(g.Body, r.Ann) {
 		t.Error("the key is in the response")
 	}
 }

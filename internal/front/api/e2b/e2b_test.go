@@ -104,7 +104,7 @@ func TestRoutes(t *testing.T) {
 		if !e2b.Is(strings.SplitN(path, "?", 2)[0]) {
 			t.Errorf("%s is not E2B's", path)
 		}
-		g := r.do(t, r.ann, tc.method, path, "")
+		g := r.do(t, r.Ann, tc.method, path, "")
 		if g.want(t, tc.status, ""); t.Failed() {
 			t.Fatalf("%s %s", tc.method, tc.path)
 		}
@@ -128,15 +128,15 @@ func TestOthers(t *testing.T) {
 		"POST /sandboxes/%s/fork", "POST /sandboxes/%s/snapshots", "POST /sandboxes/%s/refreshes", "PUT /sandboxes/%s/network", "GET /sandboxes/%s/metrics", "GET /sandboxes/%s/logs", "GET /v2/sandboxes/%s/logs",
 	} {
 		method, path, _ := strings.Cut(call, " ")
-		r.do(t, r.bob, method, fmt.Sprintf(path, id), "").want(t, http.StatusNotFound, "not found")
+		r.do(t, r.Bob, method, fmt.Sprintf(path, id), "").want(t, http.StatusNotFound, "not found")
 	}
-	if g := r.do(t, r.bob, http.MethodGet, "/v2/sandboxes", ""); g.body != "[]" {
-		t.Errorf("bob sees %s", g.body)
+	if g := r.do(t, r.Bob, http.MethodGet, "/v2/sandboxes", ""); g.Body != "[]" {
+		t.Errorf("bob sees %s", g.Body)
 	}
-	if g := r.do(t, r.bob, http.MethodGet, "/sandboxes/metrics?sandbox_ids="+id, ""); g.body != `{"sandboxes":{}}` {
-		t.Errorf("bob measures %s", g.body)
+	if g := r.do(t, r.Bob, http.MethodGet, "/sandboxes/metrics?sandbox_ids="+id, ""); g.Body != `{"sandboxes":{}}` {
+		t.Errorf("bob measures %s", g.Body)
 	}
-	r.do(t, r.ann, http.MethodGet, "/sandboxes/"+id, "").want(t, http.StatusOK, "running")
+	r.do(t, r.Ann, http.MethodGet, "/sandboxes/"+id, "").want(t, http.StatusOK, "running")
 }
 
 // TestVolumes makes a volume, has sandboxes see it, and keeps it from others.
@@ -148,30 +148,30 @@ func TestVolumes(t *testing.T) {
 		Name  string `json:"name"`
 		Token string `json:"token"`
 	}
-	g := r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"data"}`)
+	g := r.do(t, r.Ann, http.MethodPost, "/volumes", `{"name":"data"}`)
 	g.want(t, http.StatusCreated, `"domain":"localhost:1"`)
-	if err := json.Unmarshal([]byte(g.body), &made); err != nil || made.Name != "data" || made.Token == "" {
+	if err := json.Unmarshal([]byte(g.Body), &made); err != nil || made.Name != "data" || made.Token == "" {
 		t.Fatalf("%+v, %v", made, err)
 	}
-	r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"data"}`).want(t, http.StatusConflict, "exists already")
-	r.do(t, r.ann, http.MethodPost, "/volumes", `{"name":"../data"}`).want(t, http.StatusBadRequest, "volume")
-	r.do(t, r.ann, http.MethodGet, "/volumes/"+made.ID, "").want(t, http.StatusOK, `"token":"unsupported"`)
-	if g := r.do(t, r.ann, http.MethodGet, "/volumes", ""); g.body != `[{"volumeID":"`+made.ID+`","name":"data"}]` {
-		t.Errorf("volumes: %s", g.body)
+	r.do(t, r.Ann, http.MethodPost, "/volumes", `{"name":"data"}`).want(t, http.StatusConflict, "exists already")
+	r.do(t, r.Ann, http.MethodPost, "/volumes", `{"name":"../data"}`).want(t, http.StatusBadRequest, "volume")
+	r.do(t, r.Ann, http.MethodGet, "/volumes/"+made.ID, "").want(t, http.StatusOK, `"token":"unsupported"`)
+	if g := r.do(t, r.Ann, http.MethodGet, "/volumes", ""); g.Body != `[{"volumeID":"`+made.ID+`","name":"data"}]` {
+		t.Errorf("volumes: %s", g.Body)
 	}
 	const mounting = `{"templateID":"base","allow_internet_access":false,"volumeMounts":[{"name":"data","path":"/mnt/data"}]}`
-	r.do(t, r.bob, http.MethodPost, "/v2/sandboxes", mounting).want(t, http.StatusNotFound, "volume data not found")
-	r.do(t, r.bob, http.MethodGet, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
-	r.do(t, r.bob, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
-	if g := r.do(t, r.bob, http.MethodGet, "/volumes", ""); g.body != "[]" {
-		t.Errorf("bob sees %s", g.body)
+	r.do(t, r.Bob, http.MethodPost, "/v2/sandboxes", mounting).want(t, http.StatusNotFound, "volume data not found")
+	r.do(t, r.Bob, http.MethodGet, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
+	r.do(t, r.Bob, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
+	if g := r.do(t, r.Bob, http.MethodGet, "/volumes", ""); g.Body != "[]" {
+		t.Errorf("bob sees %s", g.Body)
 	}
 	id := r.made(t, mounting)
-	r.do(t, r.ann, http.MethodGet, "/sandboxes/"+id, "").want(t, http.StatusOK, `"volumeMounts":[{"name":"data","path":"/mnt/data"}]`)
-	r.do(t, r.ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusConflict, id)
-	r.do(t, r.ann, http.MethodDelete, "/sandboxes/"+id, "").want(t, http.StatusNoContent, "")
-	r.do(t, r.ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNoContent, "")
-	r.do(t, r.ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
+	r.do(t, r.Ann, http.MethodGet, "/sandboxes/"+id, "").want(t, http.StatusOK, `"volumeMounts":[{"name":"data","path":"/mnt/data"}]`)
+	r.do(t, r.Ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusConflict, id)
+	r.do(t, r.Ann, http.MethodDelete, "/sandboxes/"+id, "").want(t, http.StatusNoContent, "")
+	r.do(t, r.Ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNoContent, "")
+	r.do(t, r.Ann, http.MethodDelete, "/volumes/"+made.ID, "").want(t, http.StatusNotFound, "not found")
 }
 
 // TestCreate has requests become sandboxes, and those refused that cannot.
@@ -210,9 +210,9 @@ func TestCreate(t *testing.T) {
 		`{"templateID":"base","autoPause":true,"autoPauseMemory":false,"autoResume":{"enabled":true}}`:                        {400, "autoResume"},
 		`{"templateID":"base","network":{"allowPublicTraffic":false},` + offline + `}`:                                        {201, `"trafficAccessToken":"traffic s`},
 	} {
-		g := r.do(t, r.ann, http.MethodPost, "/v2/sandboxes", body)
-		if g.want(t, want.status, want.text); strings.Contains(g.body, "secret") {
-			t.Errorf("the error repeats the request: %s", g.body)
+		g := r.do(t, r.Ann, http.MethodPost, "/v2/sandboxes", body)
+		if g.want(t, want.status, want.text); strings.Contains(g.Body, "secret") {
+			t.Errorf("the error repeats the request: %s", g.Body)
 		}
 	}
 	id := r.made(t, `{"templateID":"base",`+offline+`,"autoPause":true,"autoResume":{"enabled":true},"envVars":{"A":"b"},"metadata":{"k":"v"}}`)
@@ -253,22 +253,22 @@ func TestPauseIsSafe(t *testing.T) {
 		}
 		return b
 	}
-	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/pause", "{}").want(t, http.StatusNoContent, "")
+	r.do(t, r.Ann, http.MethodPost, "/sandboxes/"+id+"/pause", "{}").want(t, http.StatusNoContent, "")
 	if b := look(); b.State != sandpit.StatePaused || b.Lease.Action != sandpit.ActionPause {
 		t.Errorf("paused: %+v", b)
 	}
-	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/timeout", `{"timeout":5}`).want(t, http.StatusConflict, "is not running")
-	r.do(t, r.ann, http.MethodPost, "/v2/sandboxes/"+id+"/connect", `{"timeout":900}`).want(t, http.StatusCreated, "guest "+id)
+	r.do(t, r.Ann, http.MethodPost, "/sandboxes/"+id+"/timeout", `{"timeout":5}`).want(t, http.StatusConflict, "is not running")
+	r.do(t, r.Ann, http.MethodPost, "/v2/sandboxes/"+id+"/connect", `{"timeout":900}`).want(t, http.StatusCreated, "guest "+id)
 	b := look()
 	if left := time.Until(b.Lease.Deadline); b.State != sandpit.StateRunning || b.Lease.Action != sandpit.ActionKill || left < 10*time.Minute {
 		t.Errorf("resumed: %+v", b)
 	}
 	before := b.Lease.Deadline
-	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/connect", `{"timeout":30}`).want(t, http.StatusOK, "")
+	r.do(t, r.Ann, http.MethodPost, "/sandboxes/"+id+"/connect", `{"timeout":30}`).want(t, http.StatusOK, "")
 	if b := look(); !b.Lease.Deadline.Equal(before) {
 		t.Errorf("connect has moved the deadline from %v to %v", before, b.Lease.Deadline)
 	}
-	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/timeout", `{"timeout":60}`).want(t, http.StatusNoContent, "")
+	r.do(t, r.Ann, http.MethodPost, "/sandboxes/"+id+"/timeout", `{"timeout":60}`).want(t, http.StatusNoContent, "")
 	if left := time.Until(look().Lease.Deadline); left > time.Minute {
 		t.Errorf("it ends in %v", left)
 	}
@@ -282,20 +282,20 @@ func TestList(t *testing.T) {
 	for i := range 5 {
 		ids = append(ids, r.made(t, fmt.Sprintf(`{"templateID":"base","allow_internet_access":false,"metadata":{"a b":"%%=&","n":"%d"}}`, i)))
 	}
-	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+ids[1]+"/pause", "").want(t, http.StatusNoContent, "")
+	r.do(t, r.Ann, http.MethodPost, "/sandboxes/"+ids[1]+"/pause", "").want(t, http.StatusNoContent, "")
 	pages := func(query string) (all []string) {
 		t.Helper()
 		for token := ""; ; {
-			g := r.do(t, r.ann, http.MethodGet, "/v2/sandboxes?limit=2&"+query+"&nextToken="+token, "")
+			g := r.do(t, r.Ann, http.MethodGet, "/v2/sandboxes?limit=2&"+query+"&nextToken="+token, "")
 			g.want(t, http.StatusOK, "")
 			var page []struct {
 				ID string `json:"sandboxID"`
 			}
-			g.into(t, &page)
+			g.Decode(t, &page)
 			for _, b := range page {
 				all = append(all, b.ID)
 			}
-			if token = g.header.Get("X-Next-Token"); token == "" || len(all) > 10 {
+			if token = g.Header.Get("X-Next-Token"); token == "" || len(all) > 10 {
 				return all
 			}
 		}
@@ -321,7 +321,7 @@ func TestList(t *testing.T) {
 		}
 	}
 	for _, query := range []string{"state=lost", "order=up", "limit=0", "limit=x", "nextToken=x", "startedAfter=now", "metadata=%25zz"} {
-		r.do(t, r.ann, http.MethodGet, "/v2/sandboxes?"+query, "").want(t, http.StatusBadRequest, "")
+		r.do(t, r.Ann, http.MethodGet, "/v2/sandboxes?"+query, "").want(t, http.StatusBadRequest, "")
 	}
 }
 
@@ -330,7 +330,7 @@ func TestLogs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	id := r.made(t, `{"templateID":"base","allow_internet_access":false}`)
-	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/pause", "").want(t, http.StatusNoContent, "")
+	r.do(t, r.Ann, http.MethodPost, "/sandboxes/"+id+"/pause", "").want(t, http.StatusNoContent, "")
 	type entry struct {
 		Message string            `json:"message"`
 		Fields  map[string]string `json:"fields"`
@@ -339,7 +339,7 @@ func TestLogs(t *testing.T) {
 		Logs []entry `json:"logs"`
 	}
 	for end := time.Now().Add(long); ; time.Sleep(20 * time.Millisecond) { // events are written beside
-		r.do(t, r.ann, http.MethodGet, "/v2/sandboxes/"+id+"/logs?direction=backward&search=pause", "").into(t, &logs)
+		r.do(t, r.Ann, http.MethodGet, "/v2/sandboxes/"+id+"/logs?direction=backward&search=pause", "").Decode(t, &logs)
 		if len(logs.Logs) > 0 {
 			break
 		}
@@ -355,12 +355,12 @@ func TestLogs(t *testing.T) {
 			Line string `json:"line"`
 		} `json:"logs"`
 	}
-	r.do(t, r.ann, http.MethodGet, "/sandboxes/"+id+"/logs?limit=1", "").into(t, &v1)
+	r.do(t, r.Ann, http.MethodGet, "/sandboxes/"+id+"/logs?limit=1", "").Decode(t, &v1)
 	var line map[string]string
 	if len(v1.Logs) != 1 || json.Unmarshal([]byte(v1.Logs[0].Line), &line) != nil || line["level"] != "info" || line["message"] != "create" {
 		t.Errorf("%+v", v1)
 	}
-	r.do(t, r.ann, http.MethodGet, "/v2/sandboxes/"+id+"/logs?level=loud", "").want(t, http.StatusBadRequest, "level")
+	r.do(t, r.Ann, http.MethodGet, "/v2/sandboxes/"+id+"/logs?level=loud", "").want(t, http.StatusBadRequest, "level")
 }
 
 // TestMeasured has a team told of its own sandboxes, and administrators of all.
@@ -370,41 +370,41 @@ func TestMeasured(t *testing.T) {
 	const body = `{"templateID":"base","allow_internet_access":false}`
 	id := r.made(t, body)
 	r.made(t, body)
-	r.do(t, r.bob, http.MethodPost, "/v2/sandboxes", body).want(t, http.StatusCreated, "")
-	r.do(t, r.ann, http.MethodPost, "/sandboxes/"+id+"/pause", "").want(t, http.StatusNoContent, "")
-	r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics", "").want(t, http.StatusOK, `"concurrentSandboxes":1,"sandboxStartRate":0.033`)
-	r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics/max?metric=concurrent_sandboxes", "").want(t, http.StatusOK, `"value":1}`)
-	if g := r.do(t, r.ann, http.MethodGet, "/teams/ann/metrics?end=5", ""); g.body != "[]" {
-		t.Errorf("what was: %s", g.body)
+	r.do(t, r.Bob, http.MethodPost, "/v2/sandboxes", body).want(t, http.StatusCreated, "")
+	r.do(t, r.Ann, http.MethodPost, "/sandboxes/"+id+"/pause", "").want(t, http.StatusNoContent, "")
+	r.do(t, r.Ann, http.MethodGet, "/teams/ann/metrics", "").want(t, http.StatusOK, `"concurrentSandboxes":1,"sandboxStartRate":0.033`)
+	r.do(t, r.Ann, http.MethodGet, "/teams/ann/metrics/max?metric=concurrent_sandboxes", "").want(t, http.StatusOK, `"value":1}`)
+	if g := r.do(t, r.Ann, http.MethodGet, "/teams/ann/metrics?end=5", ""); g.Body != "[]" {
+		t.Errorf("what was: %s", g.Body)
 	}
-	r.do(t, r.admin, http.MethodGet, "/nodes", "").want(t, http.StatusOK, `"sandboxCount":2,`)
-	g := r.do(t, r.admin, http.MethodGet, "/nodes/sandpit", "")
-	if g.want(t, http.StatusOK, `"sandboxCount":2,`); strings.Contains(g.body, id) || strings.Count(g.body, `"sandboxID"`) != 2 {
-		t.Errorf("%s", g.body)
+	r.do(t, r.Admin, http.MethodGet, "/nodes", "").want(t, http.StatusOK, `"sandboxCount":2,`)
+	g := r.do(t, r.Admin, http.MethodGet, "/nodes/sandpit", "")
+	if g.want(t, http.StatusOK, `"sandboxCount":2,`); strings.Contains(g.Body, id) || strings.Count(g.Body, `"sandboxID"`) != 2 {
+		t.Errorf("%s", g.Body)
 	}
-	r.do(t, r.admin, http.MethodGet, "/nodes/other", "").want(t, http.StatusNotFound, "")
+	r.do(t, r.Admin, http.MethodGet, "/nodes/other", "").want(t, http.StatusNotFound, "")
 }
 
 // TestKeys has an administrator make a key, which is good for sandboxes and no more.
 func TestKeys(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	g := r.do(t, r.admin, http.MethodPost, "/api-keys", `{"name":"laptop"}`)
+	g := r.do(t, r.Admin, http.MethodPost, "/api-keys", `{"name":"laptop"}`)
 	g.want(t, http.StatusCreated, `"name":"laptop"`)
 	var made struct{ ID, Key string }
-	g.into(t, &made)
+	g.Decode(t, &made)
 	r.do(t, made.Key, http.MethodGet, "/sandboxes", "").want(t, http.StatusOK, "[]")
 	r.do(t, made.Key, http.MethodGet, "/api-keys", "").want(t, http.StatusForbidden, "administrators")
-	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{"name":"desktop"}`).want(t, http.StatusOK, "")
-	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{}`).want(t, http.StatusBadRequest, "name")
-	r.do(t, r.admin, http.MethodPatch, "/api-keys/"+made.ID, `{"name":"`+strings.Repeat("x", 300)+`"}`).want(t, http.StatusBadRequest, "name")
-	r.do(t, r.admin, http.MethodPatch, "/api-keys/other", `{"name":"x"}`).want(t, http.StatusNotFound, "")
-	r.do(t, r.admin, http.MethodGet, "/api-keys", "").want(t, http.StatusOK, `"name":"desktop"`)
-	list := r.do(t, r.admin, http.MethodGet, "/api-keys", "")
-	if list.want(t, http.StatusOK, made.ID); strings.Contains(list.body, made.Key) {
-		t.Errorf("the key is shown again: %s", list.body)
+	r.do(t, r.Admin, http.MethodPatch, "/api-keys/"+made.ID, `{"name":"desktop"}`).want(t, http.StatusOK, "")
+	r.do(t, r.Admin, http.MethodPatch, "/api-keys/"+made.ID, `{}`).want(t, http.StatusBadRequest, "name")
+	r.do(t, r.Admin, http.MethodPatch, "/api-keys/"+made.ID, `{"name":"`+strings.Repeat("x", 300)+`"}`).want(t, http.StatusBadRequest, "name")
+	r.do(t, r.Admin, http.MethodPatch, "/api-keys/other", `{"name":"x"}`).want(t, http.StatusNotFound, "")
+	r.do(t, r.Admin, http.MethodGet, "/api-keys", "").want(t, http.StatusOK, `"name":"desktop"`)
+	list := r.do(t, r.Admin, http.MethodGet, "/api-keys", "")
+	if list.want(t, http.StatusOK, made.ID); strings.Contains(list.Body, made.Key) {
+		t.Errorf("the key is shown again: %s", list.Body)
 	}
-	r.do(t, r.admin, http.MethodDelete, "/api-keys/"+made.ID, "").want(t, http.StatusNoContent, "")
+	r.do(t, r.Admin, http.MethodDelete, "/api-keys/"+made.ID, "").want(t, http.StatusNoContent, "")
 	r.do(t, made.Key, http.MethodGet, "/sandboxes", "").want(t, http.StatusUnauthorized, "")
-	r.do(t, r.admin, http.MethodDelete, "/api-keys/"+made.ID, "").want(t, http.StatusNotFound, "")
+	r.do(t, r.Admin, http.MethodDelete, "/api-keys/"+made.ID, "").want(t, http.StatusNotFound, "")
 }

@@ -3,43 +3,28 @@ package e2b_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/core/clock"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
-	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/e2b"
-	"github.com/sandpit-dev/sandpit/internal/testing/testoptions"
-	"github.com/sandpit-dev/sandpit/provider/fake"
+	"github.com/sandpit-dev/sandpit/internal/testing/testapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// long is how long a test waits for what must come.
-const long = 60 * time.Second
+// long bounds each wait of a test.
+const long = testapi.Patience
 
-// rig is a server on fake sandboxes, and keys of its clients.
-type rig struct {
-	*manager.Manager
+// rig is a server with E2B's API.
+type rig struct{ *testapi.Server }
 
-	url             string
-	client          *http.Client
-	admin, ann, bob string // keys
-	keys            *api.Keys
-	store           *store.Store
-}
-
-// tokens are such that they can be told apart.
+// tokens returns tokens that tests recognize.
 type tokens struct{}
 
 func (tokens) AccessTokens(_ context.Context, id sandpit.ID, wantTraffic bool) (guest, traffic string, err error) {
@@ -57,21 +42,9 @@ func newRig(tb testing.TB, change func(*e2b.Options)) *rig {
 // newRigOf is newRig with more options of the manager.
 func newRigOf(tb testing.TB, more manager.Options, change func(*e2b.Options)) *rig {
 	tb.Helper()
-	world, r := fake.NewWorld(tb.TempDir()), &rig{}
-	var err error
-	if r.store, err = store.Open(tb.Context(), tb.TempDir(), store.Options{}); err != nil {
-		tb.Fatal(err)
-	}
-	provider := world.NewProvider()
-	more.Store, more.Providers = r.store, map[string]sandpit.Provider{"fake": provider}
-	more.Drain, more.DestroyOnClose = 100*time.Millisecond, true
-	r.Manager, err = manager.Open(tb.Context(), testoptions.Manager(more))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	r.keys = api.NewKeys(r.store, clock.System{}, nil)
+	r := &rig{testapi.Open(tb, more)}
 	o := e2b.Options{
-		Manager: r.Manager, Store: r.store, Keys: r.keys, Tokens: tokens{}, Public: true, MaxBody: 1 << 20,
+		Manager: r.Manager, Store: r.Store, Keys: r.Keys, Tokens: tokens{}, Public: true, MaxBody: 1 << 20,
 		Domain: func() string { return "localhost:1" },
 	}
 	if change != nil {
@@ -79,101 +52,45 @@ func newRigOf(tb testing.TB, more manager.Options, change func(*e2b.Options)) *r
 	}
 	mux := http.NewServeMux()
 	e2b.New(o).Register(mux)
-	edge := api.NewEdge(api.EdgeOptions{Keys: r.keys, Report: r.Events().Record, Refuse: e2b.WriteError})
-	server, err := api.Listen(tb.Context(), api.ServerOptions{Handler: edge.Handler(mux), Address: "127.0.0.1:0", Drain: long})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	r.url = "http://" + server.Addr().String()
-	ctx, stop := context.WithCancel(context.WithoutCancel(tb.Context()))
-	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(ctx) }()
-	transport := &http.Transport{DialContext: (&net.Dialer{}).DialContext}
-	r.client = &http.Client{Transport: transport}
-	tb.Cleanup(func() {
-		stop()
-		transport.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)
-		defer cancel()
-		if err := errors.Join(<-ended, r.Close(ctx), provider.Close(), r.store.Close(), world.Close()); err != nil {
-			tb.Errorf("close: %v", err)
-		}
-	})
-	r.admin = r.newKey(tb, api.NewKey{Owner: "root", Admin: true})
-	r.ann, r.bob = r.newKey(tb, api.NewKey{Owner: "ann"}), r.newKey(tb, api.NewKey{Owner: "bob"})
+	r.Serve(tb, mux, api.EdgeOptions{Refuse: e2b.WriteError}, func() error { return nil })
 	return r
 }
 
-func (r *rig) newKey(tb testing.TB, n api.NewKey) string {
-	tb.Helper()
-	_, secret, err := r.keys.Create(tb.Context(), n)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return secret
-}
-
 // got is a response.
-type got struct {
-	status int
-	header http.Header
-	body   string
-}
+type got struct{ testapi.Response }
 
 // do sends a request with a key.
 func (r *rig) do(tb testing.TB, key, method, path, body string) got {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), long)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, r.url+path, strings.NewReader(body))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	header := http.Header{}
 	if key != "" {
-		req.Header.Set("X-Api-Key", key)
+		header.Set("X-Api-Key", key)
 	}
-	res, err := r.client.Do(req)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return got{res.StatusCode, res.Header, string(text)}
+	return got{r.Send(tb, method, path, body, header)}
 }
 
-// want checks a status, and that failures have E2B's form and say something.
+// want checks a status, and that errors have E2B's form and a message.
 func (g got) want(tb testing.TB, status int, text string) {
 	tb.Helper()
-	if g.status != status || !strings.Contains(g.body, text) {
-		tb.Errorf("status %d: %s; want %d and %q", g.status, g.body, status, text)
+	if g.Status != status || !strings.Contains(g.Body, text) {
+		tb.Errorf("status %d: %s; want %d and %q", g.Status, g.Body, status, text)
 	}
-	if g.status < 400 {
+	if g.Status < 400 {
 		return
 	}
 	var problem struct {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 	}
-	if err := json.Unmarshal([]byte(g.body), &problem); err != nil || problem.Code != g.status || problem.Message == "" {
-		tb.Errorf("status %d and no failure as E2B has them: %s", g.status, g.body)
-	}
-}
-
-// into reads an answer.
-func (g got) into(tb testing.TB, to any) {
-	tb.Helper()
-	if err := json.Unmarshal([]byte(g.body), to); err != nil {
-		tb.Fatalf("%v: %s", err, g.body)
+	if err := json.Unmarshal([]byte(g.Body), &problem); err != nil || problem.Code != g.Status || problem.Message == "" {
+		tb.Errorf("status %d and not E2B's form of errors: %s", g.Status, g.Body)
 	}
 }
 
 // made is a new sandbox of ann's.
 func (r *rig) made(tb testing.TB, body string) string {
 	tb.Helper()
-	return r.madeBy(tb, r.ann, body)
+	return r.madeBy(tb, r.Ann, body)
 }
 
 // madeBy is made with a key.
@@ -184,6 +101,6 @@ func (r *rig) madeBy(tb testing.TB, key, body string) string {
 	var b struct {
 		ID string `json:"sandboxID"`
 	}
-	g.into(tb, &b)
+	g.Decode(tb, &b)
 	return b.ID
 }

@@ -55,13 +55,13 @@ func TestBaseIsBuilt(t *testing.T) {
 	w := &workshop{hold: make(chan struct{})}
 	r := builtinRig(t, w, func(o *e2b.Options) { o.BuildPatience = 100 * time.Millisecond })
 	for range 3 {
-		r.do(t, r.ann, http.MethodPost, "/sandboxes", madeOf+`"base"}`).want(t, http.StatusServiceUnavailable, "template base is being built")
+		r.do(t, r.Ann, http.MethodPost, "/sandboxes", madeOf+`"base"}`).want(t, http.StatusServiceUnavailable, "template base is being built")
 	}
-	r.do(t, r.bob, http.MethodGet, "/templates", "").want(t, http.StatusOK, `"buildStatus":"building"`)
-	got := r.do(t, r.bob, http.MethodPost, "/sandboxes", madeOf+`"base"}`)
+	r.do(t, r.Bob, http.MethodGet, "/templates", "").want(t, http.StatusOK, `"buildStatus":"building"`)
+	got := r.do(t, r.Bob, http.MethodPost, "/sandboxes", madeOf+`"base"}`)
 	got.want(t, http.StatusServiceUnavailable, "run the first step")
 	close(w.hold)
-	for _, key := range []string{r.ann, r.bob} {
+	for _, key := range []string{r.Ann, r.Bob} {
 		eventuallyMade(t, r, key, "base")
 	}
 	if n := w.begun.Load(); n != 1 {
@@ -70,8 +70,8 @@ func TestBaseIsBuilt(t *testing.T) {
 	if list := r.List(manager.Filter{}); len(list) != 2 || list[0].Spec.Template.Name != "base" || list[0].Spec.Template.Name != list[1].Spec.Template.Name {
 		t.Errorf("sandboxes %+v", list)
 	}
-	r.do(t, r.ann, http.MethodDelete, "/templates/base", "").want(t, http.StatusForbidden, "configuration")
-	r.do(t, r.ann, http.MethodGet, "/templates/aliases/base", "").want(t, http.StatusOK, `"templateID":"base"`)
+	r.do(t, r.Ann, http.MethodDelete, "/templates/base", "").want(t, http.StatusForbidden, "configuration")
+	r.do(t, r.Ann, http.MethodGet, "/templates/aliases/base", "").want(t, http.StatusOK, `"templateID":"base"`)
 }
 
 // eventuallyMade makes a sandbox of a template that is about to be ready.
@@ -79,11 +79,11 @@ func eventuallyMade(t *testing.T, r *rig, key, template string) {
 	t.Helper()
 	for begun := time.Now(); ; {
 		got := r.do(t, key, http.MethodPost, "/sandboxes", madeOf+`"`+template+`"}`)
-		if got.status == http.StatusCreated {
+		if got.Status == http.StatusCreated {
 			return
 		}
-		if got.status != http.StatusServiceUnavailable || time.Since(begun) > long {
-			t.Fatalf("%s: %d %s", template, got.status, got.body)
+		if got.Status != http.StatusServiceUnavailable || time.Since(begun) > long {
+			t.Fatalf("%s: %d %s", template, got.Status, got.Body)
 		}
 	}
 }
@@ -122,25 +122,25 @@ func TestWhatBaseMeans(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	means(r.ann, own, "her own")
-	means(r.bob, public, "the public one")
+	means(r.Ann, own, "her own")
+	means(r.Bob, public, "the public one")
 	if err := r.Templates().Delete(t.Context(), "ann", "base"); err != nil {
 		t.Fatal(err)
 	}
-	means(r.ann, public, "the public one")
+	means(r.Ann, public, "the public one")
 	if err := r.Templates().Delete(t.Context(), "root", "base"); err != nil {
 		t.Fatal(err)
 	}
-	means(r.ann, configured, "that of the configuration")
+	means(r.Ann, configured, "that of the configuration")
 	delete(images, "base")
-	eventuallyMade(t, r, r.ann, "base")
+	eventuallyMade(t, r, r.Ann, "base")
 	builtin, err := r.Templates().Get(t.Context(), "ann", "base")
 	if err != nil || builtin.Owner != manager.BuiltinOwner {
 		t.Fatalf("%+v, %v", builtin, err)
 	}
-	means(r.ann, builtin.ID, "the built-in one")
+	means(r.Ann, builtin.ID, "the built-in one")
 	// An owner may have one of the name of any other, by E2B's API as well.
-	r.do(t, r.bob, http.MethodPost, "/v3/templates", `{"name":"base"}`).want(t, http.StatusAccepted, "")
+	r.do(t, r.Bob, http.MethodPost, "/v3/templates", `{"name":"base"}`).want(t, http.StatusAccepted, "")
 }
 
 // TestBaseCannotBeBuilt has the default image stand for "base", and no image for others.
@@ -148,15 +148,15 @@ func TestBaseCannotBeBuilt(t *testing.T) {
 	t.Parallel()
 	w := &workshop{failure: sandpit.Errorf(sandpit.Unavailable, "mirror 192.0.2.1 does not answer")}
 	r := builtinRig(t, w, func(o *e2b.Options) { o.Default = "host" })
-	id := sandpit.ID(r.madeBy(t, r.ann, madeOf+`"base"}`))
+	id := sandpit.ID(r.madeBy(t, r.Ann, madeOf+`"base"}`))
 	if list := r.List(manager.Filter{}); len(list) != 1 || list[0].ID != id || list[0].Spec.Template.Template != "" {
 		t.Errorf("sandboxes %+v", list)
 	}
-	got := r.do(t, r.ann, http.MethodPost, "/sandboxes", madeOf+`"browser"}`)
+	got := r.do(t, r.Ann, http.MethodPost, "/sandboxes", madeOf+`"browser"}`)
 	got.want(t, http.StatusServiceUnavailable, "the build of template browser failed")
-	if strings.Contains(got.body, "192.0.2.1") {
-		t.Errorf("an ordinary key hears %s", got.body)
+	if strings.Contains(got.Body, "192.0.2.1") {
+		t.Errorf("an ordinary key hears %s", got.Body)
 	}
-	r.do(t, r.admin, http.MethodPost, "/sandboxes", madeOf+`"browser"}`).want(t, http.StatusServiceUnavailable, "192.0.2.1")
-	r.do(t, r.ann, http.MethodPost, "/sandboxes", madeOf+`"nothing"}`).want(t, http.StatusNotFound, "sandpit template build -t NAME")
+	r.do(t, r.Admin, http.MethodPost, "/sandboxes", madeOf+`"browser"}`).want(t, http.StatusServiceUnavailable, "192.0.2.1")
+	r.do(t, r.Ann, http.MethodPost, "/sandboxes", madeOf+`"nothing"}`).want(t, http.StatusNotFound, "sandpit template build -t NAME")
 }
