@@ -44,9 +44,10 @@ func (s *Session) ServerTools(ctx context.Context, server string) (tools []Added
 		return nil, 0, err
 	}
 	for _, t := range listing.Tools {
+		schema, description := offeredSchema(t.Schema, t.Description)
 		tools = append(tools, Added{
 			Name: t.Name, Title: t.Title, Category: MCP, Hints: Hints{Destructive: true, OpenWorld: true}, Timeout: serverCallTimeout + mcpTimeout,
-			Description: s.secretSet().maskText(t.Description), Schema: t.Schema, Unchecked: true,
+			Description: s.secretSet().maskText(description), Schema: schema, Unchecked: true,
 			Call: func(ctx context.Context, s *Session, input json.RawMessage) (Result, error) {
 				var arguments map[string]any
 				if err := json.Unmarshal(input, &arguments); err != nil {
