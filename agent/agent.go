@@ -19,6 +19,7 @@ import (
 	"io"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -129,8 +130,11 @@ type Agent struct {
 	// Only the running task uses these.
 	conversation conversation
 	tools        toolSet
-	step         int
 	begun        bool // the transcript has its first line
+	ended        bool // the model has ended the last task
+	estimates    bool // the model reports no usage
+
+	step atomic.Int64 // the number of responses of the task
 }
 
 // New returns an agent in the state idle. It neither creates a sandbox nor sends a request. The

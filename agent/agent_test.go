@@ -357,23 +357,30 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestResume cuts a transcript after every byte of its end, and continues each.
+// TestResume cuts a transcript in each of its lines until the task has ended, and continues each.
+// TestContinue has its end.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	more := func(o *agent.Options) { o.More = []agent.Tool{echo("echo", same)} }
 	k := newKit(t, []turn{calls(`echo {"text":"1"}`, `echo {"text":"2"}`), text("well"), calls(`echo {"text":"3"}`), end("success", "ok")}, more)
 	k.want("do it", agent.Finished, agent.StateFinished)
 	whole := k.transcript.Bytes()
-	all := k.read().Messages()
-	second := bytes.IndexByte(whole, '\n') + 1
-	second += bytes.IndexByte(whole[second:], '\n') + 1
-	for n := second; n <= len(whole); n += 1 + len(whole)/300 {
+	all, finish := k.read().Messages(), end("success", "resumed")
+	var cuts []int
+	end, lines := 0, bytes.SplitAfter(whole[:bytes.Index(whole, []byte("The task has ended"))], []byte("\n"))
+	for i, line := range lines {
+		if i >= 2 {
+			cuts = append(cuts, end, end+1, end+len(line)/2, end+len(line)-1)
+		}
+		end += len(line)
+	}
+	for _, n := range cuts {
 		earlier, err := agent.ReadTranscript(bytes.NewReader(whole[:n]))
 		if err != nil {
 			t.Fatalf("%d bytes: %v", n, err)
 		}
 		file := bytes.NewBuffer(slices.Clone(whole[:earlier.Length()]))
-		r := newKit(t, []turn{end("success", "resumed")}, func(o *agent.Options) {
+		r := newKit(t, []turn{finish}, func(o *agent.Options) {
 			more(o)
 			o.Resume, o.Transcript = earlier, file
 		})

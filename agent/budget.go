@@ -32,7 +32,7 @@ func (p Price) cost(u model.Usage) float64 {
 	return (float64(u.Input-u.Cached)*p.Input + float64(u.Cached)*cached + float64(u.Output)*p.Output) / 1e6
 }
 
-// Spent is what an agent has taken.
+// Spent is what an agent has taken. Usage that the model does not report is estimated.
 type Spent struct {
 	Usage model.Usage `json:"usage"`
 	Cost  float64     `json:"cost,omitempty"`
@@ -60,6 +60,19 @@ func (b Budget) spentText(s Spent) string {
 		return fmt.Sprintf("Terminated: Reached the budget of %.4g (%.4g used)", b.Cost, s.Cost)
 	}
 	return ""
+}
+
+// countUsage returns the usage of a response: as the model reports it, or an estimate if it reports none,
+// because a budget would have no effect then.
+func (a *Agent) countUsage(m model.Message, u model.Usage) model.Usage {
+	if u.Input > 0 || u.Output > 0 {
+		return u
+	}
+	if !a.estimates {
+		a.estimates = true
+		a.notify("the model reports no usage: its tokens are estimated")
+	}
+	return model.Usage{Input: a.estimate(), Output: tokensOf(m)}
 }
 
 // addUsage adds the usage of a response, without trusting its numbers.

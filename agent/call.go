@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,11 +14,6 @@ import (
 
 // mostParallel limits the calls that run at the same time.
 const mostParallel = 8
-
-// endsTask reports whether one of the calls ends the task.
-func endsTask(calls []model.ToolCall) bool {
-	return slices.ContainsFunc(calls, func(c model.ToolCall) bool { return c.Name == toolTerminate })
-}
 
 // carryOut carries out the calls of a response, and adds their results in the order of the calls.
 // Calls that only read run at the same time as their neighbours; the others run one after the other,
@@ -33,7 +27,7 @@ func (a *Agent) carryOut(ctx context.Context, calls []model.ToolCall) (Outcome, 
 		results := make([]done, n)
 		var wg sync.WaitGroup
 		for i, c := range calls[:n] {
-			wg.Go(func() { results[i] = a.carryOutOne(ctx, c) })
+			wg.Go(func() { results[i] = a.carryOutSafely(ctx, c) })
 		}
 		wg.Wait()
 		if err := a.addResults(results); err != nil {
@@ -76,6 +70,23 @@ func (a *Agent) countParallel(calls []model.ToolCall) int {
 		n++
 	}
 	return max(n, 1)
+}
+
+// carryOutSafely carries out a call. A panic, of a function of Options, ends the task.
+func (a *Agent) carryOutSafely(ctx context.Context, c model.ToolCall) (d done) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			d.err = errPanic(cause)
+			d.message = model.Message{Role: model.RoleTool, CallID: c.ID, Text: "ERROR: " + d.err.Error(), Failed: true}
+			d.err = errors.Join(d.err, a.recorder.write(entry{Type: entryMessage, Message: &d.message}))
+		}
+	}()
+	return a.carryOutOne(ctx, c)
+}
+
+// errPanic returns the error of a panic.
+func errPanic(cause any) error {
+	return sandpit.Errorf(sandpit.Internal, "the agent encountered a problem: panic: %v", cause)
 }
 
 // carryOutOne carries out a call and records its result.

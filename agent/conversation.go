@@ -15,6 +15,8 @@ type conversation struct {
 	answers []answered
 	// ratio is the number of tokens that the vendor counted for each that was estimated. 0: unknown.
 	ratio float64
+	// stop is why the last response ended.
+	stop model.StopReason
 }
 
 func (c *conversation) add(m model.Message) { c.messages = append(c.messages, m) }
@@ -58,6 +60,24 @@ func (c *conversation) openCalls() []model.ToolCall {
 	return nil
 }
 
+// terminated returns the outcome of a call of terminate in the last response that was carried out.
+func (c *conversation) terminated() (Outcome, bool) {
+	done := map[string]bool{}
+	for _, m := range slices.Backward(c.messages) {
+		if m.Role == model.RoleTool {
+			done[m.CallID] = !m.Failed
+			continue
+		}
+		for _, call := range m.Calls {
+			if call.Name == toolTerminate && done[call.ID] {
+				return terminated(call), true
+			}
+		}
+		break
+	}
+	return Outcome{}, false
+}
+
 // sortResults puts the results of the last response into the order of its calls.
 func (c *conversation) sortResults() {
 	i := len(c.messages)
@@ -84,11 +104,16 @@ func (a *Agent) addMessage(m model.Message, task bool) error {
 }
 
 // recordResponse records a response and adds it to the conversation, before its calls are carried out.
-func (a *Agent) recordResponse(m model.Message, u model.Usage) error {
-	if err := a.recorder.write(entry{Type: entryMessage, Message: &m, Usage: &u}); err != nil {
+func (a *Agent) recordResponse(m model.Message, u model.Usage, stop model.StopReason) error {
+	e := entry{Type: entryMessage, Message: &m, Usage: &u}
+	if stop != usualStop(m) {
+		e.Stop = stop
+	}
+	if err := a.recorder.write(e); err != nil {
 		return err
 	}
 	a.conversation.add(m)
+	a.conversation.stop = stop
 	return nil
 }
 

@@ -69,7 +69,7 @@ func (a *Agent) emit(e Event) {
 	a.events.Lock()
 	defer a.events.Unlock()
 	if e.Step == 0 {
-		e.Step = a.step
+		e.Step = int(a.step.Load())
 	}
 	a.o.OnEvent(e)
 }

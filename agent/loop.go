@@ -2,24 +2,22 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
-	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/agent/model"
 )
 
-// Run works on a task until it ends. An empty task continues an interrupted one.
+// Run works on a task until it ends. An empty task continues the last one, which the model has not ended.
 //
 // The error is that of the outcome Error: of the model, of opening the sandbox, or of writing the
-// transcript. Invalid: there is no task. Conflict: the agent runs already. Gone: it was closed. After
+// transcript. Invalid: there is no task to do or to continue. Conflict: the agent runs already. Gone: it was closed. After
 // these three the outcome is empty.
 func (a *Agent) Run(ctx context.Context, task string) (Outcome, error) {
-	if strings.TrimSpace(task) == "" && len(a.conversation.messages) == 0 {
-		return Outcome{}, sandpit.Errorf(sandpit.Invalid, "the task is empty")
-	}
-	if err := a.begin(); err != nil {
+	if err := a.begin(task); err != nil {
 		return Outcome{}, err
 	}
 	o, err := a.runTask(ctx, task)
@@ -30,13 +28,13 @@ func (a *Agent) Run(ctx context.Context, task string) (Outcome, error) {
 func (a *Agent) runTask(ctx context.Context, task string) (o Outcome, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err = sandpit.Errorf(sandpit.Internal, "the agent encountered a problem: panic: %v", cause)
+			err = errPanic(cause)
 		}
 		if err != nil && ctx.Err() != nil && !errors.Is(err, errTranscript) {
 			o = Outcome{Reason: Interrupted, Text: "Interrupted: " + context.Cause(ctx).Error()}
 		}
 	}()
-	if err := a.startTask(task); err != nil {
+	if o, err = a.startTask(task); err != nil || o.Reason != "" {
 		return o, err
 	}
 	for {
@@ -46,7 +44,7 @@ func (a *Agent) runTask(ctx context.Context, task string) (o Outcome, err error)
 		if o := a.limitReached(); o.Reason != "" {
 			return o, nil
 		}
-		a.step++
+		a.step.Add(1)
 		a.emit(Event{Kind: EventStep})
 		if err := a.refreshTools(ctx); err != nil {
 			return o, err
@@ -58,26 +56,39 @@ func (a *Agent) runTask(ctx context.Context, task string) (o Outcome, err error)
 	}
 }
 
-// startTask adds the task to the conversation.
-func (a *Agent) startTask(task string) error {
+// startTask adds the task to the conversation, or continues the last one. The outcome is empty unless the
+// last task had ended, before that was recorded.
+func (a *Agent) startTask(task string) (Outcome, error) {
 	if !a.begun {
 		a.begun = true
 		if err := a.recorder.write(entry{Type: entryStart, Version: transcriptVersion, Model: a.o.Model.Name()}); err != nil {
-			return err
+			return Outcome{}, err
 		}
 	}
 	if err := a.answerOpenCalls(); err != nil {
-		return err
+		return Outcome{}, err
 	}
 	if strings.TrimSpace(task) == "" {
-		if a.step >= a.o.MaxSteps { // the caller wants more steps
-			a.step = 0
-		}
-		return nil
+		return a.continueTask()
 	}
-	a.step = 0
+	a.step.Store(0)
 	a.conversation.forgetAnswers()
-	return a.addMessage(model.Message{Role: model.RoleUser, Text: strings.ToValidUTF8(task, "?")}, true)
+	return Outcome{}, a.addMessage(model.Message{Role: model.RoleUser, Text: strings.ToValidUTF8(task, "?")}, true)
+}
+
+// continueTask takes up the last task where it was interrupted.
+func (a *Agent) continueTask() (Outcome, error) {
+	if o, ended := a.conversation.terminated(); ended {
+		return o, nil
+	}
+	if int(a.step.Load()) >= a.o.MaxSteps { // the caller wants more steps
+		a.step.Store(0)
+	}
+	last := a.conversation.messages[len(a.conversation.messages)-1]
+	if last.Role != model.RoleAssistant || len(last.Calls) > 0 {
+		return Outcome{}, nil
+	}
+	return a.takeAnswer(last, a.conversation.stop)
 }
 
 // limitReached returns the outcome of a limit, or an empty one.
@@ -85,7 +96,7 @@ func (a *Agent) limitReached() Outcome {
 	if text := a.o.Budget.spentText(a.Spent()); text != "" {
 		return Outcome{Reason: BudgetSpent, Text: text}
 	}
-	if a.step >= a.o.MaxSteps {
+	if int(a.step.Load()) >= a.o.MaxSteps {
 		return Outcome{Reason: MaxSteps, Text: maxStepsText(a.o.MaxSteps)}
 	}
 	return Outcome{}
@@ -100,29 +111,69 @@ func (a *Agent) takeStep(ctx context.Context) (Outcome, error) {
 	}
 	message := a.normalize(response.Message)
 	a.masks.maskCalls(message.Calls)
-	if err := a.recordResponse(message, response.Usage); err != nil {
+	usage := a.countUsage(message, response.Usage)
+	if err := a.recordResponse(message, usage, response.Stop); err != nil {
 		return Outcome{}, err
 	}
-	a.addUsage(response.Usage)
+	a.addUsage(usage)
 	if len(message.Calls) == 0 {
 		return a.takeAnswer(message, response.Stop)
 	}
-	spent := a.o.Budget.spentText(a.Spent())
-	if spent != "" && !endsTask(message.Calls) {
-		return Outcome{Reason: BudgetSpent, Text: spent}, a.refuseCalls(message.Calls, "not carried out: the budget is spent")
-	}
-	o, err := a.carryOut(ctx, message.Calls)
+	o, err := a.takeCalls(ctx, message, response.Stop)
 	if err != nil || o.Reason != "" {
 		return o, err
 	}
 	return a.checkStuck()
 }
 
+// takeCalls carries out the calls of a response, except those that the budget, a refusal or the end of
+// the response forbids.
+func (a *Agent) takeCalls(ctx context.Context, message model.Message, stop model.StopReason) (Outcome, error) {
+	if stop == model.StopRefusal {
+		return refused(message), a.refuseCalls(message.Calls, "not carried out: the model refuses to answer")
+	}
+	if spent := a.o.Budget.spentText(a.Spent()); spent != "" {
+		return a.endBeyondBudget(ctx, message.Calls, spent)
+	}
+	calls, cut := message.Calls, []model.ToolCall(nil)
+	if n := len(calls) - 1; stop == model.StopLength && isCutOff(calls[n]) {
+		calls, cut = calls[:n], calls[n:]
+	}
+	o, err := a.carryOut(ctx, calls)
+	return o, errors.Join(err, a.refuseCalls(cut, "not carried out: the response was cut off at its limit within this call; make it shorter"))
+}
+
+// endBeyondBudget carries out no call of a response that exceeds the budget, except the first that ends
+// the task.
+func (a *Agent) endBeyondBudget(ctx context.Context, calls []model.ToolCall, spent string) (Outcome, error) {
+	const why = "not carried out: the budget is spent"
+	last := slices.IndexFunc(calls, func(c model.ToolCall) bool { return c.Name == toolTerminate })
+	if last < 0 {
+		return Outcome{Reason: BudgetSpent, Text: spent}, a.refuseCalls(calls, why)
+	}
+	if err := a.refuseCalls(calls[:last], why); err != nil {
+		return Outcome{}, err
+	}
+	o, err := a.carryOut(ctx, calls[last:last+1])
+	return o, errors.Join(err, a.refuseCalls(calls[last+1:], why))
+}
+
+// isCutOff reports whether a call that a response ends with may lack the end of its arguments.
+func isCutOff(c model.ToolCall) bool {
+	var fields map[string]json.RawMessage
+	return json.Unmarshal([]byte(c.Arguments), &fields) != nil || len(fields) == 0
+}
+
+// refused returns the outcome of a refusal.
+func refused(message model.Message) Outcome {
+	return Outcome{Reason: Failed, Text: "the model refuses to answer: " + message.Text}
+}
+
 // takeAnswer handles a response without calls.
 func (a *Agent) takeAnswer(message model.Message, stop model.StopReason) (Outcome, error) {
 	switch {
 	case stop == model.StopRefusal:
-		return Outcome{Reason: Failed, Text: "the model refuses to answer: " + message.Text}, nil
+		return refused(message), nil
 	case stop == model.StopLength:
 		return Outcome{}, a.addMessage(model.Message{Role: model.RoleUser, Text: promptCutOff}, false)
 	case a.o.Conversation && message.Text != emptyResponse:
@@ -141,7 +192,10 @@ const (
 	maxResponse  = 256 << 10 // bytes of text
 	maxArguments = 1 << 20   // bytes of each call
 	maxOpaque    = 4 << 20   // bytes
-	maxCutText   = 2_000     // bytes that stay of a text that is too long
+	// maxAllArguments bounds the arguments of all calls of a response, in bytes: a line of the transcript
+	// has them.
+	maxAllArguments = 4 << 20
+	maxCutText      = 2_000 // bytes that stay of a text that is too long
 )
 
 // normalize returns the message of a response as the conversation needs it: bounded, valid UTF-8,
@@ -155,16 +209,21 @@ func (a *Agent) normalize(m model.Message) model.Message {
 		n.Opaque = nil
 	}
 	taken := a.conversation.callIDs()
+	size := 0
 	for i, c := range m.Calls[:min(len(m.Calls), mostCalls)] {
 		c.ID = strings.ToValidUTF8(c.ID, "")
-		if c.ID == "" || len(c.ID) > 4*maxToolName || taken[c.ID] {
+		if c.ID == "" || len(c.ID) > 4*maxToolName {
 			c.ID = fmt.Sprintf("call_%d_%d", len(a.conversation.messages), i)
+		}
+		for n := 1; taken[c.ID]; n++ {
+			c.ID = fmt.Sprintf("call_%d_%d_%d", len(a.conversation.messages), i, n)
 		}
 		taken[c.ID] = true
 		c.Name = toToolName(c.Name)
-		if c.Arguments = strings.ToValidUTF8(c.Arguments, "\uFFFD"); len(c.Arguments) > maxArguments {
+		if c.Arguments = strings.ToValidUTF8(c.Arguments, "\uFFFD"); len(c.Arguments) > maxArguments || size+len(c.Arguments) > maxAllArguments {
 			c.Arguments = fmt.Sprintf("(cut off: %d bytes) %s", len(c.Arguments), strings.ToValidUTF8(c.Arguments[:maxCutText], ""))
 		}
+		size += len(c.Arguments)
 		n.Calls = append(n.Calls, c)
 	}
 	if len(m.Calls) > mostCalls {

@@ -62,6 +62,41 @@ func (m *masks) mask(text string) string {
 	return text
 }
 
+// hold returns how many bytes at the end of a text may be the beginning of a secret value.
+func (m *masks) hold(text string) (held int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, v := range m.values {
+		for n := min(len(v)-1, len(text)); n > held; n-- {
+			if strings.HasSuffix(text, v[:n]) {
+				held = n
+			}
+		}
+	}
+	return held
+}
+
+// deltaMask masks secret values in a text that arrives in parts.
+type deltaMask struct {
+	masks   *masks
+	pending string
+}
+
+// add takes a part, and returns what can be shown of the text so far.
+func (d *deltaMask) add(part string) string {
+	text := d.masks.mask(d.pending + part)
+	n := len(text) - d.masks.hold(text)
+	d.pending = text[n:]
+	return text[:n]
+}
+
+// rest returns the end of the text.
+func (d *deltaMask) rest() string {
+	text := d.pending
+	d.pending = ""
+	return text
+}
+
 // maskEntry returns a line of a transcript without secret values.
 func (m *masks) maskEntry(e entry) entry {
 	if e.Message != nil {

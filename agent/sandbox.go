@@ -56,6 +56,9 @@ type workplace struct {
 // noteNew is what the model learns when a resumed task gets another sandbox.
 const noteNew = "(The task was interrupted and its sandbox has ended. This is a new sandbox, without the files and programs of the earlier one.)\n"
 
+// noteLost is what the model learns when the sandbox ended between two calls.
+const noteLost = "(The sandbox has ended. This is a new one, without the files and programs of the earlier one.)\n"
+
 // errOpen is an error of Options.Open, which ends the task.
 type errOpen struct{ error }
 
@@ -115,9 +118,19 @@ func (w *workplace) enter(ctx context.Context) (*tool.Session, error) {
 	return session, nil
 }
 
+// errLost marks the error after the sandbox has ended.
+var errLost = errors.New("the sandbox has ended")
+
 // lostError is what the model learns after the sandbox has ended.
 func lostError(err error) error {
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "the sandbox has ended: %w", err), "the next call gets a new sandbox, without the files")
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Gone, "%w: %w", errLost, err), "the next call gets a new sandbox, without the files")
+}
+
+// noteLost has the model learn from the next result that the sandbox is a new one.
+func (w *workplace) noteLost() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.note = noteLost
 }
 
 // releaseLost releases a sandbox that has ended, and returns what the model learns. The caller holds mu.

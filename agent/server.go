@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -61,10 +62,12 @@ type serverSet struct {
 	added   map[string]bool
 	tools   map[string][]tool.Added
 	changed bool // servers were connected or disconnected since the last refresh
+	// omitted is the last notice about tools of each server that are left out.
+	omitted map[string]string
 }
 
 func newServerSet(servers map[string]MCPServer) (*serverSet, error) {
-	s := &serverSet{configs: map[string]mcpclient.Server{}, added: map[string]bool{}, tools: map[string][]tool.Added{}}
+	s := &serverSet{configs: map[string]mcpclient.Server{}, added: map[string]bool{}, tools: map[string][]tool.Added{}, omitted: map[string]string{}}
 	for name, server := range servers {
 		config, err := mcpclient.Check(name, server.toConfig())
 		if err != nil {
@@ -134,14 +137,29 @@ func (a *Agent) refreshTools(ctx context.Context) error {
 	if empty {
 		return nil
 	}
-	session, err := a.place.enter(ctx)
-	if err != nil {
+	session, err := a.enterForServers(ctx)
+	if session == nil {
 		return err
 	}
-	if set.update(ctx, session, a.step%refreshInterval == 1, a.notify) {
+	if set.update(ctx, session, a.step.Load()%refreshInterval == 1, a.notify) {
 		return a.offerTools()
 	}
 	return nil
+}
+
+// enterForServers returns the session, of a new sandbox if the earlier one has ended. It returns none if the
+// sandbox does not respond, which the model learns from the results of its next calls.
+func (a *Agent) enterForServers(ctx context.Context) (*tool.Session, error) {
+	session, err := a.place.enter(ctx)
+	if errors.Is(err, errLost) {
+		a.place.noteLost()
+		session, err = a.place.enter(ctx)
+	}
+	if open := (errOpen{}); err == nil || ctx.Err() != nil || a.place.isClosed() || errors.As(err, &open) {
+		return session, err
+	}
+	a.notify("the MCP servers are not reached: " + err.Error())
+	return nil, nil //nolint:nilnil // no session
 }
 
 // update makes the session's servers those of the set. It reports whether tools may have changed.
@@ -223,18 +241,45 @@ func notifyChanges(notify func(string), server string, before, after []tool.Adde
 	}
 }
 
+// mostNamed limits the names of tools in a notice.
+const mostNamed = 10
+
+// notifyOmitted reports tools that are left out, by server, unless that was reported before.
+func (a *Agent) notifyOmitted(omitted map[string][]string) {
+	set := a.servers
+	set.mu.Lock()
+	defer set.mu.Unlock()
+	for server := range set.omitted {
+		if len(omitted[server]) == 0 {
+			delete(set.omitted, server)
+		}
+	}
+	for _, server := range slices.Sorted(maps.Keys(omitted)) {
+		names := omitted[server]
+		text := fmt.Sprintf("%d tools of MCP server %s are left out, because their names are taken or there are more than %d tools: %s",
+			len(names), server, mostOffered, strings.Join(names[:min(len(names), mostNamed)], ", "))
+		if len(names) > mostNamed {
+			text += ", …"
+		}
+		if set.omitted[server] != text {
+			set.omitted[server] = text
+			a.notify(text)
+		}
+	}
+}
+
 // offerTools offers the agent's own tools and those of the servers. Tools whose name is taken, and
 // those beyond the limit, are left out with a notice.
 func (a *Agent) offerTools() error {
 	a.servers.mu.Lock()
 	byServer := maps.Clone(a.servers.tools)
 	a.servers.mu.Unlock()
-	registry, err := a.own.WithServerTools(mostOffered, byServer, func(server, name string) {
-		a.notify(fmt.Sprintf("tool %s of MCP server %s is left out: its name is taken, or there are more than %d tools", name, server, mostOffered))
-	})
+	omitted := map[string][]string{}
+	registry, err := a.own.WithServerTools(mostOffered, byServer, func(server, name string) { omitted[server] = append(omitted[server], name) })
 	if err != nil {
 		return err
 	}
+	a.notifyOmitted(omitted)
 	a.tools, err = newToolSet(registry)
 	return err
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -59,8 +60,9 @@ type Outcome struct {
 	Spent Spent `json:"spent"`
 }
 
-// begin changes the state to running. Conflict: the agent runs. Gone: it was closed.
-func (a *Agent) begin() error {
+// begin changes the state to running. Conflict: the agent runs. Gone: it was closed. Invalid: there is
+// no task.
+func (a *Agent) begin(task string) error {
 	if a.place.isClosed() {
 		return sandpit.Errorf(sandpit.Gone, "the agent was closed")
 	}
@@ -68,6 +70,12 @@ func (a *Agent) begin() error {
 	defer a.mu.Unlock()
 	if a.state == StateRunning {
 		return sandpit.Errorf(sandpit.Conflict, "cannot run agent from state: %s", a.state)
+	}
+	switch empty := strings.TrimSpace(task) == ""; {
+	case empty && len(a.conversation.messages) == 0:
+		return sandpit.Errorf(sandpit.Invalid, "the task is empty")
+	case empty && a.ended:
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "there is nothing to continue: the model has ended the task"), "state another task")
 	}
 	a.state = StateRunning
 	return nil
@@ -79,7 +87,7 @@ func (a *Agent) finish(o Outcome, err error) (Outcome, error) {
 		o.Reason, o.Text = Error, err.Error()
 	}
 	o.Text = a.masks.mask(o.Text)
-	o.Steps = a.step
+	o.Steps = int(a.step.Load())
 	a.mu.Lock()
 	o.Spent = a.spent
 	a.mu.Unlock()
@@ -91,8 +99,9 @@ func (a *Agent) finish(o Outcome, err error) (Outcome, error) {
 	}
 	a.mu.Lock()
 	a.state = o.Reason.state()
+	a.ended = a.state == StateFinished
 	a.mu.Unlock()
-	a.emit(Event{Kind: EventEnd, Text: o.Text, Outcome: &o})
+	a.emit(Event{Kind: EventEnd, Step: o.Steps, Text: o.Text, Outcome: &o})
 	return o, err
 }
 

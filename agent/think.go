@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/agent/model"
@@ -24,8 +25,7 @@ func (a *Agent) think(ctx context.Context) (model.Response, error) {
 		return model.Response{}, err
 	}
 	for attempt := 0; ; attempt++ {
-		request := a.newRequest(ctx)
-		response, err := a.generate(ctx, request)
+		response, err := a.generateWhole(ctx, a.newRequest(ctx))
 		if err == nil {
 			a.conversation.calibrate(a.estimate(), response.Usage.Input)
 			return response, nil
@@ -79,8 +79,35 @@ func (a *Agent) browserState(ctx context.Context) string {
 	return cutMiddle(a.masks.mask(result.Text), a.o.MaxObservation)
 }
 
-// generate sends a request, with a bound on time and size of its response.
-func (a *Agent) generate(ctx context.Context, r model.Request) (response model.Response, err error) {
+const (
+	// mostCutOff limits how often a request is repeated whose response ended in the middle.
+	mostCutOff = 2
+	// cutOffWait is the wait before it is repeated. maxCutOffWait bounds what the model may ask for.
+	cutOffWait    = time.Second
+	maxCutOffWait = time.Minute
+)
+
+// generateWhole sends a request, and repeats it if its response ends in the middle: a model repeats only
+// requests of whose response nothing has arrived.
+func (a *Agent) generateWhole(ctx context.Context, r model.Request) (model.Response, error) {
+	for n := 0; ; n++ {
+		response, arrived, err := a.generate(ctx, r)
+		wait := max(cutOffWait, sandpit.RetryAfterOf(err))
+		if err == nil || !arrived || n == mostCutOff || !sandpit.Retryable(err) || ctx.Err() != nil || wait > maxCutOffWait {
+			return response, err
+		}
+		a.notify("the response was cut off, and the model is asked again: " + err.Error())
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return response, err
+		}
+	}
+}
+
+// generate sends a request, with a bound on time and size of its response. It reports whether a part of
+// the response has arrived.
+func (a *Agent) generate(ctx context.Context, r model.Request) (response model.Response, arrived bool, err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, a.o.ResponseTimeout,
 		sandpit.Errorf(sandpit.Timeout, "the model did not answer within %s", a.o.ResponseTimeout))
 	defer cancel()
@@ -88,6 +115,12 @@ func (a *Agent) generate(ctx context.Context, r model.Request) (response model.R
 	defer stop(nil)
 	var begun strings.Builder
 	size := 0
+	shown := deltaMask{masks: a.masks}
+	defer func() {
+		if rest := shown.rest(); rest != "" {
+			a.emit(Event{Kind: EventDelta, Text: rest})
+		}
+	}()
 	response, err = a.o.Model.Generate(bounded, r, func(d model.Delta) {
 		if size += len(d.Text) + len(d.CallName); size > maxStream {
 			stop(errEndless)
@@ -96,18 +129,20 @@ func (a *Agent) generate(ctx context.Context, r model.Request) (response model.R
 		if begun.Len() < maxCutText {
 			begun.WriteString(d.Text)
 		}
-		a.emit(Event{Kind: EventDelta, Text: d.Text, Tool: d.CallName})
+		if text := shown.add(d.Text); text != "" || d.CallName != "" {
+			a.emit(Event{Kind: EventDelta, Text: text, Tool: d.CallName})
+		}
 	})
 	switch cause := context.Cause(bounded); {
 	case err == nil || ctx.Err() != nil:
-		return response, err
+		return response, size > 0, err
 	case errors.Is(cause, errEndless):
 		text := fmt.Sprintf("%s\n(cut off: the response had more than %d bytes)", strings.ToValidUTF8(begun.String(), ""), maxStream)
-		return model.Response{Message: model.Message{Text: text}, Stop: model.StopLength}, nil
+		return model.Response{Message: model.Message{Text: text}, Stop: model.StopLength}, true, nil
 	case limited.Err() != nil:
-		return response, fmt.Errorf("%w: %w", cause, err)
+		return response, false, fmt.Errorf("%w: %w", cause, err)
 	}
-	return response, err
+	return response, size > 0, err
 }
 
 func validJSON(raw json.RawMessage) bool { return len(raw) == 0 || json.Valid(raw) }

@@ -33,13 +33,15 @@ type entry struct {
 	Version int       `json:"version,omitempty"`
 	Model   string    `json:"model,omitempty"`
 	// Task is true for a message that is a task.
-	Task       bool           `json:"task,omitempty"`
-	Message    *model.Message `json:"message,omitempty"`
-	Usage      *model.Usage   `json:"usage,omitempty"`
-	Compaction *compaction    `json:"compaction,omitempty"`
-	Sandbox    sandpit.ID     `json:"sandbox,omitempty"`
-	Link       *Link          `json:"link,omitempty"`
-	Outcome    *Outcome       `json:"outcome,omitempty"`
+	Task    bool           `json:"task,omitempty"`
+	Message *model.Message `json:"message,omitempty"`
+	Usage   *model.Usage   `json:"usage,omitempty"`
+	// Stop is why a response ended, unless its calls say it.
+	Stop       model.StopReason `json:"stop,omitempty"`
+	Compaction *compaction      `json:"compaction,omitempty"`
+	Sandbox    sandpit.ID       `json:"sandbox,omitempty"`
+	Link       *Link            `json:"link,omitempty"`
+	Outcome    *Outcome         `json:"outcome,omitempty"`
 }
 
 // errTranscript marks an error of writing the transcript.
@@ -184,10 +186,11 @@ func (t *Transcript) addMessage(e entry) error {
 	}
 	if m.Role == model.RoleAssistant {
 		t.steps++
-		response := model.Response{Message: *m, Stop: model.StopEnd}
-		if len(m.Calls) > 0 {
-			response.Stop = model.StopTools
+		response := model.Response{Message: *m, Stop: usualStop(*m)}
+		if e.Stop != "" {
+			response.Stop = e.Stop
 		}
+		t.conversation.stop = response.Stop
 		if e.Usage != nil {
 			response.Usage = *e.Usage
 			t.usage = t.usage.Add(*e.Usage)
@@ -195,6 +198,14 @@ func (t *Transcript) addMessage(e entry) error {
 		t.responses = append(t.responses, response)
 	}
 	return nil
+}
+
+// usualStop returns why a response ends that nothing has cut off.
+func usualStop(m model.Message) model.StopReason {
+	if len(m.Calls) > 0 {
+		return model.StopTools
+	}
+	return model.StopEnd
 }
 
 // Messages returns the conversation at the end of the transcript.
@@ -223,7 +234,8 @@ func (t *Transcript) Outcome() (Outcome, bool) {
 func (a *Agent) resumeFrom(t *Transcript) {
 	a.conversation = t.conversation
 	a.conversation.messages = append([]model.Message(nil), t.conversation.messages...)
-	a.step = t.steps
+	a.step.Store(int64(t.steps))
+	a.ended = t.outcome != nil && t.outcome.Reason.state() == StateFinished
 	a.place.earlier = t.sandbox
 	a.spent = Spent{Usage: t.usage, Cost: a.o.Price.cost(t.usage)}
 	for _, m := range a.conversation.messages {
