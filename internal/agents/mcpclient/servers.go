@@ -234,6 +234,8 @@ const (
 	maxDescription = 4000      // bytes
 	maxSchema      = 32 << 10  // bytes
 	maxListed      = 512 << 10 // bytes of descriptions and schemas together
+	// listTimeout bounds the time for the list of tools.
+	listTimeout = time.Minute
 )
 
 // Listing is the list of a server's tools.
@@ -259,7 +261,12 @@ func (s *Servers) Tools(ctx context.Context, name string) (Listing, error) {
 	}
 	s.mu.Unlock()
 	l := toolList{server: name, taken: map[string]bool{}}
-	err = conn.runRequest(ctx, func(ctx context.Context) error { return l.listAll(ctx, conn.session) })
+	limited, cancel := context.WithTimeoutCause(ctx, listTimeout, sandpit.Errorf(sandpit.Timeout, "it did not list its tools within %s", listTimeout))
+	defer cancel()
+	err = conn.runRequest(limited, func(ctx context.Context) error { return l.listAll(ctx, conn.session) })
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		err = context.Cause(limited)
+	}
 	return l.Listing, serverError(name, err)
 }
 
