@@ -79,6 +79,23 @@ func TestAdapts(t *testing.T) {
 				return openai.New(openai.Options{Model: "script", BaseURL: url + "/v1", Key: testKey, MaxTokens: 5, API: openai.Responses, Calls: quick})
 			},
 		},
+		"a server that forces no call": {
+			refused: map[string]string{"tool_choice": `{"object":"error","message":"tool_choice=\"required\" is not supported","type":"BadRequestError","code":400}`},
+			sends:   "tools",
+			open: func(url string) (model.Model, error) {
+				return openai.New(openai.Options{Model: "script", BaseURL: url + "/v1", Key: testKey, Calls: quick})
+			},
+		},
+		"a model of Anthropic that thinks": {
+			refused: map[string]string{
+				"tool_choice": `{"type":"error","error":{"type":"invalid_request_error","message":"Thinking may not be enabled when tool_choice forces tool use."}}`,
+				"temperature": `{"type":"error","error":{"type":"invalid_request_error","message":"temperature may only be set to 1 when thinking is enabled."}}`,
+			},
+			sends: "tools",
+			open: func(url string) (model.Model, error) {
+				return anthropic.New(anthropic.Options{Model: "script", BaseURL: url, Key: testKey, Temperature: new(0.5), Calls: quick})
+			},
+		},
 		"a newer model of Anthropic": {
 			refused: map[string]string{"temperature": `{"type":"error","error":{"type":"invalid_request_error","message":"temperature: Extra inputs are not permitted"}}`},
 			sends:   "max_tokens",
@@ -97,7 +114,9 @@ func TestAdapts(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 {
-				if res, err := m.Generate(t.Context(), ask("x"), nil); err != nil || res.Message.Text != "ok" {
+				r := withTools(ask("x"))
+				r.MustCall = true
+				if res, err := m.Generate(t.Context(), r, nil); err != nil || res.Message.Text != "ok" {
 					t.Fatalf("%+v, %v", res, err)
 				}
 			}

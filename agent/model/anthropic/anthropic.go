@@ -53,8 +53,9 @@ type Options struct {
 type Model struct {
 	o        Options
 	endpoint *endpoint.Endpoint
-	// cold is set when the API has refused a temperature, as it does for its newer models.
-	cold atomic.Bool
+	// cold is set when the API has refused a temperature, as it does for its newer models, and free when
+	// it has refused tool_choice, as it does while the model thinks.
+	cold, free atomic.Bool
 }
 
 // New returns a model. It opens no connection.
@@ -81,14 +82,26 @@ func (m *Model) Name() string { return m.o.Model }
 // Window implements model.Model.
 func (m *Model) Window() int { return m.o.Window }
 
-// Generate implements model.Model. If the API refuses the temperature, the request is sent again
-// without it, and it is left out from then on.
+// Generate implements model.Model. If the API refuses the temperature or MustCall, the request is sent
+// again without it, and it is left out from then on.
 func (m *Model) Generate(ctx context.Context, r model.Request, onDelta func(model.Delta)) (model.Response, error) {
-	res, err := m.generate(ctx, r, onDelta)
-	if p, ok := errors.AsType[*model.APIError](err); ok && p.Status == http.StatusBadRequest && strings.Contains(p.Message, "temperature") && m.cold.CompareAndSwap(false, true) {
-		return m.generate(ctx, r, onDelta)
+	for {
+		res, err := m.generate(ctx, r, onDelta)
+		if !m.noteRefusal(err) {
+			return res, err
+		}
 	}
-	return res, err
+}
+
+// noteRefusal reports whether a request was refused because of an optional parameter that has been sent
+// until now.
+func (m *Model) noteRefusal(err error) bool {
+	p, ok := errors.AsType[*model.APIError](err)
+	if !ok || p.Status != http.StatusBadRequest {
+		return false
+	}
+	return strings.Contains(p.Message, "temperature") && m.cold.CompareAndSwap(false, true) ||
+		strings.Contains(p.Message, "tool_choice") && m.free.CompareAndSwap(false, true)
 }
 
 func (m *Model) generate(ctx context.Context, r model.Request, onDelta func(model.Delta)) (model.Response, error) {

@@ -89,7 +89,7 @@ func (m *Model) newRequest(r model.Request) (request, error) {
 		}
 		c.Tools = append(c.Tools, tool{Name: t.Name, Description: t.Description, InputSchema: schema})
 	}
-	if r.MustCall {
+	if r.MustCall && len(r.Tools) > 0 && !m.free.Load() {
 		c.ToolChoice = &toolChoice{Type: "any"}
 	}
 	if c.Messages = toMessages(r.Messages); len(c.Messages) == 0 {

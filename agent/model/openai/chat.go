@@ -81,7 +81,7 @@ func (m *Model) newChatRequest(r model.Request) chatRequest {
 	for _, t := range r.Tools {
 		c.Tools = append(c.Tools, chatTool{Type: "function", Function: chatFunction{Name: t.Name, Description: t.Description, Parameters: t.Schema}})
 	}
-	if r.MustCall {
+	if r.MustCall && len(r.Tools) > 0 && m.accepts("tool_choice") {
 		c.ToolChoice = "required"
 	}
 	c.Messages = toChatMessages(r)

@@ -19,7 +19,7 @@ const maxCalls = 256
 type chatChunk struct {
 	Choices []struct {
 		Delta struct {
-			Content   string      `json:"content"`
+			Content   partsText   `json:"content"`
 			Refusal   string      `json:"refusal"`
 			ToolCalls []callChunk `json:"tool_calls"`
 		} `json:"delta"`
@@ -27,15 +27,54 @@ type chatChunk struct {
 	} `json:"choices"`
 	Usage *chatUsage      `json:"usage"`
 	Error json.RawMessage `json:"error"`
+	// Object is "error" if the chunk itself is the error, as of older versions of vLLM.
+	Object string `json:"object"`
 }
 
 type callChunk struct {
 	Index    *int   `json:"index"`
 	ID       string `json:"id"`
 	Function struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
+		Name      string   `json:"name"`
+		Arguments jsonText `json:"arguments"`
 	} `json:"function"`
+}
+
+// jsonText is a text with JSON, or the JSON value itself, as some servers send it.
+type jsonText string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *jsonText) UnmarshalJSON(raw []byte) error {
+	if raw[0] == '"' {
+		return json.Unmarshal(raw, (*string)(t))
+	}
+	if string(raw) != "null" {
+		*t = jsonText(raw)
+	}
+	return nil
+}
+
+// partsText is a text, or a list of parts of which those of the type text count, as some servers send it.
+type partsText string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *partsText) UnmarshalJSON(raw []byte) error {
+	if raw[0] != '[' {
+		return json.Unmarshal(raw, (*string)(t))
+	}
+	var parts []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
+	if err := json.Unmarshal(raw, &parts); err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if p.Type == "text" {
+			*t += partsText(p.Text)
+		}
+	}
+	return nil
 }
 
 type chatUsage struct {
@@ -77,6 +116,9 @@ func (r *chatReader) ReadEvent(_ string, data []byte) error {
 	if len(chunk.Error) > 0 && string(chunk.Error) != "null" {
 		return endpoint.ParseError(chunk.Error)
 	}
+	if chunk.Object == "error" {
+		return endpoint.ParseError(data)
+	}
 	if u := chunk.Usage; u != nil {
 		r.usage = model.Usage{Input: u.Prompt, Cached: u.Details.Cached, Output: u.Completion}
 	}
@@ -85,8 +127,9 @@ func (r *chatReader) ReadEvent(_ string, data []byte) error {
 	}
 	choice := chunk.Choices[0]
 	r.refusal.WriteString(choice.Delta.Refusal)
-	r.text.WriteString(choice.Delta.Content)
-	r.send(model.Delta{Text: choice.Delta.Content + choice.Delta.Refusal})
+	content := string(choice.Delta.Content)
+	r.text.WriteString(content)
+	r.send(model.Delta{Text: content + choice.Delta.Refusal})
 	for _, c := range choice.Delta.ToolCalls {
 		if err := r.readCall(c); err != nil {
 			return err
@@ -123,7 +166,7 @@ func (r *chatReader) readCall(c callChunk) error {
 		call.name = c.Function.Name
 		r.send(model.Delta{CallName: call.name})
 	}
-	call.arguments.WriteString(c.Function.Arguments)
+	call.arguments.WriteString(string(c.Function.Arguments))
 	return nil
 }
 

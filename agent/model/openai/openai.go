@@ -164,7 +164,7 @@ func (m *Model) generate(ctx context.Context, r model.Request, onDelta func(mode
 }
 
 // optional are the parameters without which a request still has its meaning.
-var optional = []string{"stream_options", "max_tokens", "max_completion_tokens", "temperature", "include"}
+var optional = []string{"stream_options", "max_tokens", "max_completion_tokens", "temperature", "include", "tool_choice"}
 
 // noteRefusal reports whether a request was refused because of an optional parameter that has
 // been sent until now.

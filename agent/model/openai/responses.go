@@ -81,7 +81,7 @@ func (m *Model) newResponsesRequest(r model.Request) responsesRequest {
 		}
 		c.Tools = append(c.Tools, responsesTool{Type: "function", Name: t.Name, Description: t.Description, Parameters: schema})
 	}
-	if r.MustCall {
+	if r.MustCall && len(r.Tools) > 0 && m.accepts("tool_choice") {
 		c.ToolChoice = "required"
 	}
 	for _, message := range r.Messages {

@@ -1,0 +1,94 @@
+package model_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/agent/model"
+	"github.com/sandpit-dev/sandpit/agent/model/openai"
+)
+
+// TestQuirks has streams of chat completions as servers other than OpenAI's send them.
+func TestQuirks(t *testing.T) {
+	t.Parallel()
+	const end = `{"choices":[{"delta":{},"finish_reason":"tool_calls"}]}`
+	for name, tc := range map[string]struct {
+		chunks []string
+		calls  []model.ToolCall // an ID of "" is any
+		text   string
+		code   sandpit.Code
+	}{
+		"arguments as an object": {
+			chunks: []string{`{"choices":[{"delta":{"tool_calls":[{"id":"a","function":{"name":"bash","arguments":{"command":"ls"}}}]}}]}`, end},
+			calls:  []model.ToolCall{{ID: "a", Name: "bash", Arguments: `{"command":"ls"}`}},
+		},
+		"calls that all have the index 0": {
+			chunks: []string{
+				`{"choices":[{"delta":{"role":"assistant","content":"","tool_calls":[{"index":0,"id":"a","type":"function","function":{"name":"bash","arguments":"{\"command\":\"ls\"}"}}]}}]}`,
+				`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"b","type":"function","function":{"name":"look","arguments":"{}"}}]}}]}`, end,
+			},
+			calls: []model.ToolCall{{ID: "a", Name: "bash", Arguments: `{"command":"ls"}`}, {ID: "b", Name: "look", Arguments: "{}"}},
+		},
+		"two calls with one ID": {
+			chunks: []string{`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":"a","function":{"name":"bash","arguments":"{}"}},{"index":1,"id":"a","function":{"name":"look","arguments":"{}"}}]}}]}`, end},
+			calls:  []model.ToolCall{{ID: "a", Name: "bash", Arguments: "{}"}, {ID: "a", Name: "look", Arguments: "{}"}},
+		},
+		"null everywhere, the name in each piece, and no ID": {
+			chunks: []string{
+				`{"choices":[{"delta":{"content":null,"refusal":null,"tool_calls":null},"finish_reason":null}],"usage":null,"error":null}`,
+				`{"choices":[{"delta":{"tool_calls":[{"index":0,"id":null,"function":{"name":"bash","arguments":null}}]}}]}`,
+				`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"bash","arguments":"{\"comm"}}]}}]}`,
+				`{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":null,"arguments":"and\":1}"}}]}}]}`, `{"choices":[],"usage":{"prompt_tokens":1}}`, end,
+			},
+			calls: []model.ToolCall{{Name: "bash", Arguments: `{"command":1}`}},
+		},
+		"content in parts": {
+			chunks: []string{
+				`{"choices":[{"delta":{"content":[{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"Hel"}]}}]}`,
+				`{"choices":[{"delta":{"content":"lo"},"finish_reason":"stop"}]}`,
+			},
+			text: "Hello",
+		},
+		"an error as a chunk": {
+			chunks: []string{`{"object":"error","message":"out of memory","type":"InternalServerError","param":null,"code":500}`}, code: sandpit.Unavailable,
+		},
+		"an error as a text": {chunks: []string{`{"error":"model runner has stopped"}`}, code: sandpit.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+				_, _ = io.WriteString(w, ": hello\n\ndata: "+strings.Join(tc.chunks, "\n\ndata: ")+"\n\n")
+			}))
+			t.Cleanup(server.Close)
+			m, err := openai.New(openai.Options{Model: "m", BaseURL: server.URL, Calls: model.Calls{Attempts: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := m.Generate(t.Context(), ask("x"), nil)
+			if tc.code != "" {
+				if sandpit.CodeOf(err) != tc.code {
+					t.Errorf("%+v, %v", res, err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, c := range res.Message.Calls {
+				if i < len(tc.calls) && tc.calls[i].ID == "" && c.ID != "" {
+					res.Message.Calls[i].ID = ""
+				}
+			}
+			if diff := cmp.Diff(tc.calls, res.Message.Calls); diff != "" || res.Message.Text != tc.text {
+				t.Errorf("text %q, calls (-want +got):\n%s", res.Message.Text, diff)
+			}
+		})
+	}
+}
