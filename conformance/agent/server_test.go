@@ -236,6 +236,7 @@ times = 50
 		args   []string
 		signal syscall.Signal
 		status int
+		leave  bool // the reader of the events ends at the first call
 	}{
 		"success":    {script: quick + "[[turn.call]]\nname = \"terminate\"\narguments = { status = \"success\" }\n", status: 0},
 		"failure":    {script: quick + "[[turn.call]]\nname = \"terminate\"\narguments = { status = \"failure\" }\n", status: 1},
@@ -245,6 +246,7 @@ times = 50
 		"model":      {script: quick + "error = { kind = \"unauthenticated\" }\n", status: 5},
 		"terminated": {script: endless, signal: syscall.SIGTERM, status: 128 + int(syscall.SIGTERM)},
 		"Ctrl-C":     {script: endless, signal: syscall.SIGINT, status: 128 + int(syscall.SIGINT)},
+		"no reader":  {script: step, leave: true, status: 128 + int(syscall.SIGPIPE)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "script.toml")
@@ -266,6 +268,13 @@ times = 50
 				if err := cmd.Process.Signal(tc.signal); err != nil {
 					t.Fatal(err)
 				}
+			}
+			if tc.leave {
+				awaitLine(t, out, `"event":"call","step":1`)
+				if err := out.Close(); err != nil {
+					t.Fatal(err)
+				}
+				out = io.NopCloser(strings.NewReader(""))
 			}
 			text := must(io.ReadAll(out))(t)
 			_ = cmd.Wait() // the status is checked

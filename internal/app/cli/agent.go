@@ -112,7 +112,9 @@ func (o *agentCommand) run(cmd *cobra.Command, a *app, args []string) (err error
 	if len(args) == 1 {
 		o.image = args[0]
 	}
-	ctx := cmd.Context()
+	ctx, stop := context.WithCancelCause(cmd.Context())
+	defer stop(nil)
+	defer surviveBrokenPipe()()
 	cfg, err := a.loadConfig(slices.Concat(o.toOverrides(), a.serverOverride())...)
 	if err != nil {
 		return err
@@ -125,7 +127,7 @@ func (o *agentCommand) run(cmd *cobra.Command, a *app, args []string) (err error
 	if err != nil {
 		return err
 	}
-	options, err := o.toOptions(a, cfg, in)
+	options, err := o.toOptions(a, cfg, in, stop)
 	if err != nil {
 		return a.toVerbError(ctx, err)
 	}
@@ -164,8 +166,9 @@ func (o *agentCommand) check(cfg config.Config) error {
 	return agent.CheckTools(o.tools)
 }
 
-// toOptions returns the options of the agent except those about its sandbox and transcript.
-func (o *agentCommand) toOptions(a *app, cfg config.Config, in *agentInput) (options agent.Options, err error) {
+// toOptions returns the options of the agent except those about its sandbox and transcript. Stop ends the
+// task.
+func (o *agentCommand) toOptions(a *app, cfg config.Config, in *agentInput, stop context.CancelCauseFunc) (options agent.Options, err error) {
 	options = agent.Options{
 		Tools: o.tools, Instructions: o.instructions, MaxSteps: o.maxSteps, Conversation: in.interactive, CommandTimeout: cfg.CommandTimeout(0),
 		Ask: in.asker(), Secrets: agentSecrets(cfg),
@@ -185,7 +188,7 @@ func (o *agentCommand) toOptions(a *app, cfg config.Config, in *agentInput) (opt
 	for _, name := range o.onHost {
 		fmt.Fprintf(a.Err, "sandpit: MCP server %s runs on this machine, outside of the sandbox\n", escapeText(name))
 	}
-	printer := newAgentPrinter(a, o.format, o.maxSteps, newCallLog(a, cfg, "agent"))
+	printer := newAgentPrinter(a, o.format, o.maxSteps, newCallLog(a, cfg, "agent"), stop)
 	options.OnEvent = printer.print
 	return options, nil
 }
@@ -222,7 +225,7 @@ func (o *agentCommand) runTasks(ctx context.Context, a *app, options agent.Optio
 		}
 		if o.format == formatText && outcome.Text != "" {
 			if _, err := fmt.Fprintln(a.Out, strings.TrimRight(escapeLines(outcome.Text), "\n")); err != nil {
-				return err
+				return toPipeStatus(err)
 			}
 		}
 	}

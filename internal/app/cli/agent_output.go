@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit/agent"
 	"github.com/sandpit-dev/sandpit/internal/agents/tool"
@@ -18,10 +20,15 @@ type agentPrinter struct {
 	calls    *callLog
 
 	open bool // the last line on standard error has no end
+
+	// stop ends the task when the events cannot be written. err is why.
+	stop context.CancelCauseFunc
+	err  error
 }
 
-func newAgentPrinter(a *app, format string, maxSteps int, calls *callLog) *agentPrinter {
-	return &agentPrinter{a: a, format: format, maxSteps: maxSteps, calls: calls}
+// newAgentPrinter returns a printer. Stop ends the task with a cause.
+func newAgentPrinter(a *app, format string, maxSteps int, calls *callLog, stop context.CancelCauseFunc) *agentPrinter {
+	return &agentPrinter{a: a, format: format, maxSteps: maxSteps, calls: calls, stop: stop}
 }
 
 // maxShown bounds an argument or a result in a line of progress, in bytes.
@@ -34,10 +41,7 @@ func (p *agentPrinter) print(e agent.Event) {
 		p.calls.record(tool.Call{Tool: e.Tool, Took: e.Took, Code: e.Code, Failed: e.Failed, Input: e.Input, Output: e.Output})
 	}
 	if p.format == formatJSON {
-		line, err := json.Marshal(e)
-		if err == nil { // an event never fails
-			_, _ = p.a.Out.Write(append(line, '\n')) // the agent continues without a reader, and its exit status is the outcome
-		}
+		p.writeEvent(e)
 		return
 	}
 	if text := p.toText(e); text != "" {
@@ -45,7 +49,22 @@ func (p *agentPrinter) print(e agent.Event) {
 			text = "\n" + text
 		}
 		p.open = false
-		_, _ = fmt.Fprintln(p.a.Err, text) // as above
+		_, _ = fmt.Fprintln(p.a.Err, text) // the answer is on standard output
+	}
+}
+
+// writeEvent writes an event. Without its reader the task would take effect and cost money in vain.
+func (p *agentPrinter) writeEvent(e agent.Event) {
+	if p.err != nil {
+		return
+	}
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = p.a.Out.Write(append(line, '\n'))
+	}
+	if err != nil {
+		p.err = fmt.Errorf("write the events: %w", err)
+		p.stop(p.err)
 	}
 }
 
@@ -66,7 +85,7 @@ func (p *agentPrinter) toText(e agent.Event) string {
 		if e.Failed {
 			state = "failed"
 		}
-		return fmt.Sprintf("  %s: %s, %s: %s", escapeText(e.Tool), state, formatDuration(e.Took), shorten(e.Text))
+		return fmt.Sprintf("  %s: %s, %s: %s", escapeText(e.Tool), state, formatDuration(e.Took.Round(time.Millisecond)), shorten(e.Text))
 	case agent.EventLink:
 		return fmt.Sprintf("  port %d: %s", e.Link.Port, escapeText(e.Link.URL))
 	case agent.EventUsage:

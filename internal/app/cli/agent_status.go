@@ -2,6 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/sandpit-dev/sandpit/agent"
 )
@@ -32,7 +36,23 @@ func toAgentStatus(ctx context.Context, o agent.Outcome) error {
 		if status, ok := signalStatus(ctx); ok {
 			return status
 		}
-		return exitStatus(statusFailed)
+		return toPipeStatus(context.Cause(ctx))
 	}
 	return nil
+}
+
+// surviveBrokenPipe has writes to a pipe without a reader fail, in place of ending this program before the
+// sandbox is released. The result ends that.
+func surviveBrokenPipe() (end func()) {
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGPIPE)
+	return func() { signal.Stop(got) }
+}
+
+// toPipeStatus returns the status that other programs have without a reader of their output, or the error.
+func toPipeStatus(err error) error {
+	if errors.Is(err, syscall.EPIPE) {
+		return exitStatus(statusSignal + int(syscall.SIGPIPE))
+	}
+	return err
 }
