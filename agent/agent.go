@@ -3,8 +3,8 @@
 // An Agent is a loop: it sends the conversation to the model, carries out the calls of tools that the
 // model asks for, and adds their results to the conversation, until the model says that the task is
 // done or a limit is reached. The sandbox is the boundary: everything that a model causes to run,
-// MCP servers included unless they have MCPServer.OnHost, runs in it. Output of tools is data for the model, never an instruction to
-// this package.
+// MCP servers included unless they have MCPServer.OnHost, runs in it. Output of tools is data for the
+// model, never an instruction to this package.
 //
 //	a, err := agent.New(agent.Options{Model: m, Open: openSandbox})
 //	if err != nil {
@@ -40,7 +40,7 @@ type Options struct {
 	// Model decides what to do.
 	Model model.Model
 	// Open creates or finds the sandbox. It is called when the first call of a tool needs it, and
-	// again after the sandbox has ended; if it fails, so does the task.
+	// again after the sandbox has ended; if it fails, so does the task. It is not called concurrently.
 	Open func(ctx context.Context) (Sandbox, error)
 	// Tools chooses tools of the sandbox: "default", "all", categories such as "git", or names.
 	// Default: "default", a short list for most work.
@@ -48,8 +48,8 @@ type Options struct {
 	// More are further tools. Default: none.
 	More []Tool
 	// MCPServers are servers whose tools the model gets, by name. They run in the sandbox, or are
-	// contacted from it, unless MCPServer.OnHost is set, and the sandbox is then created before the first response of the model.
-	// A server that fails is reported with an event and left out. Default: none.
+	// contacted from it, unless MCPServer.OnHost is set, and the sandbox is then created before the
+	// first response of the model. A server that fails is reported with an event and left out. Default: none.
 	MCPServers map[string]MCPServer
 	// Ask asks a person a question of the model. Default: the model gets an error.
 	Ask func(ctx context.Context, question string) (string, error)
@@ -73,7 +73,8 @@ type Options struct {
 	Price Price
 	// CommandTimeout bounds commands whose call has no timeout. Default: each tool's own.
 	CommandTimeout time.Duration
-	// OnEvent receives events, one at a time. It must not call methods of the agent. Default: none.
+	// OnEvent receives events, one at a time, from several goroutines. It must not call methods of the
+	// agent. Default: none.
 	OnEvent func(Event)
 	// Transcript receives the transcript as lines of JSON, each with one Write, and each before its
 	// effects. If a Write fails, the task fails. Default: there is no transcript.

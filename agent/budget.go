@@ -8,7 +8,8 @@ import (
 )
 
 // Budget bounds what an agent takes. Zero is no bound. A response that is on its way is not cut off:
-// the last one may exceed the budget, and its calls are not carried out.
+// the last one may reach or exceed the budget, and its calls are not carried out, except one of
+// terminate. Tokens that the model does not report are estimated.
 type Budget struct {
 	// Tokens bounds the tokens of requests and responses, InputTokens those of requests alone.
 	Tokens, InputTokens int

@@ -18,7 +18,7 @@ const (
 	EventResult EventKind = "result" // Tool, CallID, Text, Failed, Code, Took, Input, Output: it ended
 	EventLink   EventKind = "link"   // Link: a port of the sandbox can be opened
 	EventUsage  EventKind = "usage"  // Usage of the response, Spent: of all responses
-	EventNotice EventKind = "notice" // Text: something for a person to know, such as a server that failed
+	EventNotice EventKind = "notice" // Text: something for a person to know, such as a server that failed, or that the response begins again
 	EventEnd    EventKind = "end"    // Text, Outcome: the task ended
 )
 

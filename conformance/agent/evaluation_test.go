@@ -34,6 +34,9 @@ const modelVariable = "SANDPIT_TEST_AGENT_MODEL"
 // priceVariable is the value of --price for that model.
 const priceVariable = "SANDPIT_TEST_AGENT_PRICE"
 
+// typeVariable begins the variable with the protocol.
+const typeVariable = "SANDPIT_LLM_API_TYPE="
+
 // evaluationTime bounds a task.
 const evaluationTime = 10 * time.Minute
 
@@ -84,16 +87,16 @@ func TestEvaluation(t *testing.T) {
 	t.Parallel()
 	name := os.Getenv(modelVariable)
 	protocols := map[string][]string{
-		"chat":     {"SANDPIT_LLM_API_TYPE=openai", "/v1"},
-		"messages": {"SANDPIT_LLM_API_TYPE=anthropic", ""},
+		"chat":     {typeVariable + "openai", "/v1"},
+		"messages": {typeVariable + "anthropic", ""},
 	}
 	if name != "" {
 		protocols = map[string][]string{name: nil}
 	}
+	s := newServer(t)
 	for protocol, settings := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
-			s := newServer(t)
 			tasks := evaluations(t)
 			rows := make([]string, len(tasks))
 			t.Run("tasks", func(t *testing.T) {
@@ -137,7 +140,7 @@ func TestStoppedSandbox(t *testing.T) {
 			return nil
 		},
 	}
-	evaluate(t, newServer(t), task, []string{"SANDPIT_LLM_API_TYPE=openai", "/v1"})
+	evaluate(t, newServer(t), task, []string{typeVariable + "openai", "/v1"})
 }
 
 // toTable returns aligned rows below a headline.
@@ -164,6 +167,7 @@ func evaluate(t *testing.T, s *server, task evaluation, settings []string) strin
 	if settings == nil {
 		r.model = append(vendorEnviron(), "SANDPIT_LLM_MODEL="+os.Getenv(modelVariable))
 	} else {
+		r.project += "-" + strings.TrimPrefix(settings[0], typeVariable)
 		r.scripted = must(script.New(script.Script{Turns: task.turns}))(t)
 		r.model = []string{settings[0], "SANDPIT_LLM_MODEL=script", "SANDPIT_LLM_BASE_URL=" + r.serve(r.scripted) + settings[1], "SANDPIT_LLM_API_KEY=" + canary}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -58,15 +59,29 @@ func (m *hostileModel) Generate(_ context.Context, r model.Request, _ func(model
 	return response, nil
 }
 
-// TestHostileModel has a model do its worst for 200 turns in a real sandbox.
+// TestHostileModel has models do their worst for 200 turns in real sandboxes.
 func TestHostileModel(t *testing.T) {
 	t.Parallel()
+	const agents = 4
 	provider := testgvisor.New(t)
-	m := &hostileModel{random: rand.New(rand.NewPCG(7, 7))}
+	t.Run("agents", func(t *testing.T) {
+		for seed := range uint64(agents) {
+			t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+				t.Parallel()
+				doWorst(t, provider, seed, 200/agents)
+			})
+		}
+	})
+}
+
+// doWorst has a hostile model answer a number of times.
+func doWorst(t *testing.T, provider sandpit.Provider, seed uint64, turns int) {
+	t.Helper()
+	m := &hostileModel{random: rand.New(rand.NewPCG(7, seed))}
 	var transcript strings.Builder
 	results, longest, opened := 0, 0, 0
 	one := must(agent.New(agent.Options{
-		Model: m, MaxSteps: 200, Transcript: &transcript,
+		Model: m, MaxSteps: turns, Transcript: &transcript,
 		Open: func(ctx context.Context) (agent.Sandbox, error) {
 			opened++
 			box, err := provider.Create(ctx, sandpit.NewID(), sandpit.Spec{})
@@ -83,13 +98,13 @@ func TestHostileModel(t *testing.T) {
 		},
 	}))(t)
 	o, err := one.Run(t.Context(), "do your worst")
-	if err != nil || o.Reason != agent.MaxSteps || o.Steps != 200 {
+	if err != nil || o.Reason != agent.MaxSteps || o.Steps != turns {
 		t.Errorf("%+v, %v", o, err)
 	}
 	if err := one.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if longest > agent.DefaultMaxObservation || results < 200 {
+	if longest > agent.DefaultMaxObservation || results < turns {
 		t.Errorf("%d results, the longest with %d characters", results, longest)
 	}
 	if _, err := agent.ReadTranscript(strings.NewReader(transcript.String())); err != nil {

@@ -66,9 +66,8 @@ func (s *server) count(t *testing.T) int {
 
 // servePage writes a page in a sandbox of a server, and a person opens its link, which the transcript
 // does not have.
-func servePage(t *testing.T, connect way) {
+func servePage(t *testing.T, s *server, connect way) {
 	t.Helper()
-	s := newServer(t)
 	var box *client.Sandbox
 	look := turn(`port 8080`, "http_request", map[string]any{"url": "http://127.0.0.1:8080/"})
 	k := newKit(t, connect, []script.Turn{

@@ -17,8 +17,9 @@ type way = func(*testing.T, *script.Model) model.Model
 // TestTasks does tasks with the package, through each protocol. TestEvaluation does them with the program.
 func TestTasks(t *testing.T) {
 	t.Parallel()
+	s := newServer(t)
 	for name, task := range map[string]func(*testing.T, way){
-		"fix a test": fixTest, "serve a page": servePage, "MCP server": useServer,
+		"fix a test": fixTest, "serve a page": func(t *testing.T, connect way) { t.Helper(); servePage(t, s, connect) }, "MCP server": useServer,
 		"killed sandbox": killSandbox, "budget": refuseAfterBudget, "shared sandbox": shareSandbox, "injection": resistInjection,
 	} {
 		for protocol, connect := range protocols {
