@@ -188,7 +188,7 @@ expect.last = 'once\ntwice\n?$'
 	if _, err := f.WriteString(`{"type":"message","mess`); err != nil || f.Close() != nil {
 		t.Fatal(err)
 	}
-	resumed := s.program(t, "--script", second, "--resume", transcript, "--project", "p")
+	resumed := s.program(t, "--script", second, "--resume", transcript) // which keeps the sandbox of a project
 	text, err := resumed.Output()
 	if err != nil || strings.TrimSpace(string(text)) != "both lines are there" {
 		t.Fatalf("%q, %v: %s", text, err, stderrOf(err))
@@ -236,6 +236,8 @@ times = 50
 		signal syscall.Signal
 		status int
 		leave  bool // the reader of the events ends at the first call
+		// setting is a variable of the environment.
+		setting string
 	}{
 		"success":    {script: quick + "[[turn.call]]\nname = \"terminate\"\narguments = { status = \"success\" }\n", status: 0},
 		"failure":    {script: quick + "[[turn.call]]\nname = \"terminate\"\narguments = { status = \"failure\" }\n", status: 1},
@@ -245,12 +247,16 @@ times = 50
 		"model":      {script: quick + "error = { kind = \"unauthenticated\" }\n", status: 5},
 		"terminated": {script: endless, signal: syscall.SIGTERM, status: 128 + int(syscall.SIGTERM)},
 		"Ctrl-C":     {script: endless, signal: syscall.SIGINT, status: 128 + int(syscall.SIGINT)},
+		"no sandbox": {script: quick, setting: "SANDPIT_SANDBOX_USE_SANDBOX=false", status: 2},
 		"no reader":  {script: step, leave: true, status: 128 + int(syscall.SIGPIPE)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "script.toml")
 			writeScript(t, file, tc.script)
 			cmd := s.program(t, append(tc.args, "--script", file, "--prompt", "x", "-o", "json")...)
+			if tc.setting != "" {
+				cmd.Env = append(cmd.Env, tc.setting)
+			}
 			out := must(cmd.StdoutPipe())(t)
 			var messages strings.Builder
 			cmd.Stderr = &messages

@@ -124,6 +124,7 @@ type remoteAgentPlace struct {
 
 func (r *remoteAgentPlace) open(ctx context.Context) (agent.Sandbox, error) {
 	s, err := r.find(ctx)
+	kept := r.o.keep || r.o.project != "" || s != nil && isKept(s.Sandbox)
 	if err == nil && s == nil {
 		s, err = r.client.Sandboxes.Create(ctx, r.request, client.WithIdempotencyKey(r.key))
 		if code := sandpit.CodeOf(err); r.o.project != "" && (code == sandpit.Conflict || code == sandpit.AlreadyExists || code == sandpit.Gone) {
@@ -152,10 +153,16 @@ func (r *remoteAgentPlace) open(ctx context.Context) (agent.Sandbox, error) {
 		},
 		Close: s.Delete,
 	}
-	if r.o.keep || r.o.project != "" {
+	if kept {
 		opened.Close = func(ctx context.Context) error { return r.keep(ctx, s.ID) }
 	}
 	return opened, nil
+}
+
+// isKept reports whether the sandbox of a transcript was created to outlive its agent: with --keep, or for
+// a project.
+func isKept(s sandpit.Sandbox) bool {
+	return s.Spec.Labels[projectLabel] != "" || s.Policy.IdleAction != sandpit.ActionKill || s.Policy.IdleTimeout != agentIdle
 }
 
 // keep gives a sandbox back that is not deleted, and says so if it still exists.
