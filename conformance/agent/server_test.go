@@ -143,13 +143,14 @@ func TestResumeAfterKill(t *testing.T) {
 [[turn]]
   [[turn.call]]
   name = "sandbox_shell"
-  arguments = { action = "execute_command", command = "echo once >> /workspace/log", blocking = true }
+  arguments = { action = "execute_command", command = "echo once >> /workspace/log; echo the key: $DEPLOY_KEY", blocking = true }
 [[turn]]
   [[turn.call]]
   name = "sandbox_shell"
   arguments = { action = "execute_command", command = "echo twice >> /workspace/log; sleep 1000", blocking = true, timeout = 1000 }
 `)
-	cmd := s.program(t, "--script", first, "--prompt", "log it", "--transcript", transcript, "--project", "p", "-o", "json")
+	cmd := s.program(t, "--script", first, "--prompt", "log it", "--transcript", transcript, "--project", "p", "--secret", "DEPLOY_KEY", "-o", "json")
+	cmd.Env = append(cmd.Env, "DEPLOY_KEY="+canary)
 	out := must(cmd.StdoutPipe())(t)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -197,8 +198,8 @@ expect.last = 'once\ntwice\n?$'
 		t.Errorf("%d sandboxes; the project keeps one", n)
 	}
 	data := must(os.ReadFile(transcript))(t)
-	if strings.Contains(string(data), s.key) {
-		t.Error("the key is in the transcript")
+	if strings.Contains(string(data), s.key) || strings.Contains(string(data), canary) || !strings.Contains(string(data), "the key: ***") {
+		t.Errorf("a key is in the transcript, or was not masked:\n%s", data)
 	}
 	read := must(agent.ReadTranscript(strings.NewReader(string(data))))(t)
 	if o, ended := read.Outcome(); !ended || o.Reason != agent.Finished || len(read.Responses()) != 4 || read.SandboxID() != box[0].ID {

@@ -131,13 +131,18 @@ func (o *agentCommand) run(cmd *cobra.Command, a *app, args []string) (err error
 	if err != nil {
 		return a.toVerbError(ctx, err)
 	}
+	secrets, err := o.rules.readSecrets(a)
+	if err != nil {
+		return err
+	}
+	options.Secrets = append(options.Secrets, secrets.values()...)
 	record, err := o.openTranscript(cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, record.close()) }()
 	options.Transcript, options.Resume = record.writer(), record.earlier
-	place, err := o.openPlace(ctx, a, cfg, record.sandboxID())
+	place, err := o.openPlace(ctx, a, cfg, record.sandboxID(), secrets)
 	if err != nil {
 		return a.toVerbError(ctx, err)
 	}

@@ -30,7 +30,7 @@ type agentPlace struct {
 
 // openPlace connects to the server, or prepares the engine of this machine. It creates no sandbox.
 // Earlier is the sandbox of a transcript that is resumed, or "".
-func (o *agentCommand) openPlace(ctx context.Context, a *app, cfg config.Config, earlier sandpit.ID) (agentPlace, error) {
+func (o *agentCommand) openPlace(ctx context.Context, a *app, cfg config.Config, earlier sandpit.ID, secrets sandboxSecrets) (agentPlace, error) {
 	there, ok := o.chooseServer(cfg)
 	if !ok && (o.project != "" || o.keep) {
 		url, runs := cfg.LocalServer()
@@ -41,13 +41,13 @@ func (o *agentCommand) openPlace(ctx context.Context, a *app, cfg config.Config,
 		there.URL = url
 	}
 	if ok {
-		return o.openRemotePlace(a, there, earlier)
+		return o.openRemotePlace(a, there, earlier, secrets)
 	}
-	return o.openLocalPlace(ctx, a, cfg)
+	return o.openLocalPlace(ctx, a, cfg, secrets)
 }
 
 // openLocalPlace creates sandboxes with the engine of this program.
-func (o *agentCommand) openLocalPlace(ctx context.Context, a *app, cfg config.Config) (agentPlace, error) {
+func (o *agentCommand) openLocalPlace(ctx context.Context, a *app, cfg config.Config, secrets sandboxSecrets) (agentPlace, error) {
 	spec, err := o.toSpec(a, cfg)
 	if err != nil {
 		return agentPlace{}, err
@@ -64,7 +64,7 @@ func (o *agentCommand) openLocalPlace(ctx context.Context, a *app, cfg config.Co
 		if err != nil {
 			return agent.Sandbox{}, o.explainImage(err)
 		}
-		if err := o.rules.giveSecrets(ctx, a, box); err != nil {
+		if err := secrets.giveTo(ctx, box); err != nil {
 			return agent.Sandbox{}, errors.Join(err, box.Destroy(context.WithoutCancel(ctx)))
 		}
 		return agent.Sandbox{ID: box.ID(), Guest: box.Guest(), User: spec.User, Dir: o.workDir, Close: box.Destroy}, nil
@@ -73,12 +73,8 @@ func (o *agentCommand) openLocalPlace(ctx context.Context, a *app, cfg config.Co
 }
 
 // openRemotePlace creates sandboxes on a server.
-func (o *agentCommand) openRemotePlace(a *app, cfg config.Config, earlier sandpit.ID) (agentPlace, error) {
+func (o *agentCommand) openRemotePlace(a *app, cfg config.Config, earlier sandpit.ID, secrets sandboxSecrets) (agentPlace, error) {
 	spec, err := o.toRemoteSpec(a, cfg)
-	if err != nil {
-		return agentPlace{}, err
-	}
-	secrets, err := o.rules.readSecrets(a)
 	if err != nil {
 		return agentPlace{}, err
 	}

@@ -86,23 +86,33 @@ func (n networkFlags) giveSecrets(ctx context.Context, a *app, box sandpit.Insta
 	if err != nil {
 		return err
 	}
-	if len(secrets.programs) > 0 {
+	return secrets.giveTo(ctx, box)
+}
+
+// values returns the values of all secrets.
+func (s sandboxSecrets) values() []string {
+	return slices.Concat(slices.Collect(maps.Values(s.programs)), slices.Collect(maps.Values(s.network)))
+}
+
+// giveTo gives the secrets to a new sandbox on this machine.
+func (s sandboxSecrets) giveTo(ctx context.Context, box sandpit.Instance) error {
+	if len(s.programs) > 0 {
 		keeper, ok := sandpit.As[sandpit.Secreter](box.Guest())
 		if !ok {
 			return sandpit.Errorf(sandpit.Unsupported, "--secret: this sandbox's guest does not support secrets")
 		}
-		if err := keeper.SetSecrets(ctx, secrets.programs); err != nil {
+		if err := keeper.SetSecrets(ctx, s.programs); err != nil {
 			return err
 		}
 	}
-	if len(secrets.network) == 0 {
+	if len(s.network) == 0 {
 		return nil
 	}
 	keeper, ok := sandpit.As[sandpit.NetworkSecreter](box)
 	if !ok {
 		return sandpit.Errorf(sandpit.Unsupported, "--secret: this sandbox's network does not support headers")
 	}
-	return keeper.SetNetworkSecrets(ctx, secrets.network)
+	return keeper.SetNetworkSecrets(ctx, s.network)
 }
 
 // readBuildSecrets reads the values of secrets, which are never arguments.
