@@ -63,17 +63,23 @@ func (b Budget) spentText(s Spent) string {
 	return ""
 }
 
-// countUsage returns the usage of a response: as the model reports it, or an estimate if it reports none,
+// countUsage returns the usage of a response: as the model reports it, or an estimate of what it leaves out,
 // because a budget would have no effect then.
 func (a *Agent) countUsage(m model.Message, u model.Usage) model.Usage {
-	if u.Input > 0 || u.Output > 0 {
+	if u.Input > 0 && u.Output > 0 {
 		return u
 	}
 	if !a.estimates {
 		a.estimates = true
-		a.notify("the model reports no usage: its tokens are estimated")
+		a.notify("the model does not report its usage: the tokens are estimated")
 	}
-	return model.Usage{Input: a.estimate(), Output: tokensOf(m)}
+	if u.Input <= 0 {
+		u.Input, u.Cached = a.estimate(), 0
+	}
+	if u.Output <= 0 {
+		u.Output = tokensOf(m)
+	}
+	return u
 }
 
 // addUsage adds the usage of a response, without trusting its numbers.

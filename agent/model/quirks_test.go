@@ -1,9 +1,11 @@
 package model_test
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/agent/model"
+	"github.com/sandpit-dev/sandpit/agent/model/anthropic"
 	"github.com/sandpit-dev/sandpit/agent/model/openai"
 )
 
@@ -90,5 +93,72 @@ func TestQuirks(t *testing.T) {
 				t.Errorf("text %q, calls (-want +got):\n%s", res.Message.Text, diff)
 			}
 		})
+	}
+}
+
+// TestInterleavedThinking has thinking between the other blocks of a message. It goes back in the same
+// order, which the API requires, and before everything else if the message was changed.
+func TestInterleavedThinking(t *testing.T) {
+	t.Parallel()
+	const stream = `data: {"type":"message_start","message":{}}
+
+data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"1","signature":"s1"}}
+
+data: {"type":"content_block_start","index":1,"content_block":{"type":"text","text":"One. "}}
+
+data: {"type":"content_block_start","index":2,"content_block":{"type":"redacted_thinking","data":"2"}}
+
+data: {"type":"content_block_start","index":3,"content_block":{"type":"text","text":"Two."}}
+
+data: {"type":"content_block_start","index":4,"content_block":{"type":"tool_use","id":"a","name":"bash","input":{}}}
+
+data: {"type":"content_block_start","index":5,"content_block":{"type":"thinking","thinking":"3","signature":"s3"}}
+
+data: {"type":"content_block_start","index":6,"content_block":{"type":"tool_use","id":"b","name":"look","input":{}}}
+
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use"}}
+
+data: {"type":"message_stop"}
+
+`
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var request struct {
+			Messages []struct{ Content []struct{ Type string } }
+		}
+		if err := json.NewDecoder(r.Body).Decode(&request); err != nil {
+			t.Error(err)
+		}
+		got = nil
+		for _, b := range request.Messages[min(1, len(request.Messages)-1)].Content {
+			got = append(got, b.Type)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, stream)
+	}))
+	t.Cleanup(server.Close)
+	m, err := anthropic.New(anthropic.Options{Model: "m", BaseURL: server.URL, Calls: model.Calls{Attempts: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := ask("x")
+	res, err := m.Generate(t.Context(), r, nil)
+	if err != nil || res.Message.Text != "One. Two." || len(res.Message.Calls) != 2 {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	for _, tc := range []struct{ text, want string }{
+		{"One. Two.", "thinking text redacted_thinking text tool_use thinking tool_use"},
+		{"Changed", "thinking redacted_thinking thinking text tool_use tool_use"},
+	} {
+		answer := res.Message
+		answer.Text = tc.text
+		again := r
+		again.Messages = append(slices.Clone(r.Messages), answer, model.Message{Role: model.RoleTool, CallID: "a", Text: "1"}, model.Message{Role: model.RoleTool, CallID: "b", Text: "2"})
+		if _, err := m.Generate(t.Context(), again, nil); err != nil {
+			t.Fatal(err)
+		}
+		if order := strings.Join(got, " "); order != tc.want {
+			t.Errorf("%s: %s, want %s", tc.text, order, tc.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package anthropic
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
@@ -64,6 +65,47 @@ type cacheControl struct {
 // opaque is what a message keeps of its response: signed thinking, which the API requires back.
 type opaque struct {
 	Thinking []json.RawMessage `json:"anthropic_thinking"`
+	// Order has an item for each block of the response: orderThinking, orderCall, or the size of a text in
+	// bytes. Default: thinking, then one text, then calls.
+	Order []int `json:"anthropic_order,omitempty"`
+}
+
+// Items of opaque.Order.
+const (
+	orderThinking = -1
+	orderCall     = -2
+)
+
+// isUsual reports whether an order is the default.
+func isUsual(order []int) bool {
+	rank := func(item int) int {
+		switch item {
+		case orderThinking:
+			return 0
+		case orderCall:
+			return 2
+		}
+		return 1
+	}
+	return slices.IsSortedFunc(order, func(a, b int) int { return rank(a) - rank(b) })
+}
+
+// fits reports whether a message still has the blocks of the response.
+func (o opaque) fits(m model.Message) bool {
+	thinking, calls, size := 0, 0, 0
+	for _, item := range o.Order {
+		switch {
+		case item == orderThinking:
+			thinking++
+		case item == orderCall:
+			calls++
+		case item < 0:
+			return false
+		default:
+			size += item
+		}
+	}
+	return len(o.Order) > 0 && thinking == len(o.Thinking) && calls == len(m.Calls) && size == len(m.Text)
 }
 
 func (m *Model) newRequest(r model.Request) (request, error) {
@@ -170,19 +212,29 @@ func toContent(m model.Message) []*block {
 }
 
 func toAnswer(m model.Message) []any {
-	var list []any
 	var kept opaque
-	if json.Unmarshal(m.Opaque, &kept) == nil { // else another vendor has left it
-		for _, raw := range kept.Thinking {
-			list = append(list, raw)
+	if json.Unmarshal(m.Opaque, &kept) != nil { // another vendor has left it
+		kept = opaque{}
+	}
+	if !kept.fits(m) {
+		kept.Order = slices.Concat(slices.Repeat([]int{orderThinking}, len(kept.Thinking)), []int{len(m.Text)}, slices.Repeat([]int{orderCall}, len(m.Calls)))
+	}
+	var list []any
+	text, calls := m.Text, m.Calls
+	for _, item := range kept.Order {
+		switch item {
+		case orderThinking:
+			list, kept.Thinking = append(list, kept.Thinking[0]), kept.Thinking[1:]
+		case orderCall:
+			list = append(list, &block{Type: "tool_use", ID: toID(calls[0].ID), Name: calls[0].Name, Input: toInput(calls[0].Arguments)})
+			calls = calls[1:]
+		default:
+			// The API refuses a blank text, and a last message of the assistant that ends in spaces.
+			if part := strings.TrimRight(text[:item], " \t\r\n"); part != "" {
+				list = append(list, &block{Type: "text", Text: part})
+			}
+			text = text[item:]
 		}
-	}
-	// The API refuses a last message of the assistant that ends in spaces.
-	if text := strings.TrimRight(m.Text, " \t\r\n"); text != "" {
-		list = append(list, &block{Type: "text", Text: text})
-	}
-	for _, call := range m.Calls {
-		list = append(list, &block{Type: "tool_use", ID: toID(call.ID), Name: call.Name, Input: toInput(call.Arguments)})
 	}
 	return list
 }

@@ -159,19 +159,24 @@ func (r *reader) response() (model.Response, error) {
 		switch b.first.Type {
 		case "text":
 			text.WriteString(b.text.String())
+			kept.Order = append(kept.Order, b.text.Len())
 		case "tool_use":
+			kept.Order = append(kept.Order, orderCall)
 			m.Calls = append(m.Calls, model.ToolCall{ID: b.first.ID, Name: b.first.Name, Arguments: b.input()})
 		case "thinking":
 			raw, err := json.Marshal(map[string]string{"type": "thinking", "thinking": b.text.String(), "signature": b.signature.String()})
 			if err != nil {
 				return model.Response{}, endpoint.InvalidEvent(err)
 			}
-			kept.Thinking = append(kept.Thinking, raw)
+			kept.Thinking, kept.Order = append(kept.Thinking, raw), append(kept.Order, orderThinking)
 		case "redacted_thinking":
-			kept.Thinking = append(kept.Thinking, b.raw)
+			kept.Thinking, kept.Order = append(kept.Thinking, b.raw), append(kept.Order, orderThinking)
 		}
 	}
 	m.Text = text.String()
+	if isUsual(kept.Order) {
+		kept.Order = nil
+	}
 	if len(kept.Thinking) > 0 {
 		var err error
 		if m.Opaque, err = json.Marshal(kept); err != nil {
