@@ -1,6 +1,7 @@
 package mcpclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type Options struct {
 
 	// toolsChanged is called when the connected server announces other tools. It may be nil.
 	toolsChanged func()
+	// listTimeout bounds the time for a list of tools. Default: a minute.
+	listTimeout time.Duration
 }
 
 func (o Options) environment() map[string]string {
@@ -234,8 +237,8 @@ const (
 	maxDescription = 4000      // bytes
 	maxSchema      = 32 << 10  // bytes
 	maxListed      = 512 << 10 // bytes of descriptions and schemas together
-	// listTimeout bounds the time for the list of tools.
-	listTimeout = time.Minute
+	// defaultListTimeout is the default of Options.listTimeout.
+	defaultListTimeout = time.Minute
 )
 
 // Listing is the list of a server's tools.
@@ -261,7 +264,8 @@ func (s *Servers) Tools(ctx context.Context, name string) (Listing, error) {
 	}
 	s.mu.Unlock()
 	l := toolList{server: name, taken: map[string]bool{}}
-	limited, cancel := context.WithTimeoutCause(ctx, listTimeout, sandpit.Errorf(sandpit.Timeout, "it did not list its tools within %s", listTimeout))
+	limit := cmp.Or(s.options.listTimeout, defaultListTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, limit, sandpit.Errorf(sandpit.Timeout, "it did not list its tools within %s", limit))
 	defer cancel()
 	err = conn.runRequest(limited, func(ctx context.Context) error { return l.listAll(ctx, conn.session) })
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
