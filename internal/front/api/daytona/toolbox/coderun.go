@@ -38,6 +38,15 @@ type artifacts struct {
 	Charts []map[string]any `json:"charts"`
 }
 
+// The scripts that run a program in their input with arguments, for programs that are too long for
+// an argument. Both runtimes read all of the program before they run it.
+const (
+	// By itself Python would read a program in its input byte by byte.
+	pythonInputScript = `set -- -c 'exec(compile(open(0, encoding="utf-8", closefd=False).read(), "<string>", "exec"))' "$@"
+command -v python3 >/dev/null && exec python3 "$@"; exec python "$@"`
+	nodeInputScript = `exec node - "$@"`
+)
+
 // The scripts that run a program ($1) with arguments.
 const (
 	pythonScript = `command -v python3 >/dev/null && exec python3 -c "$@"; exec python -c "$@"`
@@ -76,33 +85,50 @@ func (s *Server) runCode(ctx context.Context, c *call) error {
 	if err := c.readBody(&in); err != nil {
 		return err
 	}
-	switch {
-	case strings.TrimSpace(in.Code) == "":
-		return sandpit.Errorf(sandpit.Invalid, "code cannot be empty")
-	case len(in.Code) > maxCommand:
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the code has %d bytes, at most %d are allowed", len(in.Code), maxCommand),
-			"upload it as a file and execute that")
-	}
-	timeout, err := s.parseTimeout(in.Timeout)
+	cmd, err := in.newCommand()
 	if err != nil {
 		return err
 	}
-	script, known := map[string]string{
-		interpreter.Python: pythonScript, interpreter.JavaScript: nodeScript, interpreter.TypeScript: typeScript,
-	}[in.Language]
-	if !known {
-		return sandpit.Errorf(sandpit.Invalid, "unsupported language %.40q: want python, javascript or typescript", in.Language)
+	if cmd.Timeout, err = s.parseTimeout(in.Timeout); err != nil {
+		return err
 	}
 	if in.Language == interpreter.Python && drawsPattern().MatchString(in.Code) {
-		done, err := s.runDrawing(ctx, c, in, timeout)
+		done, err := s.runDrawing(ctx, c, in, cmd.Timeout)
 		if code := sandpit.CodeOf(err); code != sandpit.Unsupported && code != sandpit.NotFound {
 			return c.writeResult(done, err)
 		}
 	}
-	done, err := runMerged(ctx, c, sandpit.Command{
-		Args: append(append(sandpit.ShellArgs(mergeOutputs+script), "sh", in.Code), in.Argv...), Env: in.Envs, Timeout: timeout,
-	})
+	done, err := runMerged(ctx, c, cmd)
 	return c.writeResult(runResponse{done, artifacts{[]map[string]any{}}}, err)
+}
+
+// newCommand returns the command that runs a program in its plain runtime. A program that is too
+// long for an argument is sent as the input of the runtime.
+func (r runRequest) newCommand() (sandpit.Command, error) {
+	languages := map[string]struct{ script, inputScript string }{
+		interpreter.Python:     {pythonScript, pythonInputScript},
+		interpreter.JavaScript: {nodeScript, nodeInputScript},
+		interpreter.TypeScript: {typeScript, ""},
+	}
+	language, known := languages[r.Language]
+	isLong, limit := len(r.Code) > maxArgument, maxCommand
+	if language.inputScript == "" {
+		limit = maxArgument
+	}
+	switch {
+	case strings.TrimSpace(r.Code) == "":
+		return sandpit.Command{}, sandpit.Errorf(sandpit.Invalid, "code cannot be empty")
+	case !known:
+		return sandpit.Command{}, sandpit.Errorf(sandpit.Invalid, "unsupported language %.40q: want python, javascript or typescript", r.Language)
+	case len(r.Code) > limit:
+		return sandpit.Command{}, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "the code has %d bytes, at most %d are allowed", len(r.Code), limit),
+			"upload it as a file and execute that")
+	case isLong:
+		args := append(sandpit.ShellArgs(mergeOutputs+language.inputScript), "sh")
+		return sandpit.Command{Args: append(args, r.Argv...), Env: r.Envs, Stdin: strings.NewReader(r.Code)}, nil
+	}
+	args := append(sandpit.ShellArgs(mergeOutputs+language.script), "sh", r.Code)
+	return sandpit.Command{Args: append(args, r.Argv...), Env: r.Envs}, nil
 }
 
 func (c *call) writeResult(done runResponse, err error) error {

@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	// maxCommand is the maximum number of bytes of a command: Linux's limit for one argument,
-	// less what precedes it.
-	maxCommand = 128<<10 - 1 - len(mergeOutputs)
+	// maxArgument is the maximum number of bytes of a command that is an argument of its shell:
+	// Linux's limit for one argument, less what precedes it.
+	maxArgument = 128<<10 - 1 - len(mergeOutputs)
+	// maxCommand is the maximum number of bytes of a command or a program in source code.
+	maxCommand = 8 << 20
 	// maxOutput is the maximum number of bytes of output in a response; of longer output the
 	// middle is left out.
 	maxOutput = 16 << 20
@@ -68,14 +70,30 @@ func (s *Server) executeCommand(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	done, err := runMerged(ctx, c, sandpit.Command{
-		Args: []string{shell, "-c", mergeOutputs + in.Command}, Env: in.Envs, Dir: dir, Timeout: timeout,
-	})
+	cmd := newShellCommand(shell, in.Command)
+	cmd.Env, cmd.Dir, cmd.Timeout = in.Envs, dir, timeout
+	done, err := runMerged(ctx, c, cmd)
 	if err != nil {
 		return err
 	}
 	return c.writeJSON(http.StatusOK, done)
 }
+
+// newShellCommand returns the command that runs a text in a shell, with an empty input. A text that
+// is too long for an argument is sent as the shell's own input.
+func newShellCommand(shell, text string) sandpit.Command {
+	if len(text) <= maxArgument {
+		return sandpit.Command{Args: []string{shell, "-c", mergeOutputs + text}}
+	}
+	return sandpit.Command{Args: []string{shell, "-c", mergeOutputs + evalInput}, Stdin: strings.NewReader(text)}
+}
+
+// evalInput runs the text in the input. A command substitution removes the newlines at the end of
+// the text, so a period follows them.
+const evalInput = `__sandpit=$(cat && echo .) || exit 126
+exec </dev/null
+eval "unset __sandpit
+${__sandpit%.}"`
 
 // mergeOutputs precedes a command whose two outputs are returned together: the order of their
 // bytes is then that of the writes.

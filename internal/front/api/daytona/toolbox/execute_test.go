@@ -2,6 +2,7 @@ package toolbox_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"os"
 	"os/exec"
@@ -53,6 +54,53 @@ func TestExecute(t *testing.T) {
 	}
 	r.do("GET", "/no/such/call", "").wantFailure(t, http.StatusNotFound, "NOT_FOUND")
 	r.checkIdle()
+}
+
+// TestLongTexts runs a command and programs that are too long for one argument of a process.
+func TestLongTexts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, toolbox.Options{})
+	long := strings.Repeat("y", 256<<10)
+	var got executed
+	command := "x='" + long + "'\necho ${#x} \"$A\" ${__sandpit-unset}; cat; exit 3\n\n"
+	r.do("POST", "/process/execute", encode(t, object{"command": command, "envs": object{"A": "b"}})).want(t, http.StatusOK, &got)
+	if got.ExitCode != 3 || got.Result != "262144 b unset\n" {
+		t.Errorf("a long command: exit code %d, %.200q", got.ExitCode, got.Result)
+	}
+	r.do("POST", "/process/execute", encode(t, object{"command": "# " + long + "\nif then"})).want(t, http.StatusOK, &got)
+	if got.ExitCode == 0 || !strings.Contains(got.Result, "yntax error") {
+		t.Errorf("a long command that is wrong: exit code %d, %.200q", got.ExitCode, got.Result)
+	}
+	for _, tc := range []struct{ language, program, text string }{
+		{"python", "python3", "x = '" + long + "'\nimport sys\nprint(len(x), sys.argv[1], repr(sys.stdin.read()))\nsys.exit(3)"},
+		{"javascript", "node", "const x = '" + long + "'\nconsole.log(x.length, process.argv[2], \"''\")\nprocess.exit(3)"},
+	} {
+		if _, err := exec.LookPath(tc.program); err != nil {
+			t.Logf("no %s", tc.program)
+			continue
+		}
+		r.do("POST", "/process/code-run", encode(t, object{"code": tc.text, "language": tc.language, "argv": []string{"a b"}})).want(t, http.StatusOK, &got)
+		if got.ExitCode != 3 || got.Result != "262144 a b ''\n" {
+			t.Errorf("a long program in %s: exit code %d, %.200q", tc.language, got.ExitCode, got.Result)
+		}
+	}
+	for path, body := range map[string]object{
+		"/process/execute":  {"command": "true # " + strings.Repeat("y", 8<<20)},
+		"/process/code-run": {"code": "// " + long, "language": "typescript"},
+	} {
+		r.do("POST", path, encode(t, body)).wantFailure(t, http.StatusBadRequest, "BAD_REQUEST")
+	}
+	r.checkIdle()
+}
+
+// encode returns a value as JSON.
+func encode(tb testing.TB, value any) string {
+	tb.Helper()
+	text, err := json.Marshal(value)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(text)
 }
 
 // TestDefaultTimeout ends a command whose request has no timeout.
