@@ -50,6 +50,7 @@ func TestGoClients(t *testing.T) {
 		t.Errorf("preview %q, token %q", preview.GetUrl(), preview.GetToken())
 	}
 	testToolboxClient(t, s, made.GetToolboxProxyUrl()+"/"+made.GetId())
+	newGoClient(t, s, made.GetToolboxProxyUrl()+"/"+made.GetId()).checkAll()
 
 	_, res, err = control.StopSandbox(ctx, made.GetId()).Execute()
 	check(t, "stop", res, err)

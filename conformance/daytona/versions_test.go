@@ -18,9 +18,9 @@ const page = "../../docs/daytona-compatibility.md"
 var (
 	packages = []string{
 		"@daytonaio/sdk", "@daytona/sdk", "daytona-0.205.1", "daytona-0.190.1", "daytona-0.171.0", "daytona-0.150.0",
-		"daytona-0.128.1",
+		"daytona-0.128.1", "daytona-0.110.2",
 	}
-	labels = []string{"0.218.0", "`@daytona/sdk` 0.216.0", "0.205.1", "0.190.1", "0.171.0", "0.150.0", "0.128.1"}
+	labels = []string{"0.218.0", "`@daytona/sdk` 0.216.0", "0.205.1", "0.190.1", "0.171.0", "0.150.0", "0.128.1", "0.110.2"}
 )
 
 // versionsVariable, set to 1, enables the test of all versions, which takes minutes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +38,7 @@ type rig struct {
 type previews struct{}
 
 func (previews) TokenURL(_ context.Context, id sandpit.ID, port int) (wire.PreviewURL, error) {
-	return wire.PreviewURL{Port: port, URL: "http://" + string(id) + ".localhost/", Token: "token " + string(id)}, nil
+	return wire.PreviewURL{Port: port, URL: "http://" + string(id) + ".localhost/", Token: "token of port " + strconv.Itoa(port) + " of " + string(id)}, nil
 }
 
 func (previews) SignedURL(_ context.Context, id sandpit.ID, port int, life time.Duration) (wire.PreviewURL, error) {

@@ -81,6 +81,14 @@ func toPreview(id sandpit.ID, u wire.PreviewURL) (portPreview, error) {
 	return portPreview{id, strings.TrimSuffix(url, "/"), u.Token}, nil
 }
 
+const (
+	// toolboxTokenPort is the port whose token opens the toolbox API.
+	toolboxTokenPort = 1
+	// toolboxPort is the port at which clients before version 0.120 expect the toolbox API. A
+	// sandbox of this server has none there: the API belongs to the server.
+	toolboxPort = 2280
+)
+
 // getPreview returns the URL of a port and the token that opens it, whatever the state of the
 // sandbox.
 func (h *portHandlers) getPreview(c *call) (int, any, error) {
@@ -88,12 +96,24 @@ func (h *portHandlers) getPreview(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
+	if port == toolboxPort {
+		return h.getToolboxPreview(c, b.ID)
+	}
 	u, err := h.previews.TokenURL(c.r.Context(), b.ID, port)
 	if err != nil {
 		return 0, nil, err
 	}
 	p, err := toPreview(b.ID, u)
 	return http.StatusOK, p, err
+}
+
+// getToolboxPreview returns the URL of the toolbox API of a sandbox, and the token that opens it.
+func (h *portHandlers) getToolboxPreview(c *call, id sandpit.ID) (int, any, error) {
+	u, err := h.previews.TokenURL(c.r.Context(), id, toolboxTokenPort)
+	if err != nil {
+		return 0, nil, err
+	}
+	return http.StatusOK, portPreview{id, externalURL(c.r) + PathToolbox + "/" + string(id), u.Token}, nil
 }
 
 // signPreview returns a URL that opens a port for a while.

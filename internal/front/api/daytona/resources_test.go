@@ -93,7 +93,11 @@ func TestPorts(t *testing.T) {
 	r := newRig(t, nil)
 	id := r.made(t, `{}`).ID
 	path := "/sandbox/" + id + "/ports/"
-	r.do(t, r.Ann, http.MethodGet, path+"8080/preview-url", "").want(t, http.StatusOK, `"url":"http://`+id+`.localhost","token":"token `+id)
+	r.do(t, r.Ann, http.MethodGet, path+"8080/preview-url", "").want(t, http.StatusOK, `"url":"http://`+id+`.localhost","token":"token of port 8080 of `+id)
+	// Earlier clients look for the toolbox API at this port.
+	r.do(t, r.Ann, http.MethodGet, path+"2280/preview-url", "").
+		want(t, http.StatusOK, `{"sandboxId":"`+id+`","url":"`+r.URL+`/toolbox/`+id+`","token":"token of port 1 of `+id+`"}`)
+	r.do(t, r.Bob, http.MethodGet, path+"2280/preview-url", "").want(t, http.StatusNotFound, "")
 	r.do(t, r.Ann, http.MethodGet, path+"8080/signed-preview-url", "").want(t, http.StatusOK, `"token":"signed for 1m0s","port":8080`)
 	r.do(t, r.Ann, http.MethodGet, path+"8080/signed-preview-url?expiresInSeconds=86400", "").want(t, http.StatusOK, "24h")
 	for _, query := range []string{"0", "86401", "x"} {

@@ -124,20 +124,22 @@ func (r *rig) checkInterpreter(t *testing.T) {
 	for _, tc := range []struct {
 		request, want string
 		code          websocket.StatusCode
+		sdk           string
 	}{
 		{
 			`{"code":"x = 1\nimport os, sys\nprint(os.getcwd(), os.environ['A'])","contextId":"ID","envs":{"A":"b"},"timeout":60}`,
-			`{"type":"stdout","text":"/usr b\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure,
+			`{"type":"stdout","text":"/usr b\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure, "",
 		},
-		{`{"code":"print(x, os.environ.get('A'))","contextId":"ID"}`, `{"type":"stdout","text":"1 None\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure},
-		{`{"code":"print('x' in globals())"}`, `{"type":"stdout","text":"False\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure},
-		{`{"code":"import sys; print('err', file=sys.stderr)"}`, `{"type":"stderr","text":"err\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure},
-		{`{"code":"1/0"}`, `{"type":"error","name":"ZeroDivisionError","value":"division by zero","traceback":`, websocket.StatusNormalClosure},
-		{`{"code":"import time; time.sleep(600)","timeout":0.5}`, "", 4008},
-		{`{"code":"1","contextId":"unknown"}`, "", websocket.StatusPolicyViolation},
-		{`{"code":""}`, "", websocket.StatusPolicyViolation},
+		{`{"code":"print(x, os.environ.get('A'))","contextId":"ID"}`, `{"type":"stdout","text":"1 None\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure, ""},
+		{`{"code":"print('x' in globals())"}`, `{"type":"stdout","text":"False\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure, ""},
+		{`{"code":"import sys; print('err', file=sys.stderr)"}`, `{"type":"stderr","text":"err\n"}{"type":"control","text":"completed"}`, websocket.StatusNormalClosure, ""},
+		{`{"code":"1/0"}`, `{"type":"error","name":"ZeroDivisionError","value":"division by zero","traceback":`, websocket.StatusNormalClosure, ""},
+		{`{"code":"import time; time.sleep(600)","timeout":0.5}`, "", 4008, "sdk-typescript"},
+		{`{"code":"import time; time.sleep(600)","timeout":0.5}`, "", 4001, "sdk-go"},
+		{`{"code":"1","contextId":"unknown"}`, "", websocket.StatusPolicyViolation, ""},
+		{`{"code":""}`, "", websocket.StatusPolicyViolation, ""},
 	} {
-		w := r.dial("/process/interpreter/execute", nil)
+		w := r.dial("/process/interpreter/execute", http.Header{"X-Daytona-Source": {tc.sdk}})
 		w.send(strings.ReplaceAll(tc.request, "ID", id))
 		seen, closed := w.rest()
 		if closed.Code != tc.code || !strings.HasPrefix(seen, tc.want) {

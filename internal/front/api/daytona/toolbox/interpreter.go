@@ -27,8 +27,10 @@ const (
 	requestTimeout = 30 * time.Second
 	// defaultCodeTimeout is the timeout of code whose request has none.
 	defaultCodeTimeout = 10 * time.Minute
-	// closeTimedOut is the code of a close frame after code that took too long.
-	closeTimedOut = websocket.StatusCode(4008)
+	// closeTimedOut is the code of a close frame after code that took too long, and
+	// closeTimedOutGo that which the SDK for Go expects.
+	closeTimedOut   = websocket.StatusCode(4008)
+	closeTimedOutGo = websocket.StatusCode(4001)
 	// removeTimeout is how long ending an interpreter may take.
 	removeTimeout = 30 * time.Second
 )
@@ -219,10 +221,18 @@ func (k *socket) runInContext(p *programs, in codeRequest) {
 			k.closeWith(websocket.StatusNormalClosure, "")
 		}
 	case errors.Is(context.Cause(ctx), errCodeTimedOut):
-		k.closeWith(closeTimedOut, "execution timed out")
+		k.closeWith(timedOutStatus(k.call.r), "execution timed out")
 	default:
 		k.finish(err)
 	}
+}
+
+// timedOutStatus returns the code of the close frame after code that took too long.
+func timedOutStatus(r *http.Request) websocket.StatusCode {
+	if r.Header.Get(headerSource) == sourceGo {
+		return closeTimedOutGo
+	}
+	return closeTimedOut
 }
 
 // errCodeTimedOut ends code that took too long.

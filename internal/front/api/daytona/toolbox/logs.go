@@ -19,6 +19,9 @@ var (
 const (
 	headerVersion = "X-Daytona-SDK-Version"
 	headerSplit   = "X-Daytona-Split-Output"
+	// headerSource names the SDK of a client, and sourceGo is that for Go.
+	headerSource = "X-Daytona-Source"
+	sourceGo     = "sdk-go"
 	// splitMinor is the first version, 0.167, of clients that expect the two outputs separately.
 	splitMinor = 167
 	// markMinor is the first version, 0.27, of clients that separate the two outputs of a text

@@ -403,7 +403,7 @@ func (s *Server) deleteTerminal(ctx context.Context, c *call) error {
 	p.mu.Lock()
 	p.removeTerminal(t)
 	p.mu.Unlock()
-	return c.writeJSON(http.StatusOK, map[string]string{"message": "PTY session deleted"})
+	return c.writeJSON(http.StatusOK, struct{}{}) // clients for Go decode an object of objects
 }
 
 func (s *Server) resizeTerminal(ctx context.Context, c *call) error {
