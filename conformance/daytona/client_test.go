@@ -49,7 +49,6 @@ func TestGoClients(t *testing.T) {
 	if preview.GetUrl() == "" || preview.GetToken() == "" {
 		t.Errorf("preview %q, token %q", preview.GetUrl(), preview.GetToken())
 	}
-	testToolboxClient(t, s, made.GetToolboxProxyUrl()+"/"+made.GetId())
 	newGoClient(t, s, made.GetToolboxProxyUrl()+"/"+made.GetId()).checkAll()
 
 	_, res, err = control.StopSandbox(ctx, made.GetId()).Execute()
@@ -65,31 +64,7 @@ func TestGoClients(t *testing.T) {
 	closeBody(res)
 }
 
-// testToolboxClient uses commands, sessions and files of a sandbox.
-func testToolboxClient(t *testing.T, s *server, url string) {
-	t.Helper()
-	ctx := t.Context()
-	c := toolboxclient.NewConfiguration()
-	c.Servers = toolboxclient.ServerConfigurations{{URL: url}}
-	c.AddDefaultHeader("Authorization", "Bearer "+s.key)
-	c.AddDefaultHeader("X-Daytona-SDK-Version", "0.190.0")
-	api := toolboxclient.NewAPIClient(c)
-
-	ran, res, err := api.ProcessAPI.ExecuteCommand(ctx).Request(*toolboxclient.NewExecuteRequest("echo $GREETING; exit 3")).Execute()
-	check(t, "execute", res, err)
-	if ran.GetResult() != "hello\n" || ran.GetExitCode() != 3 {
-		t.Errorf("result %q, exit code %d", ran.GetResult(), ran.GetExitCode())
-	}
-	res, err = api.ProcessAPI.CreateSession(ctx).Request(*toolboxclient.NewCreateSessionRequest("s")).Execute()
-	check(t, "create a session", res, err)
-	done, res, err := api.ProcessAPI.SessionExecuteCommand(ctx, "s").Request(*toolboxclient.NewSessionExecuteRequest("echo in")).Execute()
-	check(t, "execute in a session", res, err)
-	if done.GetStdout() != "in\n" || done.GetExitCode() != 0 {
-		t.Errorf("stdout %q, exit code %d", done.GetStdout(), done.GetExitCode())
-	}
-	testFileClient(ctx, t, api.FileSystemAPI)
-}
-
+// testFileClient uploads, describes, downloads and deletes a file.
 func testFileClient(ctx context.Context, t *testing.T, files toolboxclient.FileSystemAPI) {
 	t.Helper()
 	local := filepath.Join(t.TempDir(), "upload")

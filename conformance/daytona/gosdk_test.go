@@ -47,20 +47,24 @@ func newGoClient(t *testing.T, s *server, url string) *goClient {
 	return g
 }
 
-// checkAll checks each part of the SDK.
+// checkAll checks each part of the SDK, at the same time.
 func (g *goClient) checkAll() {
 	g.Helper()
-	for name, check := range map[string]func(*goClient){
+	parts := map[string]func(*goClient){
 		"commands": (*goClient).checkCommands, "sessions": (*goClient).checkSessions, "terminals": (*goClient).checkTerminals,
 		"interpreter": (*goClient).checkInterpreter, "files": (*goClient).checkFiles, "transfers": (*goClient).checkTransfers,
 		"git": (*goClient).checkGit,
-	} {
-		g.Run(name, func(t *testing.T) {
-			own := *g
-			own.T = t
-			check(&own)
-		})
 	}
+	g.Run("toolbox", func(t *testing.T) {
+		for name, check := range parts {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				own := *g
+				own.T = t
+				check(&own)
+			})
+		}
+	})
 }
 
 // dial opens a WebSocket below the URL of the toolbox API.
@@ -105,11 +109,11 @@ func (g *goClient) wantError(what string, res *http.Response, err error, status 
 
 func (g *goClient) checkCommands() {
 	ctx, process := g.Context(), g.api.ProcessAPI
-	req := toolboxclient.NewExecuteRequest("pwd; echo err >&2; exit 3")
+	req := toolboxclient.NewExecuteRequest("pwd; echo $GREETING >&2; exit 3")
 	req.SetCwd("/tmp")
 	ran, res, err := process.ExecuteCommand(ctx).Request(*req).Execute()
 	check(g.T, "execute", res, err)
-	if ran.GetResult() != "/tmp\nerr\n" || ran.GetExitCode() != 3 {
+	if ran.GetResult() != "/tmp\nhello\n" || ran.GetExitCode() != 3 {
 		g.Errorf("execute: %q, exit code %d", ran.GetResult(), ran.GetExitCode())
 	}
 	req = toolboxclient.NewExecuteRequest("sleep 100")
@@ -258,6 +262,7 @@ func (g *goClient) checkInterpreter() {
 
 func (g *goClient) checkFiles() {
 	ctx, files := g.Context(), g.api.FileSystemAPI
+	testFileClient(ctx, g.T, files)
 	const dir = "/tmp/go files"
 	res, err := files.CreateFolder(ctx).Path(dir + "/below").Mode("0755").Execute()
 	check(g.T, "create a folder", res, err)
