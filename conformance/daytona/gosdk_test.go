@@ -120,11 +120,12 @@ func (g *goClient) checkCommands() {
 	req.SetTimeout(1)
 	_, res, err = process.ExecuteCommand(ctx).Request(*req).Execute()
 	g.wantError("a timeout", res, err, http.StatusRequestTimeout, "PROCESS_EXECUTION_TIMEOUT")
-	for _, path := range []func() (string, *http.Response, error){g.workDir, g.homeDir} {
-		dir, res, err := path()
-		if check(g.T, "get a directory", res, err); !strings.HasPrefix(dir, "/") {
-			g.Errorf("a directory is %q", dir)
-		}
+	work, res, err := g.api.InfoAPI.GetWorkDir(ctx).Execute()
+	check(g.T, "get the working directory", res, err)
+	home, res, err := g.api.InfoAPI.GetUserHomeDir(ctx).Execute()
+	check(g.T, "get the home directory", res, err)
+	if !strings.HasPrefix(work.GetDir(), "/") || !strings.HasPrefix(home.GetDir(), "/") {
+		g.Errorf("the working directory is %q, the home directory %q", work.GetDir(), home.GetDir())
 	}
 	session, res, err := process.GetEntrypointSession(ctx).Execute()
 	if check(g.T, "get the entrypoint's session", res, err); session.GetSessionId() == "" {
@@ -136,16 +137,6 @@ func (g *goClient) checkCommands() {
 	if check(g.T, "run code", res, err); run.GetResult() != "42\n" || run.GetExitCode() != 0 {
 		g.Errorf("code: %q, exit code %d", run.GetResult(), run.GetExitCode())
 	}
-}
-
-func (g *goClient) workDir() (string, *http.Response, error) {
-	dir, res, err := g.api.InfoAPI.GetWorkDir(g.Context()).Execute()
-	return dir.GetDir(), res, err
-}
-
-func (g *goClient) homeDir() (string, *http.Response, error) {
-	dir, res, err := g.api.InfoAPI.GetUserHomeDir(g.Context()).Execute()
-	return dir.GetDir(), res, err
 }
 
 func (g *goClient) checkSessions() {
