@@ -141,11 +141,22 @@ func (c *call) writeResult(done runResponse, err error) error {
 // drawsPattern matches programs that may draw charts.
 var drawsPattern = pattern.New(`\b(matplotlib|pylab|seaborn|plotnine)\b`)
 
-// drawingPrelude sets the arguments of a program. IPython warns of programs that exit.
+// drawingPrelude sets the arguments of a program. IPython warns of programs that exit. Programs
+// for machines without a screen often choose the backend Agg, with which show does nothing; they
+// keep the backend that shows figures to the client.
 const drawingPrelude = `import json as _j, sys as _s, warnings as _w
 _s.argv = _j.loads(%q)
 _w.filterwarnings("ignore", message="To exit: use")
-del _j, _s, _w`
+del _j, _s, _w
+try:
+    import matplotlib as _m
+    def _use(backend, *args, _use=_m.use, **options):
+        if str(backend).lower() != "agg":
+            _use(backend, *args, **options)
+    _m.use = _use
+    del _m, _use
+except ImportError:
+    pass`
 
 // runDrawing runs a Python program in an interpreter of its own.
 //

@@ -163,7 +163,7 @@ func (r *rig) checkCharts(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "/usr/bin/python3", "-c", find).CombinedOutput(); err != nil {
 		t.Skipf("this machine has no matplotlib, nor have its sandboxes: %v: %s", err, out)
 	}
-	const code = `import matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4], label='L')\nplt.title('T')\nplt.xlabel('X')\nplt.show()\nprint('drawn')`
+	const code = `import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt\nplt.plot([1, 2], [3, 4], label='L')\nplt.title('T')\nplt.xlabel('X')\nplt.show()\nprint('drawn')`
 	var got executed
 	r.do("POST", "/process/code-run", `{"code":"`+code+`","language":"python"}`).want(t, http.StatusOK, &got)
 	if got.ExitCode != 0 || got.Result != "drawn\n" || len(got.Artifacts.Charts) != 1 {
