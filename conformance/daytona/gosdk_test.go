@@ -96,10 +96,10 @@ func (g *goClient) readAll(conn *websocket.Conn) (frames []string, closed websoc
 	}
 }
 
-// wantError checks the error of a call by its status and its code.
+// wantError checks the error of a call by its status and its code, and closes the response.
 func (g *goClient) wantError(what string, res *http.Response, err error, status int, code string) {
 	g.Helper()
-	closeBody(res)
+	defer closeBody(res)
 	var failure struct{ Code, Message, Source string }
 	generic, ok := errors.AsType[*toolboxclient.GenericOpenAPIError](err)
 	if !ok || res.StatusCode != status || json.Unmarshal(generic.Body(), &failure) != nil || failure.Code != code || failure.Source != "DAYTONA_DAEMON" {
