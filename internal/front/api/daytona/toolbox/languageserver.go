@@ -19,8 +19,8 @@ import (
 const (
 	// maxServers is how many language servers a sandbox may have.
 	maxServers = 8
-	// serverStartTimeout bounds the start of one, lspTimeout a request to one, and
-	// serverStopTimeout its end.
+	// serverStartTimeout bounds the start of one, and the first request about its project,
+	// lspTimeout a later request, and serverStopTimeout its end.
 	serverStartTimeout = 2 * time.Minute
 	lspTimeout         = 30 * time.Second
 	serverStopTimeout  = 5 * time.Second
@@ -170,11 +170,12 @@ type languageServer struct {
 	ended   chan struct{}
 	cancel  context.CancelFunc // of its process
 
-	mu      sync.Mutex
-	err     error // why it has ended
-	last    int64 // the ID of the last request
-	pending map[int64]chan serverMessage
-	open    map[string]bool // the URIs of open documents
+	mu        sync.Mutex
+	err       error // why it has ended
+	last      int64 // the ID of the last request
+	pending   map[int64]chan serverMessage
+	open      map[string]bool // the URIs of open documents
+	hasLoaded bool            // the server has responded to a request about its project
 }
 
 // serverMessage is a message of the protocol.
@@ -310,13 +311,16 @@ type textDocument struct {
 	URI string `json:"uri"`
 }
 
+// methodInitialize is the first request of the protocol.
+const methodInitialize = "initialize"
+
 // initialize introduces the client to the server.
 func (l *languageServer) initialize(ctx context.Context, project string) error {
 	ctx, cancel := context.WithTimeout(ctx, serverStartTimeout)
 	defer cancel()
 	root := toURI(project)
 	type object = map[string]any
-	_, release, err := l.request(ctx, "initialize", object{
+	_, release, err := l.request(ctx, methodInitialize, object{
 		"processId": nil, "clientInfo": object{"name": "sandpit"}, "rootUri": root, "rootPath": project,
 		"workspaceFolders": []object{{"uri": root, "name": path.Base(project)}},
 		"capabilities": object{

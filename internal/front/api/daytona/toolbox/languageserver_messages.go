@@ -10,6 +10,7 @@ import (
 	"net/textproto"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 )
@@ -147,7 +148,8 @@ var errUnknownMethod = errors.New("the language server does not support the requ
 // request sends a request and returns its result. The caller calls release when it no longer uses
 // the result.
 func (l *languageServer) request(ctx context.Context, method string, params any) (result json.RawMessage, release func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, lspTimeout, sandpit.Errorf(sandpit.Timeout, "the language server has not responded within %v", lspTimeout))
+	limit := l.requestTimeout()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, sandpit.Errorf(sandpit.Timeout, "the language server has not responded within %v", limit))
 	defer cancel()
 	id, waiting := l.expectResponse()
 	defer l.forgetResponse(id, waiting)
@@ -156,6 +158,7 @@ func (l *languageServer) request(ctx context.Context, method string, params any)
 	}
 	select {
 	case m := <-waiting:
+		l.recordResponse(method)
 		if m.Error != nil {
 			l.account.Return(m.size)
 			err = sandpit.Errorf(sandpit.Conflict, "the language server refuses %s: %.500s", method, m.Error.Message)
@@ -173,6 +176,24 @@ func (l *languageServer) request(ctx context.Context, method string, params any)
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
+}
+
+// requestTimeout returns how long a request may take. Servers load the project, which is part of their
+// start, when they are asked about it for the first time.
+func (l *languageServer) requestTimeout() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hasLoaded {
+		return lspTimeout
+	}
+	return serverStartTimeout
+}
+
+// recordResponse records that the server has responded to a request about its project.
+func (l *languageServer) recordResponse(method string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hasLoaded = l.hasLoaded || method != methodInitialize
 }
 
 // expectResponse returns the ID of a new request, and what receives its response.

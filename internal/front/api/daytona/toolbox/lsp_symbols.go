@@ -90,7 +90,8 @@ func (c *call) searchSymbols(ctx context.Context, server *languageServer, req ls
 	if err != nil {
 		return nil, toFileError(err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, lspTimeout, sandpit.Errorf(sandpit.Timeout, "the search for symbols has not ended within %v", lspTimeout))
+	limit := server.requestTimeout()
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, sandpit.Errorf(sandpit.Timeout, "the search for symbols has not ended within %v", limit))
 	defer cancel()
 	list := []symbol{}
 	for _, source := range sources.Matches {
