@@ -35,8 +35,8 @@ func TestIdleLosesNothing(t *testing.T) {
 		if b.Next != want || b.ResumesOnUse || b.Policy.IdleAction != sandpit.ActionSuspend || b.Policy.IdleTimeout != time.Hour {
 			t.Errorf("a new sandbox: next %+v, resumes on use %t, %+v; want next %+v", b.Next, b.ResumesOnUse, b.Policy, want)
 		}
-		for range 2 {
-			time.Sleep(72 * time.Hour)
+		for _, alone := range []time.Duration{72 * time.Hour, 25 * time.Hour} {
+			time.Sleep(alone)
 			r.wantState(t, b.ID, sandpit.StatePaused)
 			r.wantSuspended(t, b.ID, true)
 			if got := r.get(t, b.ID); !got.ResumesOnUse || got.Next != (sandpit.Upcoming{}) || r.Rooms() != 0 {
@@ -200,7 +200,7 @@ func TestIdleFallback(t *testing.T) {
 				if b.Policy.IdleAction != tc.first || b.Next.Action != tc.first {
 					t.Errorf("before: %+v, next %+v; want %q", b.Policy, b.Next, tc.first)
 				}
-				time.Sleep(100 * time.Hour)
+				time.Sleep(25 * time.Hour) // far longer than before it would have been deleted
 				r.wantState(t, b.ID, tc.want)
 				got := r.get(t, b.ID)
 				if got.Policy.IdleAction != tc.last || got.Suspended {
