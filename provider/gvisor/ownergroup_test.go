@@ -17,24 +17,28 @@ import (
 // one processor: while Linux 6.18 moves threads between two, groups of equal weight get anything
 // from 8 to 52 %.
 func TestOwnersShareCPU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes all processors")
+	}
 	useOneProcessor(t)
 	p := newProvider(t, t.TempDir())
 	needControlGroups(t, p)
-	spin := func(owner string) sandpit.Instance {
-		box := create(t, p, sandpit.Spec{
+	createFor := func(owner string) sandpit.Instance {
+		return create(t, p, sandpit.Spec{
 			Labels:    map[string]string{sandpit.OwnerLabel: owner},
 			Resources: sandpit.Resources{CPUs: 1},
 		})
+	}
+	victim := createFor("bob")
+	neighbors := make([]sandpit.Instance, 7)
+	for i := range neighbors {
+		neighbors[i] = createFor("alice")
+	}
+	for _, box := range append([]sandpit.Instance{victim}, neighbors...) { // now that each one has been created
 		loop := sandpit.Command{Args: []string{"sh", "-c", "while :; do :; done"}}
 		if _, err := box.Guest().Start(t.Context(), loop); err != nil {
 			t.Fatal(err)
 		}
-		return box
-	}
-	victim := spin("bob")
-	neighbors := make([]sandpit.Instance, 7)
-	for i := range neighbors {
-		neighbors[i] = spin("alice")
 	}
 	used := func() (bob, alice time.Duration) {
 		for _, n := range neighbors {
