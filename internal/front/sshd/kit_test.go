@@ -31,7 +31,10 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain ignores what hasSession can leave behind.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("golang.org/x/crypto/ssh.(*mux).openChannel"))
+}
 
 // long is how long a test waits for what must come.
 const long = 2 * time.Minute
@@ -204,6 +207,29 @@ func (r *rig) enter(id sandpit.ID, auth ...ssh.AuthMethod) *ssh.Client {
 	}
 	r.t.Cleanup(func() { _ = c.Close() })
 	return c
+}
+
+// hasSession reports whether the server opens a session on a connection that it may be closing. Go's client can wait
+// for ever for the answer then: a channel that it adds after it has ended those of a closed connection is never ended.
+func hasSession(c *ssh.Client) bool {
+	opened, closed := make(chan bool, 1), make(chan struct{})
+	go func() {
+		s, err := c.NewSession()
+		if err == nil {
+			_ = s.Close() // the connection may be closed already
+		}
+		opened <- err == nil
+	}()
+	go func() {
+		defer close(closed)
+		_ = c.Wait() // it tells how
+	}()
+	select {
+	case ok := <-opened:
+		return ok
+	case <-closed:
+		return false
+	}
 }
 
 // token is a way in without a key.
