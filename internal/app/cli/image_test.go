@@ -86,6 +86,7 @@ cd two
 mkdir -p usr/bin
 cp -a /usr/bin/python3 "$real" usr/bin/
 cp -a --parents /usr/lib/"$(basename "$real")" .
+rm -rf usr/lib/*/test # the interpreter's own tests are the larger part
 ldd "$real" | grep -o '/[^ ]*' | while read -r lib; do mkdir -p ".$(dirname "$lib")"; cp -L "$lib" ".$lib"; done
 cd ..
 tar --owner=0 --group=0 -C one -cf one.tar .
