@@ -341,6 +341,9 @@ func (r *hangRig) try(t *testing.T, bound time.Duration) {
 		if x.took > bound {
 			t.Errorf("%s takes %v, more than %v: %.300s", x.name, x.took, bound, x.text)
 		}
+		if strings.HasSuffix(x.name, "/logs") || strings.HasSuffix(x.name, "/events") {
+			continue // it lists how calls ended before it
+		}
 		if strings.Contains(x.text, "does not answer") || strings.Contains(x.text, "is alive but did not complete the call") {
 			reasons++
 			if !strings.Contains(x.text, "sandpit stop ") && !strings.Contains(x.text, "sandpit rm ") && !strings.Contains(x.text, "sandpit restart ") {
