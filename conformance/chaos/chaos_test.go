@@ -64,7 +64,11 @@ type world struct {
 // engine, is killed, and looks what is left.
 func TestChaos(t *testing.T) {
 	w := newWorld(t, 40)
-	operations, kills := number(operationsVariable, 400), number(killsVariable, 6)
+	operations, kills := 400, 6
+	if testing.Short() {
+		operations, kills = 150, 3
+	}
+	operations, kills = number(operationsVariable, operations), number(killsVariable, kills)
 	begin := time.Now()
 	w.start()
 	ctx, cancel := context.WithCancel(t.Context())

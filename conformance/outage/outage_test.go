@@ -113,6 +113,9 @@ func TestDaemonKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && name != "plain" {
+				t.Skip("only the daemon differs")
+			}
 			w := &world{t: t, d: newDaemon(t, tc.options...), end: tc.end, state: t.TempDir(), image: rootFS(t)}
 			w.p = w.d.open(w.state, nil)
 			survived := 0

@@ -53,6 +53,9 @@ func TestFaults(t *testing.T) {
 	}
 	const workers, steps = 3, 5 // a round has five operations
 	rounds := 6
+	if testing.Short() {
+		rounds = 2
+	}
 	if n, err := strconv.Atoi(os.Getenv("SANDPIT_TEST_FAULTS")); err == nil {
 		rounds = n/workers/steps + 1
 	}

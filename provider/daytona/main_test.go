@@ -198,11 +198,15 @@ func missing() map[string]string {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
-	runSuite(t, c, c.options, missing())
+	var groups []string // all
+	if testing.Short() {
+		groups = providertest.ProviderGroups() // the other ones test the guest, which other providers have as well
+	}
+	runSuite(t, c, c.options, missing(), groups)
 }
 
-// runSuite runs the suite with providers of some options.
-func runSuite(t *testing.T, c *cloud, options func(testing.TB) daytona.Options, missing map[string]string) {
+// runSuite runs the suite, or some groups of it, with providers of some options.
+func runSuite(t *testing.T, c *cloud, options func(testing.TB) daytona.Options, missing map[string]string, groups []string) {
 	t.Helper()
 	var mu sync.Mutex
 	all := make(map[sandpit.Provider]daytona.Options)
@@ -230,6 +234,7 @@ func runSuite(t *testing.T, c *cloud, options func(testing.TB) daytona.Options, 
 			}
 		},
 		Missing:  missing,
+		Groups:   groups,
 		Isolated: true,
 		Patience: long,
 		Leftovers: func(t *testing.T) []string {

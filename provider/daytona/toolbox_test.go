@@ -59,5 +59,5 @@ func TestToolbox(t *testing.T) {
 		o := c.options(tb)
 		o.Toolbox = true
 		return o
-	}, missingTools())
+	}, missingTools(), nil)
 }

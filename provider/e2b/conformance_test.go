@@ -41,7 +41,11 @@ func missingWithCloudGuest() map[string]string {
 // TestProvider runs the suite with sandpit's own guest in each sandbox.
 func TestProvider(t *testing.T) {
 	c := newCloud(t)
-	runSuite(t, c, missing(), nil, func(o *e2b.Options) { o.Guest = e2b.GuestOwn })
+	var groups []string // all
+	if testing.Short() {
+		groups = providertest.ProviderGroups() // the other ones test the guest, which other providers have as well
+	}
+	runSuite(t, c, missing(), groups, func(o *e2b.Options) { o.Guest = e2b.GuestOwn })
 }
 
 // TestProviderCloudGuest runs the suite with E2B's guest only.
@@ -54,6 +58,9 @@ func TestProviderCloudGuest(t *testing.T) {
 // TestProviderBesideGenuine runs the suite with sandpit's guest beside E2B's. Only how the guest is brought in and reached
 // differs from TestProvider: the other checks would repeat those there.
 func TestProviderBesideGenuine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("repeats checks of TestProvider")
+	}
 	c := newCloud(t)
 	genuine := newGenuine(t, c)
 	runSuite(t, c, missing(), []string{"lifecycle", "abilities", "cancel", "ports"}, func(o *e2b.Options) { o.APIURL, o.SandboxURL = genuine, genuine })

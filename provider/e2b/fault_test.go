@@ -26,6 +26,9 @@ const faultOperations = 200
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	operations := faultOperations
+	if testing.Short() {
+		operations /= 4
+	}
 	if text := os.Getenv("SANDPIT_TEST_FAULTS"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {

@@ -19,6 +19,9 @@ import (
 // outside of it. SANDPIT_TEST_CYCLES says how many; the default is for every day.
 func TestCycles(t *testing.T) {
 	cycles := 40
+	if testing.Short() {
+		cycles = 10
+	}
 	if text := os.Getenv("SANDPIT_TEST_CYCLES"); text != "" {
 		var err error
 		if cycles, err = strconv.Atoi(text); err != nil {

@@ -19,6 +19,9 @@ import (
 // the machine does not let that user limit is refused.
 func TestRulesHoldForOrdinaryUser(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("repeats another test")
+	}
 	if os.Geteuid() != 0 {
 		t.Skip("the test itself is run by one")
 	}

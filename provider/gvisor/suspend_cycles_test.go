@@ -22,7 +22,11 @@ import (
 // a port that is listened on, and a shell on a terminal that is typed at from outside.
 // SANDPIT_TEST_SNAPSHOT_CYCLES says how often; the default is for every day.
 func TestSuspendCycles(t *testing.T) {
-	cycles := times(t, "SANDPIT_TEST_SNAPSHOT_CYCLES", 10)
+	usual := 10
+	if testing.Short() {
+		usual = 3
+	}
+	cycles := times(t, "SANDPIT_TEST_SNAPSHOT_CYCLES", usual)
 	dir := t.TempDir()
 	p := newProvider(t, dir)
 	box := create(t, p, sandpit.Spec{Image: busyboxImage(t)})

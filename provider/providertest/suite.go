@@ -79,6 +79,12 @@ func groups() []group {
 	}
 }
 
+// ProviderGroups returns the groups of checks, for Harness.Groups, whose results depend on the provider itself. The
+// other groups call the guest, which is the same for several providers.
+func ProviderGroups() []string {
+	return []string{"lifecycle", "crash", "abilities", "cancel", "ports", "volumes", "snapshots"}
+}
+
 // Run checks a provider, in parallel subtests named GROUP/CHECK.
 func Run(t *testing.T, h Harness) {
 	t.Helper()

@@ -324,6 +324,9 @@ func testAddresses(k kit) {
 // shares its sandbox, and its user is not root, so that Chromium has its own sandbox, too.
 func TestBrowserHostile(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes a browser's time")
+	}
 	box := newShop(t)
 	setup := newKit(t, box, tool.SessionOptions{ID: "setup"})
 	setup.want("shell_exec", fields{"command": "mkdir -p /sessions/20001 && chown 20001:20001 /sessions/20001 && chmod 700 /sessions/20001 && echo secret > /root/secret.html && echo open > /open.html"})

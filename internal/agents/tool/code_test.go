@@ -33,6 +33,9 @@ func TestCode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && name == "pip" {
+				t.Skip("takes pip's time")
+			}
 			id := strings.ReplaceAll(name, " ", "-")
 			f(t, newKit(t, box, tool.SessionOptions{ID: id, Dir: "/workspace/" + id}))
 		})

@@ -54,6 +54,9 @@ func TestFirstCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if testing.Short() && name != "an image with a directory and a user" {
+				t.Skip("only the sandbox differs")
+			}
 			tc.spec.Resources = sandpit.Resources{Memory: 1 << 30}
 			box := newBoxOf(t, tc.spec)
 			for _, c := range testtools.Calls() {

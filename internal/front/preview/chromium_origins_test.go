@@ -74,6 +74,9 @@ func TestChromiumOrigins(t *testing.T) {
 // the same origin; what it does to its own must go on working.
 func TestChromiumPaths(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes a browser's time")
+	}
 	r := realRig(t)
 	b := newBrowser(t)
 	evil, other := r.realBox(), r.realBox()

@@ -84,6 +84,9 @@ func (n *neighbours) open(b *browser, id sandpit.ID, port int, title string, byP
 // the same origin, through redirects: of its own program and of another site.
 func TestChromiumRedirects(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes a browser's time")
+	}
 	n := newNeighbours(t, "localhost")
 	b := newBrowser(t)
 	p := n.open(b, n.evil, n.evilPort, "alice", true)
@@ -171,6 +174,9 @@ func frameLater(load string) string {
 // header which page a request is from but in those of old.
 func TestChromiumDomain(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes a browser's time")
+	}
 	n := newNeighbours(t, "preview.test")
 	b := newBrowser(t, "--host-resolver-rules=MAP *.preview.test 127.0.0.1")
 	p := n.open(b, n.evil, n.evilPort, "alice", false)
