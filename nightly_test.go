@@ -108,7 +108,7 @@ func (s soak) tests(dir string) bool {
 // covers tells whether a package pattern of the go command names the package in dir.
 func covers(pattern, dir string) bool {
 	below, all := strings.CutSuffix(strings.TrimPrefix(pattern, "./"), "/...")
-	return dir == below || all && strings.HasPrefix(dir, below+"/")
+	return pattern == "./..." || dir == below || all && strings.HasPrefix(dir, below+"/")
 }
 
 // soaksOf returns the lines of .ci/nightly that run tests.

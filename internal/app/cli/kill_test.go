@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -109,7 +110,7 @@ func (w *world) awaitNothing(t *testing.T, when string) time.Duration {
 }
 
 // TestKilledAtAnyMoment ends the program by force at random moments of its
-// life, in each of the ways in which a program usually goes.
+// life, in each of the ways in which a program usually goes. SANDPIT_TEST_ENDS is how often in each.
 func TestKilledAtAnyMoment(t *testing.T) {
 	w := newWorld(t)
 	whole := timeOf(t, func() {
@@ -129,9 +130,15 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		"closed pipe":     endByPipe,
 		"closed terminal": endByTerminal,
 	}
-	rounds := 25
+	rounds := 10
 	if testing.Short() {
 		rounds = 5
+	}
+	if text := os.Getenv("SANDPIT_TEST_ENDS"); text != "" {
+		var err error
+		if rounds, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, name := range slices.Sorted(keysOf(ways)) {
 		t.Run(name, func(t *testing.T) {
