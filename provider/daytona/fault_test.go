@@ -52,10 +52,7 @@ func TestFaults(t *testing.T) {
 		return false
 	}
 	const workers, steps = 3, 5 // a round has five operations
-	rounds := 6
-	if testing.Short() {
-		rounds = 2
-	}
+	rounds := 3
 	if n, err := strconv.Atoi(os.Getenv("SANDPIT_TEST_FAULTS")); err == nil {
 		rounds = n/workers/steps + 1
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // faultOperations is how many operations TestFaults makes. SANDPIT_TEST_FAULTS sets another number.
-const faultOperations = 200
+const faultOperations = 100
 
 // TestFaults works with sandboxes through a network that fails. No sandbox remains that the provider does not list, no
 // operation happens twice, and each error has a code and no secret.
@@ -27,7 +27,7 @@ func TestFaults(t *testing.T) {
 	t.Parallel()
 	operations := faultOperations
 	if testing.Short() {
-		operations /= 4
+		operations /= 2
 	}
 	if text := os.Getenv("SANDPIT_TEST_FAULTS"); text != "" {
 		n, err := strconv.Atoi(text)
