@@ -172,8 +172,9 @@ func TestStoppedByTheCloud(t *testing.T) {
 	// The guest that the provider has started beside the first process ends.
 	const find = `for p in /proc/[0-9]*; do tr '\0' ' ' < $p/cmdline | grep -q ' listen ' && echo ${p#/proc/}; done 2>/dev/null; :`
 	before := shell(t, box, find)
-	shell(t, box, `(sleep 0.2; kill -9 `+strings.TrimSpace(before)+`) > /dev/null 2>&1 &`)
-	time.Sleep(time.Second)
+	if p, err := box.Guest().Start(within(t), sandpit.Command{Args: []string{"kill", "-9", strings.TrimSpace(before)}}); err == nil {
+		_, _ = p.Wait(within(t)) // the call ends with the guest, so that the next one comes after its end
+	}
 	if got := shell(t, box, "cat file"); got != "kept\n" {
 		t.Errorf("file %q after the end of the guest", got)
 	}
