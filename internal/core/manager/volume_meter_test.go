@@ -90,7 +90,8 @@ func TestVolumeDeletedWhileMeasured(t *testing.T) {
 	r.volume(t, "data")
 	id := r.create(t, having("ann", "data")).ID
 	r.put(t, id, "v/large", strings.Repeat("x", 1001))
-	r.world.Inject(fake.Fault{Op: fake.OpVolumeSize, Delay: time.Second, After: true})
+	// Each time, because the manager also measures all volumes once when it begins, which may be now.
+	r.world.Inject(fake.Fault{Op: fake.OpVolumeSize, Delay: 2 * time.Second, After: true, Times: -1})
 	calls := r.world.Calls(fake.OpVolumeSize, "")
 	r.CheckVolumes(ctx)
 	eventually(t, "the volume is being measured", func() bool { return r.world.Calls(fake.OpVolumeSize, "") > calls })
