@@ -27,9 +27,6 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 )
 
-// allTasksVariable, set to 1, makes the program do all tasks with each protocol.
-const allTasksVariable = "SANDPIT_TEST_AGENT_TASKS"
-
 // modelVariable is the name of a vendor's model that does the tasks in place of scripts. Its key is in
 // the vendor's variable, or in SANDPIT_LLM_API_KEY.
 const modelVariable = "SANDPIT_TEST_AGENT_MODEL"
@@ -104,9 +101,6 @@ func TestEvaluation(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
 			tasks := evaluations(t)
-			if protocol == "messages" && os.Getenv(allTasksVariable) != "1" {
-				tasks = tasks[:3] // the protocol is the only difference
-			}
 			rows := make([]string, len(tasks))
 			t.Run("tasks", func(t *testing.T) {
 				for i, task := range tasks {

@@ -15,7 +15,7 @@ import (
 type way = func(*testing.T, *script.Model) model.Model
 
 // TestTasks does tasks with the package: all through OpenAI's responses, and one through each other
-// protocol. TestEvaluation does them with the program through chat, and the first ones through messages.
+// protocol. TestEvaluation does all with the program through the other two.
 func TestTasks(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)

@@ -56,7 +56,11 @@ func (w *tenancy) doors(t *testing.T) map[string]door {
 		"aio":               {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND"})},
 		"aio, asynchronous": {start: w.post("/aio/"+w.ids["sandbox"]+"/v1/shell/exec", map[string]any{"command": "COMMAND", "async_mode": true, "id": "other"}), silent: true},
 		"daytona":           {start: w.post(toolbox+"execute", map[string]any{"command": "COMMAND"})},
-		"daytona, session":  {start: w.post(toolbox+"session/doors/exec", map[string]any{"command": "COMMAND"})},
+		"daytona, as input": {start: func(t *testing.T, command string) string {
+			t.Helper()
+			return w.post(toolbox+"execute", map[string]any{"command": "COMMAND"})(t, command+"\n# "+strings.Repeat("long ", 40<<10))
+		}},
+		"daytona, session": {start: w.post(toolbox+"session/doors/exec", map[string]any{"command": "COMMAND"})},
 		"mcp": {start: func(t *testing.T, command string) string {
 			t.Helper()
 			return tool(t, "shell_exec", map[string]any{"command": command})

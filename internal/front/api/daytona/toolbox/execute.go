@@ -72,6 +72,11 @@ func (s *Server) executeCommand(ctx context.Context, c *call) error {
 	}
 	cmd := newShellCommand(shell, in.Command)
 	cmd.Env, cmd.Dir, cmd.Timeout = in.Envs, dir, timeout
+	if cmd.Stdin != nil {
+		if err := c.admitText(ctx, []string{shell, "-c", in.Command}, dir); err != nil {
+			return err
+		}
+	}
 	done, err := runMerged(ctx, c, cmd)
 	if err != nil {
 		return err
@@ -86,6 +91,21 @@ func newShellCommand(shell, text string) sandpit.Command {
 		return sandpit.Command{Args: []string{shell, "-c", mergeOutputs + text}}
 	}
 	return sandpit.Command{Args: []string{shell, "-c", mergeOutputs + evalInput}, Stdin: strings.NewReader(text)}
+}
+
+// admitText has a command decided about that is sent as input: the guest sees only its shell.
+func (c *call) admitText(ctx context.Context, args []string, dir string) error {
+	to := sandpit.ObserverOf(c.guest)
+	if to.Admit == nil {
+		return nil
+	}
+	err := to.Admit(ctx, args, dir)
+	if err != nil {
+		seen := sandpit.CommandCall(sandpit.RunCommand, args)
+		seen.Err = sandpit.NotAdmitted(err)
+		to.Called(ctx, seen)
+	}
+	return err
 }
 
 // evalInput runs the text in the input. A command substitution removes the newlines at the end of
