@@ -71,7 +71,7 @@ func (g *goClient) checkAll() {
 func (g *goClient) dial(path string) *websocket.Conn {
 	g.Helper()
 	url := "ws" + strings.TrimPrefix(g.url, "http") + path
-	conn, _, err := websocket.Dial(g.Context(), url, &websocket.DialOptions{HTTPHeader: g.header}) //nolint:bodyclose // the library closes it
+	conn, _, err := websocket.Dial(g.Context(), url, &websocket.DialOptions{HTTPHeader: g.header})
 	if err != nil {
 		g.Fatalf("dial %s: %v", path, err)
 	}
