@@ -29,7 +29,6 @@ func missingTools() map[string]string {
 		"streams/16 MiB both ways":                           "input goes through a shell, line by line",
 		"streams/a slow reader holds back":                   "a sandpit server keeps only the latest output of a session's command",
 		"signals/the caller's deadline is not the process's": "a start takes several calls of the toolbox, longer than the deadline of the check",
-		"terminal/job control":                               "a shell with job control does not work in place of the toolbox's shell",
 		"files/owner":                                        users,
 		"paths/links":                                        links,
 		"paths/links that lead nowhere":                      links,

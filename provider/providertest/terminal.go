@@ -127,13 +127,14 @@ func hangUp(c *trial) {
 	equal(c, "status", c.wait(s.process), sandpit.ExitStatus{Code: 137, Signaled: true})
 }
 
-// jobControl stops a job, lists it, continues it and ends it, which requires a shell with its own
-// controlling terminal.
+// jobControl stops a job, lists it, continues it in the background and in the foreground, and ends it
+// with a key, which requires a shell with its own controlling terminal. A dumb terminal keeps the
+// shell from writing control sequences before its prompt.
 func jobControl(c *trial) {
 	if !c.hasProgram("bash") {
 		c.Skip("the image has no bash")
 	}
-	s := c.session("bash", "--norc", "-i")
+	s := c.session("env", "TERM=dumb", "bash", "--norc", "-i")
 	s.press("PS1='ready> '\r")
 	s.expect("\nready> ")
 	s.press("sh -c 'echo it runs; exec sleep 1000'\r")
@@ -144,6 +145,11 @@ func jobControl(c *trial) {
 	s.expect("sleep 1000' &")
 	s.press("jobs\r")
 	s.expect("Running")
-	s.press("kill %1; wait; exit 5\r")
+	s.press("fg\r")
+	s.expect("> fg\r\nsh -c 'echo it runs; exec sleep 1000'\r\n")
+	s.press("\x03")
+	s.press("echo status $?\r")
+	s.expect("\nstatus 130")
+	s.press("exit 5\r")
 	equal(c, "status", c.wait(s.process), sandpit.ExitStatus{Code: 5})
 }
