@@ -3,8 +3,10 @@ package daytona
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"path"
 	"strings"
@@ -27,8 +29,8 @@ func (b *sandbox) ensureGuest(ctx context.Context, now box) error {
 	if err != nil {
 		return sandpit.Errorf(sandpit.Internal, "read the spec of sandbox %s: %w", b.id, err)
 	}
-	if b.tools != nil {
-		return b.tools.prepare(ctx, spec)
+	if tools := b.guestless(); tools != nil {
+		return tools.prepare(ctx, spec)
 	}
 	account, err := b.readAccount(ctx)
 	if err != nil {
@@ -45,12 +47,28 @@ func (b *sandbox) ensureGuest(ctx context.Context, now box) error {
 		HTTP: b.tunnel,
 		Port: guestPort,
 	}, settings)
+	if sandpit.CodeOf(err) == sandpit.Unsupported {
+		return b.useToolbox(ctx, spec, err)
+	}
 	if err != nil {
 		return err
 	}
 	if key := b.tunnel.key.Load(); key != nil {
 		b.client.UseToken(*key)
 	}
+	return nil
+}
+
+// useToolbox uses the toolbox API from now on, because the guest cannot run in the sandbox.
+func (b *sandbox) useToolbox(ctx context.Context, spec sandpit.Spec, why error) error {
+	tools := newToolGuest(b)
+	if err := tools.prepare(ctx, spec); err != nil {
+		return errors.Join(why, err)
+	}
+	b.mu.Lock()
+	b.tools = tools
+	b.mu.Unlock()
+	b.p.o.Log.WarnContext(ctx, "daytona: guest cannot run; the toolbox API replaces it", slog.String("sandbox", string(b.id)), slog.Any("error", why))
 	return nil
 }
 

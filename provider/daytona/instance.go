@@ -35,7 +35,12 @@ func (i *Instance) ID() sandpit.ID { return i.b.id }
 func (i *Instance) Handle() []byte { return handle{i.b.id, i.b.ref}.encodeHandle() }
 
 // Guest implements sandpit.Instance.
-func (i *Instance) Guest() sandpit.Guest { return i.b.guest }
+func (i *Instance) Guest() sandpit.Guest {
+	if tools := i.b.guestless(); tools != nil {
+		return tools
+	}
+	return i.b.client
+}
 
 // Wait implements sandpit.Instance.
 func (i *Instance) Wait(ctx context.Context) (sandpit.Exit, error) { return i.b.waitForEnd(ctx) }
@@ -95,7 +100,7 @@ func checkPort(port int) error {
 	return nil
 }
 
-// Dial implements sandpit.Dialer.
+// Dial implements sandpit.Dialer. Without a guest, the connection carries HTTP/1 only.
 func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
@@ -106,10 +111,11 @@ func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	if i.b.tools != nil {
-		return nil, refuseTool("connect to port " + strconv.Itoa(port))
+	dial := i.b.tunnel.dial
+	if i.b.guestless() != nil {
+		dial = i.b.dialRelay
 	}
-	conn, err := i.b.tunnel.dial(ctx, port)
+	conn, err := dial(ctx, port)
 	if err != nil {
 		return nil, fmt.Errorf("connect to port %d: %w", port, err)
 	}
@@ -118,8 +124,8 @@ func (i *Instance) Dial(ctx context.Context, port int) (net.Conn, error) {
 
 // HTTP implements sandpit.Instance.
 func (i *Instance) HTTP(port int) http.RoundTripper {
-	if i.b.tools != nil {
-		return proxyTransport{i.b, port}
+	if i.b.guestless() != nil {
+		return previewTransport{i.b, port}
 	}
 	if port == guestPort {
 		return i.b.monitor.Guest(i.b.tunnel)
@@ -202,5 +208,5 @@ func (t proxyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := t.b.checkFresh(r.Context()); err != nil {
 		return nil, err
 	}
-	return nil, sandpit.Errorf(sandpit.Unavailable, "no program answers at port %d", t.port)
+	return nil, noProgram(t.port)
 }

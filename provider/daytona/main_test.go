@@ -198,15 +198,15 @@ func missing() map[string]string {
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
-	var groups []string // all
+	h := providertest.Harness{Missing: missing()}
 	if testing.Short() {
-		groups = providertest.ProviderGroups() // the other ones test the guest, which other providers have as well
+		h.Groups = providertest.ProviderGroups() // the other ones test the guest, which other providers have as well
 	}
-	runSuite(t, c, c.options, missing(), groups)
+	runSuite(t, c, c.options, h)
 }
 
-// runSuite runs the suite, or some groups of it, with providers of some options.
-func runSuite(t *testing.T, c *cloud, options func(testing.TB) daytona.Options, missing map[string]string, groups []string) {
+// runSuite runs the suite, as a harness says, with providers of some options.
+func runSuite(t *testing.T, c *cloud, options func(testing.TB) daytona.Options, h providertest.Harness) {
 	t.Helper()
 	var mu sync.Mutex
 	all := make(map[sandpit.Provider]daytona.Options)
@@ -218,34 +218,30 @@ func runSuite(t *testing.T, c *cloud, options func(testing.TB) daytona.Options, 
 		all[p] = o
 		return p
 	}
-	providertest.Run(t, providertest.Harness{
-		New: func(t *testing.T) sandpit.Provider { t.Helper(); return add(t, options(t)) },
-		Reopen: func(t *testing.T, p sandpit.Provider) sandpit.Provider {
-			t.Helper()
-			mu.Lock()
-			o := all[p]
-			mu.Unlock()
-			return add(t, o)
-		},
-		Kill: func(t *testing.T, _ sandpit.Provider, id sandpit.ID) {
-			t.Helper()
-			if status, text := c.call(t, http.MethodDelete, "/sandbox/sandpit-"+string(id)); status != http.StatusOK {
-				t.Fatalf("delete: status %d: %s", status, text)
-			}
-		},
-		Missing:  missing,
-		Groups:   groups,
-		Isolated: true,
-		Patience: long,
-		Leftovers: func(t *testing.T) []string {
-			t.Helper()
-			mu.Lock()
-			defer mu.Unlock()
-			managers := make([]string, 0, len(all))
-			for _, o := range all {
-				managers = append(managers, o.Manager)
-			}
-			return c.names(t, managers...)
-		},
-	})
+	h.Isolated, h.Patience = true, long
+	h.New = func(t *testing.T) sandpit.Provider { t.Helper(); return add(t, options(t)) }
+	h.Reopen = func(t *testing.T, p sandpit.Provider) sandpit.Provider {
+		t.Helper()
+		mu.Lock()
+		o := all[p]
+		mu.Unlock()
+		return add(t, o)
+	}
+	h.Kill = func(t *testing.T, _ sandpit.Provider, id sandpit.ID) {
+		t.Helper()
+		if status, text := c.call(t, http.MethodDelete, "/sandbox/sandpit-"+string(id)); status != http.StatusOK {
+			t.Fatalf("delete: status %d: %s", status, text)
+		}
+	}
+	h.Leftovers = func(t *testing.T) []string {
+		t.Helper()
+		mu.Lock()
+		defer mu.Unlock()
+		managers := make([]string, 0, len(all))
+		for _, o := range all {
+			managers = append(managers, o.Manager)
+		}
+		return c.names(t, managers...)
+	}
+	providertest.Run(t, h)
 }

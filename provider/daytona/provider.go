@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -269,10 +271,12 @@ func errorsJoinClean(err, cleanup error) error {
 	return errors.Join(err, fmt.Errorf("undo the creation: %w", cleanup))
 }
 
-// defaultTransport returns the transport of toolbox calls. Connections that are upgraded need HTTP/1.
+// defaultTransport returns the transport of calls of toolboxes and previews. Connections that are
+// upgraded need HTTP/1.
 func defaultTransport() *http.Transport {
 	t := &http.Transport{
 		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            dialHost,
 		MaxResponseHeaderBytes: 64 << 10,
 		MaxIdleConnsPerHost:    16,
 		IdleConnTimeout:        30 * time.Second,
@@ -282,4 +286,14 @@ func defaultTransport() *http.Transport {
 	}
 	t.Protocols.SetHTTP1(true)
 	return t
+}
+
+// dialHost opens a connection. Names below localhost are this machine, as in browsers: resolvers often
+// do not know them.
+func dialHost(ctx context.Context, network, address string) (net.Conn, error) {
+	if host, port, err := net.SplitHostPort(address); err == nil && strings.HasSuffix(strings.ToLower(host), ".localhost") {
+		address = net.JoinHostPort("localhost", port)
+	}
+	d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	return d.DialContext(ctx, network, address)
 }

@@ -35,28 +35,34 @@ type sandbox struct {
 	ownExit    sandpit.Exit
 	paused     bool // by Pause and not by Suspend
 	transports map[int]*http.Transport
+	tools      *toolGuest            // nil if the sandbox has sandpit's guest
+	previews   map[int]previewTarget // by port
+	noPreviews time.Time             // until then, URLs of previews count as unreachable
 
 	tunnel  *tunnel
 	monitor *liveness.Monitor
 	client  *envd.Client
-	tools   *toolGuest    // nil if the sandbox has sandpit's guest
-	guest   sandpit.Guest // client or tools
 }
 
 func newSandbox(p *Provider, id sandpit.ID, ref string) *sandbox {
 	b := &sandbox{
 		p: p, id: id, ref: ref, locked: make(chan struct{}, 1), ended: make(chan struct{}), own: make(chan struct{}),
-		transports: make(map[int]*http.Transport),
+		transports: make(map[int]*http.Transport), previews: make(map[int]previewTarget),
 	}
 	b.tunnel = newTunnel(b)
 	b.monitor = liveness.New(id, b.probeGuest, p.o.Liveness)
 	b.client = envd.New(b.monitor.Guest(b.tunnel), "")
-	b.guest = b.client
 	if p.o.Toolbox {
 		b.tools = newToolGuest(b)
-		b.guest = b.tools
 	}
 	return b
+}
+
+// guestless returns the toolbox API in place of a guest, or nil if the sandbox has sandpit's guest.
+func (b *sandbox) guestless() *toolGuest {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.tools
 }
 
 // probeGuest asks the guest for a sign of life.
@@ -186,6 +192,7 @@ func (b *sandbox) closeConnections() {
 	for _, t := range b.transports {
 		t.CloseIdleConnections()
 	}
+	clear(b.previews) // tokens change with each start
 }
 
 // readBox reads the sandbox's description and applies it. Gone: it has ended.

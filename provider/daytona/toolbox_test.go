@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/provider/daytona"
+	"github.com/sandpit-dev/sandpit/provider/providertest"
 )
 
 // missingTools are the checks that the toolbox API alone cannot pass.
@@ -14,7 +15,6 @@ func missingTools() map[string]string {
 		connect = "the toolbox sends output from its beginning only, so that nothing can attach"
 		watch   = "the toolbox does not report changes of files"
 		links   = "the toolbox does not report links"
-		dial    = "the toolbox forwards requests and no connections, with a Host of its own"
 	)
 	all := missing()
 	maps.Copy(all, map[string]string{
@@ -34,8 +34,6 @@ func missingTools() map[string]string {
 		"paths/links that lead nowhere":                      links,
 		"trees/errors":                                       users,
 		"trees/members that lead outside":                    "nothing of an invalid stream is unpacked, not even its first members",
-		"ports/nothing listens":                              dial,
-		"ports/a server inside":                              dial,
 		"snapshots/suspend and resume":                       connect,
 	})
 	for _, name := range []string{"outlive the caller", "input from the next caller", "after the end", "missing process", "many follow one"} {
@@ -58,5 +56,5 @@ func TestToolbox(t *testing.T) {
 		o := c.options(tb)
 		o.Toolbox = true
 		return o
-	}, missingTools(), nil)
+	}, providertest.Harness{OwnHost: true, Missing: missingTools()})
 }

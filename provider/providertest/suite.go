@@ -37,6 +37,8 @@ type Harness struct {
 	Groups []string
 	// Isolated is set if a sandbox has its own files, users, ports and host name.
 	Isolated bool
+	// OwnHost is set if programs that listen at ports see a host name of the provider's in requests.
+	OwnHost bool
 	// Missing are checks that the provider cannot pass, named "group/check", and why. They are
 	// skipped with that reason. Default: none.
 	Missing map[string]string

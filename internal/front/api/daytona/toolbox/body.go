@@ -56,6 +56,13 @@ func (b *requestBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// wasRead reports whether the body was read to its end.
+func (b *requestBody) wasRead() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.complete
+}
+
 // Close implements io.Closer. It does not close the underlying body, which belongs to the HTTP
 // server.
 func (b *requestBody) Close() error {

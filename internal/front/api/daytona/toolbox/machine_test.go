@@ -1,6 +1,7 @@
 package toolbox_test
 
 import (
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -42,7 +43,8 @@ func TestMachine(t *testing.T) {
 	i.get("/nothing").wantCode(http.StatusNotFound, "NOT_FOUND")
 }
 
-// server is a program that answers with the head of each request, and sets a cookie.
+// server is a program that answers with the head of each request, and sets a cookie. With PUT it sends
+// each byte back as soon as it has received it.
 const server = `
 import http.server, sys
 class H(http.server.BaseHTTPRequestHandler):
@@ -53,6 +55,10 @@ class H(http.server.BaseHTTPRequestHandler):
         self.send_header("X-Own", "yes")
         self.end_headers()
         self.wfile.write((self.path + "\n" + str(self.headers)).encode() + body)
+    def do_PUT(self):
+        self.send_response(200)
+        self.end_headers()
+        for _ in range(int(self.headers["Content-Length"])): self.wfile.write(self.rfile.read(1))
 http.server.HTTPServer(("127.0.0.1", 8123), H).serve_forever()
 `
 
@@ -91,5 +97,36 @@ func TestPorts(t *testing.T) {
 		strings.Contains(got.body, "secret") || got.header.Get("Set-Cookie") != "" || got.header.Get("X-Own") != "yes" ||
 		!strings.Contains(got.header.Get("Content-Security-Policy"), "sandbox") {
 		t.Errorf("%v\n%s", got.header, got.body)
+	}
+	talkToPort(t, i)
+}
+
+// talkToPort sends the second byte of a body after the first one has come back.
+func talkToPort(t *testing.T, i *inside) {
+	t.Helper()
+	body, keys := io.Pipe()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, i.url+"/proxy/8123/", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set(rigOwner, alice)
+	r.ContentLength = 2
+	go func() { _, _ = io.WriteString(keys, "a") }() // a failure ends the request
+	res, err := i.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	for at, want := range "ab" {
+		if at > 0 {
+			go func() {
+				_, _ = io.WriteString(keys, "b")
+				_ = keys.Close()
+			}()
+		}
+		var got [1]byte
+		if _, err := io.ReadFull(res.Body, got[:]); err != nil || rune(got[0]) != want {
+			t.Fatalf("byte %d: %q, %v; want %q", at, got, err, want)
+		}
 	}
 }

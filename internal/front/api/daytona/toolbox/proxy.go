@@ -28,6 +28,9 @@ func (machineHandlers) forwardToPort(ctx context.Context, c *call) error {
 	}
 	_, written, _ := strings.Cut(c.r.URL.EscapedPath(), "/proxy/")
 	_, written, _ = strings.Cut(written, "/")
+	// Otherwise the server would begin to read the body itself while the program's response begins.
+	c.w.enableFullDuplex(c.r)
+	defer c.w.drainBody()
 	var failure error
 	proxy := httputil.ReverseProxy{
 		Transport:     c.sandbox.HTTP(port),

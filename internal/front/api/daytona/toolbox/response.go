@@ -20,8 +20,9 @@ const (
 type response struct {
 	http.ResponseWriter
 
-	body  *requestBody // of the request
-	begun bool
+	body   *requestBody // of the request
+	duplex bool         // the body may be read after the response has begun
+	begun  bool
 
 	mu     sync.Mutex
 	ending bool // only a short time is left for sending
@@ -32,6 +33,10 @@ func (a *response) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (a *response) WriteHeader(status int) {
+	if a.duplex && !a.body.wasRead() {
+		// The rest of the body must not be read as the next request.
+		a.Header().Set("Connection", "close")
+	}
 	a.begun = true
 	a.ResponseWriter.WriteHeader(status)
 }
@@ -42,6 +47,19 @@ func (a *response) Write(b []byte) (int, error) {
 		a.WriteHeader(http.StatusOK)
 	}
 	return a.ResponseWriter.Write(b)
+}
+
+// enableFullDuplex allows reading the body while the response is sent. HTTP/2 always allows it. The
+// caller calls drainBody when the response is complete.
+func (a *response) enableFullDuplex(r *http.Request) {
+	a.duplex = r.ProtoMajor == 1 && http.NewResponseController(a.ResponseWriter).EnableFullDuplex() == nil
+}
+
+// drainBody reads the rest of the body if the response was complete before the body was read.
+func (a *response) drainBody() {
+	if a.duplex && a.begun && !a.body.wasRead() {
+		api.DrainBody(a.ResponseWriter, a.body.body)
+	}
 }
 
 // setWriteDeadline limits the time of the next writes, unless the call must end soon.
