@@ -119,8 +119,13 @@ func (i *Instance) Restore(ctx context.Context) error {
 func (b *sandbox) moveTo(ctx context.Context, operation string, to state) error {
 	b.recordChange(b.currentState()) // reports from before the request are obsolete
 	_, err := b.p.control.change(ctx, b.id, b.ref, operation)
-	if err == nil {
+	switch {
+	case err == nil:
 		_, err = b.p.awaitState(ctx, b.id, b.ref, b.p.o.StartTimeout, to)
+	case cloudapi.MayHaveHappened(err) || sandpit.CodeOf(err) == sandpit.Conflict:
+		if b.hasMoved(ctx, to) {
+			err = nil
+		}
 	}
 	if err == nil {
 		b.recordChange(to.toState())
@@ -136,6 +141,13 @@ func (b *sandbox) moveTo(ctx context.Context, operation string, to state) error 
 		b.recordChange(now.State.toState()) // the request may have been carried out
 	}
 	return err
+}
+
+// hasMoved reports whether the sandbox is in the state to which a request leads that has failed: it was
+// carried out if only its response was lost, or if the network has delivered it twice.
+func (b *sandbox) hasMoved(ctx context.Context, to state) bool {
+	now, err := b.p.awaitLasting(ctx, b.id, b.ref, b.p.o.StartTimeout)
+	return err == nil && now.State == to
 }
 
 // run starts the sandbox, its guest and its services. The caller holds the lock.

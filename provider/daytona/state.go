@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/reach/cloudapi"
 )
 
 // state is a state of a sandbox in the terms of the API.
@@ -106,7 +107,7 @@ func (p *Provider) lateError(ctx, limited context.Context, id sandpit.ID, now st
 func (p *Provider) startBox(ctx context.Context, id sandpit.ID, ref string, limit time.Duration) (box, error) {
 	end := time.Now().Add(limit)
 	recovered := false
-	for {
+	for doubts := 0; ; {
 		b, err := p.awaitLasting(ctx, id, ref, time.Until(end))
 		operation := "start"
 		switch {
@@ -122,7 +123,11 @@ func (p *Provider) startBox(ctx context.Context, id sandpit.ID, ref string, limi
 			operation, recovered = "recover", true
 		}
 		_, err = p.control.change(ctx, id, ref, operation)
-		if err != nil && sandpit.CodeOf(err) != sandpit.Conflict { // another change: the next look tells
+		switch {
+		case err == nil, sandpit.CodeOf(err) == sandpit.Conflict: // another change: the next look tells
+		case cloudapi.MayHaveHappened(err) && ctx.Err() == nil && doubts < maxDoubts:
+			doubts++ // as above, and if it was not carried out, it is sent again
+		default:
 			return b, asGone(err)
 		}
 		if err != nil {
@@ -134,6 +139,9 @@ func (p *Provider) startBox(ctx context.Context, id sandpit.ID, ref string, limi
 		}
 	}
 }
+
+// maxDoubts is how often a start is repeated whose response was lost.
+const maxDoubts = 2
 
 // awaitLasting waits until the state of a sandbox is not a transition.
 func (p *Provider) awaitLasting(ctx context.Context, id sandpit.ID, ref string, limit time.Duration) (box, error) {
