@@ -27,10 +27,16 @@ type host struct {
 // newHost starts a server, which ends with the test.
 func newHost(t *testing.T, settings ...string) *host {
 	t.Helper()
+	return newHostBy(t, nil, settings...)
+}
+
+// newHostBy starts a server by a launcher, a command whose further arguments are what it is to run.
+func newHostBy(t *testing.T, launcher []string, settings ...string) *host {
+	t.Helper()
 	dir := t.TempDir()
 	h := &host{environ: append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1")}
 	h.environ = append(h.environ, settings...)
-	process := testserver.Start(t, h.environ)
+	process := testserver.Start(t, h.environ, launcher...)
 	h.url = process.URL
 	h.environ = append(h.environ, "SANDPIT_URL=unix://"+filepath.Join(dir, "run", "sandpit.sock"))
 	t.Cleanup(func() {

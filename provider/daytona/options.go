@@ -62,10 +62,10 @@ type Options struct {
 	// Public opens the ports of sandboxes to everyone with their URLs. Default: a URL needs
 	// a token.
 	Public bool
-	// AutoStop is the time without use until a sandbox is stopped, AutoArchive the time stopped
-	// until it is archived, and AutoDelete the time stopped until it is deleted, for sandboxes
-	// whose Spec.Expiry has no such time. Defaults: DefaultAutoStop, DefaultAutoArchive,
-	// DefaultAutoDelete.
+	// AutoStop is the longest time without use until Daytona stops a sandbox, which Renew counts as
+	// a use. AutoArchive is the time stopped until a sandbox is archived, and AutoDelete the time
+	// stopped until it is deleted, for sandboxes whose Spec.Expiry has no such time. Defaults:
+	// DefaultAutoStop, DefaultAutoArchive, DefaultAutoDelete.
 	AutoStop, AutoArchive, AutoDelete time.Duration
 	// CreateTimeout bounds the creation of a sandbox, including the download of its image, and
 	// StartTimeout any other change of its state. Defaults: 10 min, 5 min.

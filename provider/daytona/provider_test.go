@@ -77,7 +77,7 @@ func TestEnvironment(t *testing.T) {
 	deadline := time.Now().Add(3 * time.Hour)
 	box := create(t, p, sandpit.Spec{
 		Env: map[string]string{"RESOLUTION": "800x600x24", "MINE": "yes"}, Labels: map[string]string{"id": "project-7", sandpit.OwnerLabel: "someone"},
-		Expiry: sandpit.Expiry{Deadline: deadline, IdleStop: 20 * time.Minute},
+		Expiry: sandpit.Expiry{Deadline: deadline, IdleStop: 12 * time.Minute},
 	})
 	const want = `true
 800x600x24
@@ -101,7 +101,7 @@ yes
 	}
 	_, text := c.call(t, http.MethodGet, "/sandbox/sandpit-"+string(box.ID()))
 	for _, part := range []string{
-		`"autoStopInterval":20`, `"autoArchiveInterval":1440`, `"autoDeleteInterval":43200`, `"public":false`, `"id":"project-7"`,
+		`"autoStopInterval":12`, `"autoArchiveInterval":1440`, `"autoDeleteInterval":43200`, `"public":false`, `"id":"project-7"`,
 		`"autoDestroyAt":"` + deadline.UTC().Format("2006-01-02T15:"),
 	} {
 		if !strings.Contains(string(text), part) {
@@ -112,7 +112,7 @@ yes
 		t.Fatal(err)
 	}
 	_, text = c.call(t, http.MethodGet, "/sandbox/sandpit-"+string(box.ID()))
-	for _, part := range []string{`"autoStopInterval":30`, `"autoDeleteInterval":60`} {
+	for _, part := range []string{`"autoStopInterval":15`, `"autoDeleteInterval":60`} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("the cloud has no %s after renew: %s", part, text)
 		}

@@ -126,7 +126,7 @@ type intervals struct{ stop, archive, remove int64 }
 // intervalsFor returns the intervals for an expiry.
 func (p *Provider) intervalsFor(e sandpit.Expiry) intervals {
 	n := intervals{
-		stop: toMinutes(cmp.Or(e.IdleStop, p.o.AutoStop)), archive: toMinutes(cmp.Or(e.Archive, p.o.AutoArchive)),
+		stop: toMinutes(min(cmp.Or(e.IdleStop, p.o.AutoStop), p.o.AutoStop)), archive: toMinutes(cmp.Or(e.Archive, p.o.AutoArchive)),
 		remove: toMinutes(cmp.Or(e.Delete, p.o.AutoDelete)),
 	}
 	if p.o.Ephemeral {

@@ -91,7 +91,7 @@ func daytonaSettings() []setting {
 		defineSetting(KeyDaytonaPublic, func(c *Config) *bool { return &c.Daytona.Public }, setBool,
 			"Whether Daytona's URLs of ports work without a token."),
 		defineSetting(KeyDaytonaAutoStop, func(c *Config) *time.Duration { return &c.Daytona.AutoStop }, timeOf("900"),
-			"The time without use after which Daytona stops a sandbox."),
+			"The time without use after which Daytona stops a sandbox, at the latest. A server renews it while the sandbox runs."),
 		defineSetting(KeyDaytonaAutoArchive, func(c *Config) *time.Duration { return &c.Daytona.AutoArchive }, timeOf("86400"),
 			"The time after which Daytona archives a stopped sandbox."),
 		defineSetting(KeyDaytonaAutoDelete, func(c *Config) *time.Duration { return &c.Daytona.AutoDelete }, timeOf("2592000"),

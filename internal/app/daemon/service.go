@@ -307,19 +307,21 @@ func usageOptions(c config.Usage) manager.Usage {
 // fillSpec gives a provider's sandbox what the configuration says, where its request says
 // nothing.
 func (s *service) fillSpec(provider string, spec *sandpit.Spec) {
+	p, _ := findRegistration(s.registered, provider) // the manager refuses an unknown one
 	if spec.Image == "" {
-		p, _ := findRegistration(s.registered, provider) // the manager refuses an unknown one
 		spec.Image = defaultImage(s.cfg, p)
 	}
 	if spec.WorkDir == "" && s.cfg.Explicit(config.KeyWorkDir) {
 		spec.WorkDir = s.cfg.Sandbox.WorkDir // an image's own goes before the default
 	}
 	fillNetwork(s.cfg, &spec.Network)
-	chosen := explicitLimits(s.cfg)
-	orElse(&spec.Resources.Memory, chosen.Memory)
-	orElse(&spec.Resources.CPUs, chosen.CPUs)
-	orElse(&spec.Resources.Disk, chosen.Disk)
-	orElse(&spec.Resources.PIDs, chosen.PIDs)
+	if !p.OwnLimits {
+		chosen := explicitLimits(s.cfg)
+		orElse(&spec.Resources.Memory, chosen.Memory)
+		orElse(&spec.Resources.CPUs, chosen.CPUs)
+		orElse(&spec.Resources.Disk, chosen.Disk)
+		orElse(&spec.Resources.PIDs, chosen.PIDs)
+	}
 	spec.Env = withUsualEnv(spec.Image, spec.Env)
 }
 

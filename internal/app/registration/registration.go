@@ -40,6 +40,9 @@ type Provider struct {
 	UsesImageCache bool
 	// DefaultImage returns the image of requests that name none. Default: sandbox.image.
 	DefaultImage func(config.Config) sandpit.Image
+	// OwnLimits means that requests without limits get those of the provider's section, and not those
+	// of [sandbox].
+	OwnLimits bool
 	// TrialImage is an image that needs no download. Default: the default image.
 	TrialImage sandpit.Image
 	// EndsSandboxes means that Close ends all sandboxes that need not outlive the program.

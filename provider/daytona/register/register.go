@@ -26,6 +26,7 @@ func Provider() registration.Provider {
 		Open:         openProvider,
 		Used:         isUsed,
 		DefaultImage: defaultImage,
+		OwnLimits:    true,
 		Examine:      examineAccount,
 	}
 }
