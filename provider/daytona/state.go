@@ -95,7 +95,7 @@ func (p *Provider) lateError(ctx, limited context.Context, id sandpit.ID, now st
 		return err
 	}
 	_ = limited // its cause is the limit
-	return sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "sandbox %s is still %q at Daytona after %v", id, string(now), limit),
+	return sandpit.WithHint(sandpit.Errorf(sandpit.Timeout, "sandbox %s is still %q at Daytona after %v", id, string(now), limit.Round(time.Millisecond)),
 		"try again: large images take long the first time")
 }
 
