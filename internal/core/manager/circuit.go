@@ -48,7 +48,7 @@ type circuit struct {
 	lastErr   string
 	openUntil time.Time
 	demanded  time.Time // until then the provider itself wants no requests
-	trying    bool      // a request that decides is under way
+	trial     bool      // a request that decides is under way
 
 	tokens     float64 // for repeated requests
 	refilledAt time.Time
@@ -80,11 +80,12 @@ func (c *circuit) state(now time.Time) CircuitState {
 	}
 }
 
-// admit reports whether a request may be sent to a provider; record must follow then. With forced,
-// only the provider's own demand prevents that.
+// admit reports whether a request may be sent to a provider, and whether it is the one that decides in
+// a half-open circuit; record must follow then. With forced, only the provider's own demand prevents
+// the request.
 //
 // Unavailable: the circuit is open.
-func (cs *circuits) admit(name string, forced bool) error {
+func (cs *circuits) admit(name string, forced bool) (trial bool, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c, now := cs.get(name), cs.now()
@@ -94,31 +95,42 @@ func (cs *circuits) admit(name string, forced bool) error {
 	}
 	switch {
 	case state == CircuitClosed || forced:
-		return nil
-	case state == CircuitHalfOpen && !c.trying:
-		c.trying = true
-		return nil
+		return false, nil
+	case state == CircuitHalfOpen && !c.trial:
+		c.trial = true
+		return true, nil
 	}
-	wait := max(until.Sub(now).Round(time.Second), time.Second)
-	return sandpit.WithRetry(sandpit.Errorf(sandpit.Unavailable, "provider %s gets no requests for %v: %s", name, wait, c.lastErr), wait)
+	wait := max(roundUp(until.Sub(now)), time.Second)
+	return false, sandpit.WithRetry(sandpit.Errorf(sandpit.Unavailable, "provider %s gets no requests for %v: %s", name, wait, c.lastErr), wait)
 }
 
-// record records how a request to a provider has ended. An error that the provider did not cause
-// changes nothing.
-func (cs *circuits) record(name string, err error) {
+// roundUp returns a duration in whole seconds, not shorter: a client that waits that long is not too
+// early.
+func roundUp(d time.Duration) time.Duration {
+	return (d + time.Second - 1).Truncate(time.Second)
+}
+
+// record records how a request to a provider has ended; trial is what admit returned. An error that
+// the provider did not cause changes nothing.
+func (cs *circuits) record(name string, trial bool, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	c, now := cs.get(name), cs.now()
-	c.trying = false
+	if trial {
+		c.trial = false
+	}
 	if err == nil {
-		c.failures, c.demanded = 0, time.Time{}
+		c.failures = 0 // what the provider demands stays: this request began earlier
 		return
 	}
 	if !isProviderError(err) {
 		return
 	}
 	if after := min(sandpit.RetryAfterOf(err), retryAfterLimit); after > 0 {
-		c.demanded, c.lastErr = now.Add(after), err.Error()
+		c.lastErr = err.Error()
+		if until := now.Add(after); until.After(c.demanded) {
+			c.demanded = until
+		}
 	}
 	switch sandpit.CodeOf(err) {
 	case sandpit.Unavailable, sandpit.Timeout, sandpit.Internal, sandpit.Unauthenticated:

@@ -45,8 +45,9 @@ func (fo *failover) createSandbox(ctx context.Context, r CreateRequest, now time
 	if len(names) > 1 {
 		r.asked = strings.Join(names, ",")
 	}
+	begin := time.Now()
 	for round := 0; ; round++ {
-		s, refusals, err := fo.tryAll(ctx, r, names, now)
+		s, refusals, err := fo.tryAll(ctx, r, names, now, begin)
 		if err == nil || len(refusals) == 0 {
 			return s, err
 		}
@@ -67,19 +68,23 @@ func (fo *failover) createSandbox(ctx context.Context, r CreateRequest, now time
 	}
 }
 
-// tryAll tries providers in order. Those whose circuits are open come last. An error without
-// refusals is one that no other provider can help with.
-func (fo *failover) tryAll(ctx context.Context, r CreateRequest, names []string, now time.Time) (s sandpit.Sandbox, refusals []refusal, err error) {
-	begin := time.Now()
+// tryAll tries providers in order. Those whose circuits are open come last. now was the time of day at
+// begin, when the request arrived. An error without refusals is one that no other provider can help
+// with.
+func (fo *failover) tryAll(
+	ctx context.Context, r CreateRequest, names []string, now, begin time.Time,
+) (s sandpit.Sandbox, refusals []refusal, err error) {
 	var skipped []refusal
 	for forced := false; ; forced = true {
 		for i, name := range names {
-			if err := fo.circuits.admit(name, forced || len(names) == 1); err != nil {
+			trial, err := fo.circuits.admit(name, forced || len(names) == 1)
+			if err != nil {
 				skipped = append(skipped, refusal{provider: name, err: err})
 				continue
 			}
 			r.movesOn, r.Provider, r.reason = i < len(names)-1, name, describeRefusals(name, slices.Concat(skipped, refusals))
 			s, err = fo.tryProvider(ctx, r, now, time.Since(begin))
+			fo.circuits.record(name, trial, fo.blameOf(r, err))
 			if err == nil || !isProviderError(err) || ctx.Err() != nil {
 				return s, nil, err
 			}
@@ -112,9 +117,16 @@ func (fo *failover) tryProvider(ctx context.Context, r CreateRequest, now time.T
 		now = later
 	}
 	s, err := fo.create(ctx, r, now)
-	err = addSubject(err, sandpit.Subject{Provider: r.Provider})
-	fo.circuits.record(r.Provider, err)
-	return s, err
+	return s, addSubject(err, sandpit.Subject{Provider: r.Provider})
+}
+
+// blameOf returns the error of a request for the circuit of its provider: no error of the provider if
+// the client has allowed it less time than the server does.
+func (fo *failover) blameOf(r CreateRequest, err error) error {
+	if r.Timeout > 0 && r.Timeout < fo.o.createTimeout(r.Provider) && sandpit.CodeOf(err) == sandpit.Timeout {
+		return errNothingToDo
+	}
+	return err
 }
 
 // findProviders returns the providers of a request in the order of its preference: those that it

@@ -498,3 +498,128 @@ func TestFailedAttemptsDoNotCount(t *testing.T) {
 		})
 	}
 }
+
+// TestDemandStays has a request succeed that began before the provider demanded that none is sent: the
+// demand stays.
+func TestDemandStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, near := onStages(t, func(call int) error {
+			switch call {
+			case 1:
+				time.Sleep(5 * time.Second)
+			case 2:
+				return sandpit.WithRetry(sandpit.Errorf(sandpit.Exhausted, "too many requests"), 90*time.Second)
+			}
+			return nil
+		})
+		first := make(chan sandpit.Sandbox, 1)
+		go func() { first <- r.create(t, manager.CreateRequest{}) }()
+		time.Sleep(time.Second)
+		if s := r.create(t, manager.CreateRequest{}); s.Provider != "far" {
+			t.Errorf("the second one was created by %q", s.Provider)
+		}
+		if s := <-first; s.Provider != "near" {
+			t.Errorf("the first one was created by %q", s.Provider)
+		}
+		time.Sleep(600 * time.Millisecond)
+		if s := r.create(t, manager.CreateRequest{}); s.Provider != "far" || near.calls.Load() != 2 {
+			t.Errorf("created by %q after %d calls of the first provider", s.Provider, near.calls.Load())
+		}
+		_, err := r.Create(t.Context(), manager.CreateRequest{Provider: "near"})
+		after := sandpit.RetryAfterOf(err)
+		time.Sleep(after)
+		if s := r.create(t, manager.CreateRequest{}); s.Provider != "near" || after < 85*time.Second {
+			t.Errorf("after %v, as the error said, it was created by %q: %v", after, s.Provider, err)
+		}
+	})
+}
+
+// TestOneTrial sends one request at a time to a provider whose circuit is half-open, also when an earlier
+// request to it ends.
+func TestOneTrial(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, near := onStages(t, func(call int) error {
+			switch call {
+			case 1, 5: // an early one, and the trial
+				time.Sleep(time.Minute)
+				return nil
+			}
+			return sandpit.Errorf(sandpit.Unavailable, "down")
+		})
+		early, leave := context.WithTimeout(t.Context(), 50*time.Second)
+		defer leave()
+		left := make(chan error, 1)
+		go func() {
+			_, err := r.Create(early, manager.CreateRequest{})
+			left <- err
+		}()
+		time.Sleep(time.Second)
+		for range 3 {
+			r.create(t, manager.CreateRequest{})
+		}
+		time.Sleep(30 * time.Second)
+		trial := make(chan sandpit.Sandbox, 1)
+		go func() { trial <- r.create(t, manager.CreateRequest{}) }()
+		time.Sleep(time.Second)
+		if err := <-left; err == nil {
+			t.Error("the early request succeeded")
+		}
+		if s := r.create(t, manager.CreateRequest{}); s.Provider != "far" || near.calls.Load() != 5 {
+			t.Errorf("during the trial: created by %q after %d calls", s.Provider, near.calls.Load())
+		}
+		if s := <-trial; s.Provider != "near" {
+			t.Errorf("the trial: created by %q", s.Provider)
+		}
+	})
+}
+
+// TestRetryKeepsDeadline has a request wait for longer than its sandbox is to live: that time does not
+// count.
+func TestRetryKeepsDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := onStages(t, func(call int) error {
+			if call == 1 {
+				return sandpit.WithRetry(sandpit.Errorf(sandpit.Unavailable, "busy"), 8*time.Second)
+			}
+			return nil
+		})
+		s, err := r.Create(t.Context(), manager.CreateRequest{Provider: "near", Lease: sandpit.Lease{Deadline: time.Now().Add(5 * time.Second)}})
+		if left := time.Until(s.Lease.Deadline); err != nil || left < 4900*time.Millisecond || left > 5*time.Second {
+			t.Errorf("it has %v left, %v", left, err)
+		}
+	})
+}
+
+// TestClientTimeoutOpensNoCircuit has clients allow a provider less time than it needs: that is no
+// failure of the provider, for other clients.
+func TestClientTimeoutOpensNoCircuit(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		timeout time.Duration
+		want    manager.CircuitState
+	}{{time.Second, manager.CircuitClosed}, {0, manager.CircuitOpen}} {
+		t.Run(string(tc.want), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				near := newStage()
+				near.set(time.Hour, nil)
+				r := newRig(t, manager.Options{
+					Provider: "near", Fallbacks: []string{"far"}, Providers: map[string]sandpit.Provider{"near": near, "far": newStage()},
+				})
+				for range 4 {
+					if s := r.create(t, manager.CreateRequest{Timeout: tc.timeout}); s.Provider != "far" {
+						t.Errorf("created by %q", s.Provider)
+					}
+				}
+				for _, status := range r.ProviderStatuses() {
+					if status.Name == "near" && status.Circuit != tc.want {
+						t.Errorf("the circuit is %s, want %s: %s", status.Circuit, tc.want, status.Reason)
+					}
+				}
+			})
+		})
+	}
+}

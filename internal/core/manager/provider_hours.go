@@ -44,14 +44,19 @@ const monthFormat = "2006-01"
 func (ph *providerHours) load(list []store.ProviderUse) {
 	ph.mu.Lock()
 	defer ph.mu.Unlock()
-	ph.month = ph.now().UTC().Format(monthFormat)
+	now := ph.now().UTC()
+	ph.month = now.Format(monthFormat)
 	for _, u := range list {
 		if u.Month == ph.month {
 			ph.spent[u.Provider] += u.Time
-			if u.At.After(ph.savedAt) {
-				ph.savedAt = u.At
-			}
 		}
+		if u.At.After(ph.savedAt) {
+			ph.savedAt = u.At
+		}
+	}
+	begin := time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC)
+	if !ph.savedAt.IsZero() && ph.savedAt.Before(begin) {
+		ph.savedAt = begin // what ran before belongs to an earlier month
 	}
 }
 

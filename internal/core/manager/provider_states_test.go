@@ -360,8 +360,7 @@ func TestStoppedIsPaused(t *testing.T) {
 func TestProviderHours(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		// It begins on the last day of the month, because the manager does something each minute until the next one.
-		time.Sleep(time.Until(time.Date(2000, time.January, 31, 6, 0, 0, 0, time.UTC)))
+		next := sleepUntilMonthEnds(6 * time.Hour)
 		near, far := newStage(), newStage()
 		r := newRig(t, manager.Options{
 			Provider: "near", Fallbacks: []string{"far"}, Providers: map[string]sandpit.Provider{"near": near, "far": far},
@@ -396,11 +395,41 @@ func TestProviderHours(t *testing.T) {
 		if got := used(); got > 4*time.Hour+2*time.Minute {
 			t.Errorf("used %v", got)
 		}
-		now := time.Now().UTC()
-		time.Sleep(time.Until(time.Date(now.Year(), now.Month()+1, 1, 0, 1, 0, 0, time.UTC)))
+		time.Sleep(time.Until(next.Add(time.Minute)))
 		if err := r.Start(t.Context(), two.ID); err != nil {
 			t.Errorf("in the next month: %v", err)
 		}
+	})
+}
+
+// sleepUntilMonthEnds sleeps until a while before the next month begins, and returns its beginning. A manager that ran
+// meanwhile would take a test's time.
+func sleepUntilMonthEnds(before time.Duration) (next time.Time) {
+	now := time.Now().UTC()
+	next = time.Date(now.Year(), now.Month()+1, 1, 0, 0, 0, 0, time.UTC)
+	time.Sleep(time.Until(next.Add(-before)))
+	return next
+}
+
+// TestProviderHoursAcrossMonths has a sandbox run without a server while a month begins.
+func TestProviderHoursAcrossMonths(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		next := sleepUntilMonthEnds(time.Hour)
+		r := newRig(t, manager.Options{
+			Provider: "near", Providers: map[string]sandpit.Provider{"near": newStage()},
+			ProviderLimits: map[string]manager.ProviderLimits{"near": {MaxHours: 4}},
+		})
+		one := r.create(t, manager.CreateRequest{Policy: store.Policy{IdleTimeout: -1}})
+		time.Sleep(30 * time.Minute)
+		r.close(t)
+		time.Sleep(time.Until(next.Add(3 * time.Hour)))
+		r.open(t)
+		if got := r.ProviderStatuses()[0].Used; got != 3*time.Hour {
+			t.Errorf("used %v in the new month, want 3h", got)
+		}
+		time.Sleep(62 * time.Minute)
+		r.wantState(t, one.ID, sandpit.StatePaused)
 	})
 }
 
