@@ -16,13 +16,12 @@ import (
 // missing are the checks that no sandbox of E2B can pass.
 func missing() map[string]string {
 	return map[string]string{
-		"abilities/pause and resume":    "the cloud closes connections when it pauses a sandbox: output is not followed across a pause (TestPause)",
-		"abilities/stats":               "the cloud reports no number of processes (TestStats)",
-		"abilities/network policy":      "the cloud's rules cannot name a port (TestNetworkPolicy)",
-		"volumes/read only":             "E2B cannot mount volumes read-only",
-		"volumes/while it is had":       "E2B cannot mount volumes read-only",
-		"snapshots/of a paused sandbox": "E2B saves running sandboxes only",
-		"snapshots/followed across it":  "the cloud closes connections into a sandbox while it saves it",
+		"abilities/pause and resume":   "the cloud closes connections when it pauses a sandbox: output is not followed across a pause (TestPause)",
+		"abilities/stats":              "the cloud reports no number of processes (TestStats)",
+		"abilities/network policy":     "the cloud's rules cannot name a port (TestNetworkPolicy)",
+		"volumes/read only":            "E2B cannot mount volumes read-only",
+		"volumes/while it is had":      "E2B cannot mount volumes read-only",
+		"snapshots/followed across it": "the cloud closes connections into a sandbox while it saves it",
 	}
 }
 

@@ -82,6 +82,7 @@ func TestLife(t *testing.T) {
 	t.Run("refused", func(t *testing.T) { t.Parallel(); testRefused(t, p) })
 	t.Run("strangers", func(t *testing.T) { t.Parallel(); testStrangers(t, c) })
 	t.Run("account", func(t *testing.T) { t.Parallel(); testAccount(t, c) })
+	t.Run("snapshot refused", func(t *testing.T) { t.Parallel(); testSnapshotRefused(t, c) })
 	t.Run("paused by the cloud", func(t *testing.T) { t.Parallel(); testPausedByCloud(t, c, p) })
 }
 

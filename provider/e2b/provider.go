@@ -67,7 +67,7 @@ func New(o Options) (*Provider, error) {
 		p.own = newSandboxTransport()
 		p.http = p.own
 	}
-	p.records.dir, p.records.memory = o.SnapshotDir, make(map[sandpit.SnapshotID]snapshotRecord)
+	p.records.dir, p.records.memory, p.records.saving = o.SnapshotDir, make(map[sandpit.SnapshotID]snapshotRecord), make(map[sandpit.SnapshotID]bool)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.watch = newWatcher(p)
 	return p, nil

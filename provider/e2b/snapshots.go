@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -36,16 +37,29 @@ func (p *Provider) ownSnapshot(s cloudSnapshot) (sandpit.SnapshotID, bool) {
 
 // findSnapshot returns the cloud's ID of a snapshot. NotFound.
 func (p *Provider) findSnapshot(ctx context.Context, id sandpit.SnapshotID) (string, error) {
-	list, err := p.api.listSnapshots(ctx)
+	all, err := p.findSnapshots(ctx, id)
 	if err != nil {
 		return "", err
 	}
+	return all[0], nil
+}
+
+// findSnapshots returns the cloud's IDs of a snapshot: there are two if the network delivered the request twice.
+// NotFound.
+func (p *Provider) findSnapshots(ctx context.Context, id sandpit.SnapshotID) (all []string, err error) {
+	list, err := p.api.listSnapshots(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for _, one := range list {
 		if found, own := p.ownSnapshot(one); own && found == id {
-			return one.ID, nil
+			all = append(all, one.ID)
 		}
 	}
-	return "", sandpit.Errorf(sandpit.NotFound, "snapshot %s does not exist", id)
+	if len(all) == 0 {
+		return nil, sandpit.Errorf(sandpit.NotFound, "snapshot %s does not exist", id)
+	}
+	return all, nil
 }
 
 // specOfSnapshot returns the spec of a sandbox that starts from a snapshot, with what the snapshot fixes, and other specs as
@@ -76,56 +90,120 @@ func (p *Provider) specOfSnapshot(ctx context.Context, spec sandpit.Spec) (out s
 	return spec, template, err
 }
 
-// Snapshot implements sandpit.Snapshotter. The cloud saves memory and files.
+// Snapshot implements sandpit.Snapshotter. The cloud saves memory and files. E2B saves running sandboxes only, so a
+// paused one is resumed for that, and paused again.
 //
-// Conflict: it does not run. E2B saves running sandboxes only.
+// Conflict: it is stopped. Unsupported: it mounts a volume.
 func (i *Instance) Snapshot(ctx context.Context, id sandpit.SnapshotID) (saved sandpit.Snapshot, err error) {
 	if err := id.Validate(); err != nil {
 		return saved, err
 	}
 	err = i.b.change(ctx, "snapshot", func(state sandpit.State) error {
-		if err := i.b.stateError(state); err != nil {
+		if state != sandpit.StatePaused {
+			if err := i.b.stateError(state); err != nil {
+				return err
+			}
+		}
+		if err := i.b.checkSavable(ctx, id); err != nil {
 			return err
 		}
-		saved, err = i.b.save(ctx, id)
+		if state == sandpit.StatePaused {
+			saved, err = i.b.savePaused(ctx, id)
+		} else {
+			saved, err = i.b.save(ctx, id)
+		}
 		return err
 	})
 	return saved, err
 }
 
+// checkSavable refuses a snapshot of a sandbox that mounts a volume, and one whose ID is taken.
+func (b *sandbox) checkSavable(ctx context.Context, id sandpit.SnapshotID) error {
+	if len(b.spec.Mounts) > 0 {
+		return sandpit.WithHint(
+			sandpit.Errorf(sandpit.Unsupported, "it mounts volume %q: E2B does not say what a snapshot has of it", b.spec.Mounts[0].Volume),
+			"create a sandbox without the volume, and copy the files that the snapshot needs")
+	}
+	_, err := b.p.findSnapshot(ctx, id)
+	switch {
+	case err == nil:
+		return sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", id)
+	case sandpit.CodeOf(err) == sandpit.NotFound:
+		return nil
+	}
+	return err
+}
+
+// savePaused resumes a paused sandbox, saves it and pauses it again. If it cannot be paused again, the snapshot is
+// removed, and the cloud ends or pauses the sandbox at its expiry. The caller holds the lock.
+func (b *sandbox) savePaused(ctx context.Context, id sandpit.SnapshotID) (saved sandpit.Snapshot, err error) {
+	b.mu.Lock()
+	suspended, expiry := b.suspended, b.expiry
+	b.mu.Unlock()
+	timeout, err := b.p.timeoutOf(expiry, time.Now())
+	if err != nil {
+		return saved, err
+	}
+	whole := context.WithoutCancel(ctx) // what was resumed is paused, also if the caller has left
+	a, err := b.p.api.connectSandbox(whole, b.h.ID, b.h.Cloud, timeout)
+	switch {
+	case err == nil:
+		b.setAccess(a)
+		saved, err = b.save(ctx, id)
+	case !cloudapi.MayHaveHappened(err):
+		return saved, err
+	}
+	if paused := b.pauseAgain(whole); paused != nil {
+		if err == nil {
+			err = b.p.RemoveSnapshot(whole, id)
+		}
+		return sandpit.Snapshot{}, errors.Join(paused, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.setStateLocked(sandpit.StatePaused)
+	b.suspended = suspended
+	return saved, err
+}
+
+// pauseAgain pauses a sandbox that was resumed for a moment.
+func (b *sandbox) pauseAgain(ctx context.Context) error {
+	err := b.pause(ctx, true)
+	if err == nil || sandpit.CodeOf(err) == sandpit.Conflict { // the cloud has paused it at its expiry
+		return nil
+	}
+	b.setState(sandpit.StateRunning)
+	return fmt.Errorf("pause it again: %w", err)
+}
+
 // save saves a running sandbox. The caller holds the lock.
 func (b *sandbox) save(ctx context.Context, id sandpit.SnapshotID) (out sandpit.Snapshot, err error) {
-	switch _, err := b.p.findSnapshot(ctx, id); {
-	case err == nil:
-		return out, sandpit.Errorf(sandpit.AlreadyExists, "snapshot %s exists already", id)
-	case sandpit.CodeOf(err) != sandpit.NotFound:
+	record, err := b.newRecord(ctx)
+	if err != nil {
 		return out, err
 	}
-	if len(b.spec.Mounts) > 0 {
-		return out, sandpit.Errorf(sandpit.Unsupported, "the sandbox mounts volume %q: E2B does not say what a snapshot has of it", b.spec.Mounts[0].Volume)
-	}
-	record, err := b.newRecord(ctx)
-	if err == nil {
-		err = b.p.records.write(id, record)
-	}
-	if err != nil {
+	defer b.p.records.begin(id)()
+	if err := b.p.records.write(id, record); err != nil {
 		return out, err
 	}
 	// The request is not canceled with ctx: the cloud could create the snapshot nevertheless.
 	whole := context.WithoutCancel(ctx)
 	err = b.p.api.createSnapshot(whole, b.h.ID, b.h.Cloud, b.p.snapshotPrefix()+string(id))
-	if cloudapi.MayHaveHappened(err) {
+	uncertain := cloudapi.MayHaveHappened(err)
+	if uncertain {
 		if _, missing := b.p.findSnapshot(whole, id); missing == nil {
 			err = nil
 		}
 	}
-	if err == nil {
-		err = ctx.Err()
-	}
-	if err != nil {
+	switch {
+	case err == nil && ctx.Err() == nil:
+		return record.toSnapshot(id), nil
+	case err == nil:
+		return out, errors.Join(ctx.Err(), b.p.RemoveSnapshot(whole, id))
+	case uncertain: // the cloud may still create it: its record is needed to find it then
 		return out, errors.Join(err, b.p.RemoveSnapshot(whole, id))
 	}
-	return record.toSnapshot(id), nil
+	return out, errors.Join(err, b.p.records.remove(id))
 }
 
 // newRecord returns the record of a snapshot that is about to be taken. The cloud reports no size: it is what the sandbox
@@ -143,17 +221,19 @@ func (b *sandbox) newRecord(ctx context.Context) (snapshotRecord, error) {
 	return record, err
 }
 
-// ListSnapshots implements sandpit.SnapshotKeeper.
+// ListSnapshots implements sandpit.SnapshotKeeper. It removes records that killed programs have left.
 func (p *Provider) ListSnapshots(ctx context.Context) (list []sandpit.Snapshot, err error) {
 	all, err := p.api.listSnapshots(ctx)
 	if err != nil {
 		return nil, err
 	}
+	there := make(map[sandpit.SnapshotID]bool)
 	for _, one := range all {
 		id, own := p.ownSnapshot(one)
-		if !own {
+		if !own || there[id] {
 			continue
 		}
+		there[id] = true
 		record, err := p.records.read(id)
 		s := record.toSnapshot(id)
 		if err != nil {
@@ -161,19 +241,26 @@ func (p *Provider) ListSnapshots(ctx context.Context) (list []sandpit.Snapshot, 
 		}
 		list = append(list, s)
 	}
+	if err := p.records.removeStale(there); err != nil {
+		p.o.Notice("provider e2b: records of snapshots that the cloud does not have: " + err.Error())
+	}
 	return list, nil
 }
 
-// RemoveSnapshot implements sandpit.SnapshotKeeper.
+// RemoveSnapshot implements sandpit.SnapshotKeeper. The record of a snapshot that the cloud does not have, and may still
+// create, stays for a while: ListSnapshots lists the snapshot when it exists.
 func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) error {
 	if err := id.Validate(); err != nil {
 		return err
 	}
-	cloudID, err := p.findSnapshot(ctx, id)
-	if err == nil {
-		err = p.api.deleteSnapshot(ctx, cloudID)
+	all, err := p.findSnapshots(ctx, id)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return p.records.removeMissing(id)
 	}
-	if err != nil && sandpit.CodeOf(err) != sandpit.NotFound {
+	for _, cloudID := range all {
+		err = errors.Join(err, p.api.deleteSnapshot(ctx, cloudID))
+	}
+	if err != nil {
 		return err
 	}
 	return p.records.remove(id)
