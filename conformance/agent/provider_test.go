@@ -45,6 +45,7 @@ func homes(t *testing.T) map[string]home {
 			s := newServer(t, "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_E2B_TEMPLATES=base=host")
 			return must(e2b.New(e2b.Options{Key: s.key, APIURL: s.address, SandboxURL: s.address, Identity: string(sandpit.NewID()), Poll: time.Second}))(t)
 		}},
+		"e2b with its own guest": {open: openPlainGuest},
 		"daytona": {open: func(t *testing.T) sandpit.Provider {
 			t.Helper()
 			s := newServer(t, "SANDPIT_SERVER_KEYLESS=false")

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandpit-dev/sandpit/internal/testing/envdtest"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 )
@@ -91,6 +92,41 @@ func TestE2B(t *testing.T) {
 	h := newHost(t, "SANDBOX_PROVIDER=e2b", "E2B_TIMEOUT=600", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+cloud.url, "E2B_SANDBOX_URL="+cloud.url)
 	useTools(t, h)
 	resumeStopped(t, h, cloud, "pause")
+}
+
+// TestE2BPlainGuest uses sandboxes that have E2B's guest only: what that guest lacks is refused, and nothing happens.
+func TestE2BPlainGuest(t *testing.T) {
+	t.Parallel()
+	cloud := newHost(t, "SANDPIT_E2B_TEMPLATES=base=host")
+	url := envdtest.StartGenuine(t, cloud.url)
+	h := newHost(t, "SANDBOX_PROVIDER=e2b", "SANDPIT_E2B_CLOUD_GUEST=cloud", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url)
+	h.want(t, "", "create", "--name", "work")
+	h.want(t, "root /workspace\n", "exec", "work", "--", "sh", "-c", "echo $(id -un) $PWD; mkdir d; echo text >d/f")
+	h.want(t, "terminal", "exec", "-t", "work", "--", "sh", "-c", "test -t 0 && echo terminal")
+	h.want(t, "text", "cp", "work:d/f", "-")
+	h.want(t, "", "cp", "/usr/share/common-licenses", "work:licenses")
+	h.want(t, "GPL", "exec", "work", "--", "ls", "licenses")
+	h.want(t, "42", "tool", "call", "work", "python_exec", `{"code": "print(6 * 7)"}`)
+	h.want(t, "text", "tool", "call", "work", "file_read", `{"file": "d/f"}`)
+	if out, status := h.run(t, "", "exec", "work", "--", "sh", "-c", "echo once >>count; cat count; exit 7"); status != 7 || out != "once\n" {
+		t.Errorf("exit status %d, output %q", status, out)
+	}
+	h.want(t, "", "create", "--name", "other", "--user", "nobody", "--workdir", "/tmp")
+	h.want(t, "nobody /tmp\n", "exec", "other", "--", "sh", "-c", "echo $(id -un) $PWD")
+	for text, args := range map[string][]string{
+		"E2B's guest has no command log":     {"exec", "--detach", "work", "--", "touch", "/workspace/ran"},
+		"list commands: E2B's guest has no ": {"logs", "work"},
+		"its guest does not support secrets": {"create", "--name", "third", "--secret", "TOKEN=hidden"},
+		"its provider cannot list changes":   {"diff", "work"},
+	} {
+		if out, status := h.run(t, "", args...); status == 0 || !strings.Contains(out, text) {
+			t.Errorf("sandpit %q: exit status %d, output %q; want the error %q", args, status, out, text)
+		}
+	}
+	h.want(t, "count\nd\nlicenses\n", "exec", "work", "--", "ls")
+	if out := h.want(t, "work", "ls"); strings.Contains(out, "third") {
+		t.Errorf("what was refused exists: %s", out)
+	}
 }
 
 // TestDaytona uses sandboxes in a cloud with Daytona's API.

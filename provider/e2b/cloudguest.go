@@ -222,7 +222,7 @@ func (g *cloudGuest) Watch(ctx context.Context, user, p string, o sandpit.WatchO
 }
 
 // HTTP implements sandpit.GuestServer.
-func (g *cloudGuest) HTTP() http.RoundTripper { return g.client.HTTP() }
+func (g *cloudGuest) HTTP() http.RoundTripper { return bridge{g} }
 
 // checkUnconfined refuses a call that E2B's guest cannot confine to directories.
 func (g *cloudGuest) checkUnconfined(ctx context.Context, doing string) error {

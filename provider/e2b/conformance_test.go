@@ -3,12 +3,14 @@ package e2b_test
 import (
 	"cmp"
 	"maps"
+	"net/http"
 	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testing/envdtest"
 	"github.com/sandpit-dev/sandpit/provider/e2b"
 	"github.com/sandpit-dev/sandpit/provider/providertest"
 )
@@ -50,7 +52,7 @@ func TestProvider(t *testing.T) {
 // TestProviderCloudGuest runs the suite with E2B's guest only.
 func TestProviderCloudGuest(t *testing.T) {
 	c := newCloud(t)
-	genuine := newGenuine(t, c)
+	genuine := envdtest.StartGenuine(t, c.url)
 	runSuite(t, c, missingWithCloudGuest(), nil, func(o *e2b.Options) { o.Guest, o.APIURL, o.SandboxURL = e2b.GuestCloud, genuine, genuine })
 }
 
@@ -61,7 +63,7 @@ func TestProviderBesideGenuine(t *testing.T) {
 		t.Skip("repeats checks of TestProvider")
 	}
 	c := newCloud(t)
-	genuine := newGenuine(t, c)
+	genuine := envdtest.StartGenuine(t, c.url)
 	runSuite(t, c, missing(), []string{"lifecycle", "abilities", "cancel", "ports"}, func(o *e2b.Options) { o.APIURL, o.SandboxURL = genuine, genuine })
 }
 
@@ -71,7 +73,7 @@ func TestProviderCloud(t *testing.T) {
 	if os.Getenv("SANDPIT_TEST_E2B_CLOUD") != "1" || key == "" {
 		t.Skip("set SANDPIT_TEST_E2B_CLOUD=1 and E2B_API_KEY to create sandboxes in your account at E2B")
 	}
-	c := &cloud{url: cmp.Or(os.Getenv("E2B_API_URL"), "https://api."+cmp.Or(os.Getenv("E2B_DOMAIN"), "e2b.app")), key: key}
+	c := &cloud{url: cmp.Or(os.Getenv("E2B_API_URL"), "https://api."+cmp.Or(os.Getenv("E2B_DOMAIN"), "e2b.app")), key: key, client: http.DefaultClient}
 	runSuite(t, c, missing(), nil, func(o *e2b.Options) {
 		o.APIURL, o.Domain, o.SandboxURL, o.Template = c.url, os.Getenv("E2B_DOMAIN"), os.Getenv("E2B_SANDBOX_URL"), os.Getenv("E2B_TEMPLATE")
 		o.Guest, o.Poll, o.Timeout = e2b.GuestOwn, 0, 10*time.Minute

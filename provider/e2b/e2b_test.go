@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/testing/envdtest"
 	"github.com/sandpit-dev/sandpit/internal/testing/faultproxy"
 	"github.com/sandpit-dev/sandpit/provider/e2b"
 )
@@ -271,7 +272,7 @@ func TestCloudGuest(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
 	o := c.options()
-	genuine := newGenuine(t, c)
+	genuine := envdtest.StartGenuine(t, c.url)
 	o.Guest, o.APIURL, o.SandboxURL = e2b.GuestCloud, genuine, genuine
 	p := newProvider(t, o)
 	box := create(t, p, sandpit.Spec{})
@@ -296,6 +297,7 @@ func TestCloudGuest(t *testing.T) {
 	wantCode(t, "read a file with confinement", err, sandpit.Unsupported)
 	observed.Observe(sandpit.GuestObserver{})
 	testCloudPort(t, box)
+	testGuestProtocol(t, p)
 }
 
 // TestBrokenStream breaks the connections of a command: the command log has the output that was lost.

@@ -30,6 +30,8 @@ const long = 2 * time.Minute
 // cloud is a server of sandpit that has the role of E2B's cloud.
 type cloud struct {
 	url, key string
+	client   *http.Client
+	environ  []string
 	runtime  string
 	process  *testserver.Server
 	// identities are those of the providers, for a cloud that has sandboxes of others, too.
@@ -40,11 +42,12 @@ type cloud struct {
 func newCloud(tb testing.TB, settings ...string) *cloud {
 	tb.Helper()
 	dir := tb.TempDir()
-	c := &cloud{runtime: filepath.Join(dir, "run")}
+	c := &cloud{runtime: filepath.Join(dir, "run"), client: http.DefaultClient}
 	environ := append(testengine.Environ(dir),
 		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=base=host",
 		"SANDPIT_SERVER_MAX_CONNECTIONS_PER_OWNER=1000")
-	c.process = testserver.Start(tb, append(environ, settings...))
+	c.environ = append(environ, settings...)
+	c.process = testserver.Start(tb, c.environ)
 	tb.Cleanup(func() {
 		if c.key != "" {
 			for _, id := range c.list(tb) {
@@ -55,16 +58,22 @@ func newCloud(tb testing.TB, settings ...string) *cloud {
 		c.awaitEngines(tb)
 	})
 	c.url = c.process.URL
-	cmd := exec.CommandContext(tb.Context(), testengine.Path(tb), "key", "create", "-q", "--owner", "cloud")
-	cmd.Env = environ
+	c.key = strings.TrimSpace(c.run(tb, "key", "create", "-q", "--owner", "cloud"))
+	return c
+}
+
+// run runs sandpit as a user of the cloud's machine does.
+func (c *cloud) run(tb testing.TB, args ...string) string {
+	tb.Helper()
+	cmd := exec.CommandContext(tb.Context(), testengine.Path(tb), args...)
+	cmd.Env = c.environ
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		tb.Fatalf("create a key: %v\n%s", err, &errs)
+		tb.Fatalf("%q: %v\n%s", args, err, &errs)
 	}
-	c.key = strings.TrimSpace(string(out))
-	return c
+	return string(out)
 }
 
 // options returns the options of a provider for this cloud.
@@ -94,7 +103,7 @@ func (c *cloud) send(tb testing.TB, method, path, body string) (int, []byte) {
 	}
 	req.Header.Set("X-Api-Key", c.key)
 	req.Close = true
-	res, err := http.DefaultClient.Do(req)
+	res, err := c.client.Do(req)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,6 +1,7 @@
-package e2b_test
+package envdtest
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -9,13 +10,14 @@ import (
 	"testing"
 )
 
-// newGenuine returns the URL of a proxy before a cloud that makes the guest in its sandboxes the same as E2B's: the proxy
-// refuses sandpit's additions to the protocol, and removes their headers.
-func newGenuine(t *testing.T, c *cloud) string {
-	t.Helper()
-	target, err := url.Parse(c.url)
+// StartGenuine starts a proxy before a server of sandpit in the role of E2B's cloud, and returns its URL. It makes the
+// guest in sandboxes the same as E2B's: the proxy refuses sandpit's additions to the protocol, and removes their headers.
+// It ends with the test.
+func StartGenuine(tb testing.TB, cloud string) string {
+	tb.Helper()
+	target, err := url.Parse(cloud)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -30,7 +32,8 @@ func newGenuine(t *testing.T, c *cloud) string {
 			}
 			return nil
 		},
-		FlushInterval: -1, // streams
+		FlushInterval: -1,                                                      // streams
+		ErrorLog:      slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), // clients cancel calls
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isGuestCall(r) && isAddition(r.URL.Path) {
@@ -39,11 +42,11 @@ func newGenuine(t *testing.T, c *cloud) string {
 		}
 		// Without it, the server stops reading a request whose response has begun, and the proxy breaks the response.
 		if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
-			t.Error(err)
+			tb.Error(err)
 		}
 		proxy.ServeHTTP(w, r)
 	}))
-	t.Cleanup(server.Close)
+	tb.Cleanup(server.Close)
 	return server.URL
 }
 
