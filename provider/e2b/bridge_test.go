@@ -33,6 +33,24 @@ func zipped(t *testing.T, text string) []byte {
 	return out.Bytes()
 }
 
+// plainFrames returns the messages of a stream, some of which may be compressed.
+func plainFrames(t *testing.T, stream []byte) (text string) {
+	t.Helper()
+	for len(stream) >= 5 {
+		n := 5 + int(binary.BigEndian.Uint32(stream[1:]))
+		if n > len(stream) {
+			t.Fatalf("a message of %d bytes in a stream of %d", n, len(stream))
+		}
+		data := stream[5:n]
+		if stream[0]&1 != 0 {
+			r := must(gzip.NewReader(bytes.NewReader(data)))(t)
+			data = must(io.ReadAll(r))(t)
+		}
+		text, stream = text+string(data), stream[n:]
+	}
+	return text
+}
+
 // testGuestProtocol sends requests of the guest's protocol, as a server's clients do, to a sandbox with E2B's guest whose
 // default user and directory are others than the guest's.
 func testGuestProtocol(t *testing.T, p sandpit.Provider) {
@@ -55,6 +73,9 @@ func testGuestProtocol(t *testing.T, p sandpit.Provider) {
 		}
 		defer res.Body.Close()
 		text, err := io.ReadAll(res.Body)
+		if err == nil && strings.HasPrefix(res.Header.Get("Content-Type"), "application/connect+") {
+			return plainFrames(t, text), nil
+		}
 		return string(text), err
 	}
 	const start, script = "/process.Process/Start", `"cmd":"sh","args":["-c","test \"$(id -un):$(pwd)\" = $WANT"],"envs":{"WANT":`
@@ -63,7 +84,7 @@ func testGuestProtocol(t *testing.T, p sandpit.Provider) {
 		headers []string
 	}{
 		"the defaults": {frame(0, []byte(`{"process":{`+script+`"nobody:/tmp"}}}`)), nil},
-		"compressed":   {frame(1, zipped(t, `{"process":{`+script+`"nobody:/tmp"}}}`)), []string{"Connect-Content-Encoding", "gzip", "Connect-Accept-Encoding", "identity"}},
+		"compressed":   {frame(1, zipped(t, `{"process":{`+script+`"nobody:/tmp"}}}`)), []string{"Connect-Content-Encoding", "gzip"}},
 		"others":       {frame(0, []byte(`{"process":{`+script+`"root:/usr"},"cwd":"/usr"}}`)), []string{"Authorization", "Basic cm9vdDo="}},
 	} {
 		if text, err := send(start, tc.body, tc.headers...); err != nil || !strings.Contains(text, `"exit status 0"`) {

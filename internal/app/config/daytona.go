@@ -103,6 +103,42 @@ func daytonaSettings() []setting {
 	}
 }
 
+// knownPassword is the password of desktops that OpenManus sets if none is configured.
+const knownPassword = "123456"
+
+// noticeDaytona reports a password of desktops that everyone knows.
+func (l *loader) noticeDaytona() {
+	if l.cfg.Daytona.VNCPassword == knownPassword {
+		l.addNotice("%s: %s = %s is the well-known default of OpenManus: set another one, or omit it for a random one",
+			l.cfg.Sources[KeyDaytonaVNCPassword], KeyDaytonaVNCPassword, knownPassword)
+	}
+}
+
+// otherName is another name of a setting in files, and how its values are read. ok is false for a value that makes no
+// sense.
+type otherName struct {
+	key  Key
+	read func(value any) (any, bool)
+}
+
+// otherNames are names that programs for OpenManus write in its section [daytona].
+func otherNames() map[Key]otherName {
+	return map[Key]otherName{
+		"daytona.vnc_password":          {KeyDaytonaVNCPassword, func(value any) (any, bool) { return value, true }},
+		"daytona.auto_stop_interval":    {KeyDaytonaAutoStop, fromMinutes},
+		"daytona.auto_archive_interval": {KeyDaytonaAutoArchive, fromMinutes},
+	}
+}
+
+// maxMinutes bounds an interval, in minutes: a century.
+const maxMinutes = 100 * 365 * 24 * 60
+
+// fromMinutes converts a number of minutes to seconds.
+func fromMinutes(value any) (any, bool) {
+	n, ok := value.(int64)
+	return n * 60, ok && n > 0 && n <= maxMinutes
+}
+
 // setAccountKey reads the API key of a cloud. It never shows what is wrong with it.
 func setAccountKey(field *Secret, v any) error {
 	text, ok := textOf(v)

@@ -25,6 +25,10 @@ func TestE2BCloud(t *testing.T) {
 	if diff := cmp.Diff(want, cfg.E2BCloud); diff != "" {
 		t.Errorf("e2b_cloud (-want +got):\n%s", diff)
 	}
+	cfg, err = loadDocker(t, "", "E2B_TEMPLATE_ID=other")
+	if err != nil || cfg.E2BCloud.Template != "other" || config.Default().E2BCloud.Template != "base" || config.Default().E2BCloud.Timeout != time.Hour {
+		t.Errorf("template %q, %v; defaults %+v", cfg.E2BCloud.Template, err, config.Default().E2BCloud)
+	}
 	cfg, err = loadDocker(t, "", "E2B_API_KEY=e2b_0123", "SANDPIT_E2B_CLOUD_API_KEY=ours")
 	if err != nil || cfg.E2BCloud.Key.Reveal() != "ours" {
 		t.Errorf("our own variable: %v, %v, want it to take precedence", cfg.E2BCloud.Key.Reveal(), err)

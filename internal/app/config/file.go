@@ -209,9 +209,27 @@ func (f *file) loadSection(e entry) {
 			continue
 		}
 		key := Key(e.name + "." + sub.name)
+		if other, ok := otherNames()[key]; ok {
+			f.applyOtherName(sub, key, other, t)
+			continue
+		}
 		if !f.applyValue(key, sub.value, f.name, sub.line) {
 			f.addProblem(sub, key, unknownKey(sub.name, namesIn(e.name)))
 		}
+	}
+}
+
+// applyOtherName takes a line of a section that has another name of a setting.
+func (f *file) applyOtherName(e entry, key Key, other otherName, section table) {
+	_, name := other.key.splitKey()
+	value, ok := other.read(e.value)
+	switch _, both := section[name]; {
+	case both:
+		f.addProblem(e, key, fmt.Sprintf("stands beside %s; write one of them", name))
+	case !ok:
+		f.addProblem(e, key, fmt.Sprintf("%s is not a number of minutes above 0", shortValue(e.value)))
+	default:
+		f.applyValue(other.key, value, f.name, e.line)
 	}
 }
 

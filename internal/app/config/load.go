@@ -69,6 +69,7 @@ func Load(o Options) (Config, error) {
 	l.fillLLM()
 	l.checkTogether()
 	l.noticeSandbox()
+	l.noticeDaytona()
 	return l.cfg, l.problems.errorOrNil()
 }
 
