@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
+	"net/http"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -98,8 +101,9 @@ func TestE2B(t *testing.T) {
 func TestE2BPlainGuest(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t, "SANDPIT_E2B_TEMPLATES=base=host")
-	url := envdtest.StartGenuine(t, cloud.url)
-	h := newHost(t, "SANDBOX_PROVIDER=e2b", "SANDPIT_E2B_CLOUD_GUEST=cloud", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+url, "E2B_SANDBOX_URL="+url)
+	genuine := envdtest.StartGenuine(t, cloud.url)
+	h := newHost(t, "SANDBOX_PROVIDER=e2b", "SANDPIT_E2B_CLOUD_GUEST=cloud",
+		"E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+genuine, "E2B_SANDBOX_URL="+genuine)
 	h.want(t, "", "create", "--name", "work")
 	h.want(t, "root /workspace\n", "exec", "work", "--", "sh", "-c", "echo $(id -un) $PWD; mkdir d; echo text >d/f")
 	h.want(t, "terminal", "exec", "-t", "work", "--", "sh", "-c", "test -t 0 && echo terminal")
@@ -111,6 +115,7 @@ func TestE2BPlainGuest(t *testing.T) {
 	if out, status := h.run(t, "", "exec", "work", "--", "sh", "-c", "echo once >>count; cat count; exit 7"); status != 7 || out != "once\n" {
 		t.Errorf("exit status %d, output %q", status, out)
 	}
+	testPreview(t, h)
 	h.want(t, "", "create", "--name", "other", "--user", "nobody", "--workdir", "/tmp")
 	h.want(t, "nobody /tmp\n", "exec", "other", "--", "sh", "-c", "echo $(id -un) $PWD")
 	for text, args := range map[string][]string{
@@ -126,6 +131,36 @@ func TestE2BPlainGuest(t *testing.T) {
 	h.want(t, "count\nd\nlicenses\n", "exec", "work", "--", "ls")
 	if out := h.want(t, "work", "ls"); strings.Contains(out, "third") {
 		t.Errorf("what was refused exists: %s", out)
+	}
+}
+
+// testPreview reaches a program in sandbox "work" by the URL of its port.
+func testPreview(t *testing.T, h *host) {
+	t.Helper()
+	h.want(t, "", "exec", "work", "--", "sh", "-c", "cd d && nohup python3 -m http.server 8123 >/dev/null 2>&1 &")
+	address := strings.TrimSpace(h.want(t, "http://8123-", "url", "work", "8123"))
+	target, err := url.Parse(strings.Replace(address, "/?", "/f?", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+target.RequestURI(), http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = target.Host // not every machine knows names below localhost
+		res, err := http.DefaultTransport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		_ = res.Body.Close() // was read
+		if err == nil && string(text) == "text\n" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("status %d: %.500s, %v", res.StatusCode, text, err)
+		}
 	}
 }
 

@@ -230,7 +230,7 @@ func (t bridge) setWorkDir(r *http.Request) error {
 
 // addWorkDir adds a working directory to the frame of a request that names none.
 func addWorkDir(frame []byte, isJSON bool, encoding, dir string) ([]byte, error) {
-	if len(frame) < framePrefix || uint64(binary.BigEndian.Uint32(frame[1:])) != uint64(len(frame)-framePrefix) {
+	if len(frame) < framePrefix || int64(binary.BigEndian.Uint32(frame[1:])) != int64(len(frame)-framePrefix) {
 		return nil, sandpit.Errorf(sandpit.Invalid, "start a process: the request is not one message")
 	}
 	data := frame[framePrefix:]

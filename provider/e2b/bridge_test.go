@@ -16,7 +16,7 @@ import (
 func frame(flags byte, data []byte) []byte {
 	out := make([]byte, 5, 5+len(data))
 	out[0] = flags
-	binary.BigEndian.PutUint32(out[1:], uint32(len(data))) //nolint:gosec // it is short
+	binary.BigEndian.PutUint32(out[1:], uint32(len(data)))
 	return append(out, data...)
 }
 

@@ -3,6 +3,7 @@ package e2b_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -79,7 +80,8 @@ func TestLife(t *testing.T) {
 	t.Run("pause", func(t *testing.T) { t.Parallel(); testPause(t, p) })
 	t.Run("stats", func(t *testing.T) { t.Parallel(); testStats(t, p) })
 	t.Run("network policy", func(t *testing.T) { t.Parallel(); testNetworkPolicy(t, p) })
-	t.Run("expiry", func(t *testing.T) { t.Parallel(); testExpiry(t, p) })
+	t.Run("expiry", func(t *testing.T) { t.Parallel(); testExpiry(t, c, p) })
+	t.Run("template", func(t *testing.T) { t.Parallel(); testTemplate(t, c, p) })
 	t.Run("refused", func(t *testing.T) { t.Parallel(); testRefused(t, p) })
 	t.Run("strangers", func(t *testing.T) { t.Parallel(); testStrangers(t, c) })
 	t.Run("account", func(t *testing.T) { t.Parallel(); testAccount(t, c) })
@@ -152,15 +154,79 @@ func testNetworkPolicy(t *testing.T, p sandpit.Provider) {
 	}
 }
 
-func testExpiry(t *testing.T, p sandpit.Provider) {
+// testExpiry checks when and how the cloud ends sandboxes.
+func testExpiry(t *testing.T, c *cloud, p sandpit.Provider) {
 	t.Helper()
 	box := create(t, p, sandpit.Spec{Expiry: sandpit.Expiry{Deadline: time.Now().Add(20 * time.Minute), Action: sandpit.ActionPause}})
+	wantEnd(t, c, box, 20*time.Minute, "pause")
 	renewer := ability[sandpit.Renewer](t, box)
-	if err := renewer.Renew(soon(t), sandpit.Expiry{Deadline: time.Now().Add(time.Hour), Action: sandpit.ActionSuspend}); err != nil {
+	if err := renewer.Renew(soon(t), sandpit.Expiry{Deadline: time.Now().Add(40 * time.Minute), Action: sandpit.ActionSuspend}); err != nil {
 		t.Error(err)
 	}
+	wantEnd(t, c, box, 40*time.Minute, "pause")
+	if err := renewer.Renew(soon(t), sandpit.Expiry{Deadline: time.Now().Add(10 * time.Minute), Action: sandpit.ActionSuspend}); err != nil {
+		t.Error(err)
+	}
+	wantEnd(t, c, box, 10*time.Minute, "pause")
 	wantCode(t, "another action", renewer.Renew(soon(t), sandpit.Expiry{}), sandpit.Unsupported)
 	wantCode(t, "in a century", renewer.Renew(soon(t), sandpit.Expiry{Deadline: time.Now().AddDate(100, 0, 0), Action: sandpit.ActionPause}), sandpit.Invalid)
+	pauser := ability[sandpit.Pauser](t, box)
+	if err := pauser.Pause(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := renewer.Renew(soon(t), sandpit.Expiry{Deadline: time.Now().Add(30 * time.Minute), Action: sandpit.ActionSuspend}); err != nil {
+		t.Error(err)
+	}
+	if err := pauser.Resume(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	wantEnd(t, c, box, 30*time.Minute, "pause")
+	wantEnd(t, c, create(t, p, sandpit.Spec{}), time.Hour, "kill")
+}
+
+// wantEnd checks what the cloud does to a sandbox on its own, and when.
+func wantEnd(t *testing.T, c *cloud, box sandpit.Instance, after time.Duration, action string) {
+	t.Helper()
+	for _, cloudID := range c.list(t) {
+		if c.idOf(t, cloudID) != box.ID() {
+			continue
+		}
+		var one struct {
+			EndAt     time.Time `json:"endAt"`
+			Lifecycle struct {
+				OnTimeout string `json:"onTimeout"`
+			} `json:"lifecycle"`
+		}
+		_, text := c.call(t, http.MethodGet, "/sandboxes/"+cloudID)
+		if err := json.Unmarshal(text, &one); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(one.EndAt); left > after+2*time.Second || left < after-long || one.Lifecycle.OnTimeout != action {
+			t.Errorf("the cloud takes the action %q in %v, want %q in %v", one.Lifecycle.OnTimeout, left, action, after)
+		}
+		return
+	}
+	t.Errorf("the cloud has no sandbox %s", box.ID())
+}
+
+// testTemplate creates sandboxes of a template that the request names, with the limits and variables that it has.
+func testTemplate(t *testing.T, c *cloud, p sandpit.Provider) {
+	t.Helper()
+	o := c.options()
+	o.Template = "no-such-template"
+	other := newProvider(t, o)
+	if _, err := other.Create(soon(t), sandpit.NewID(), sandpit.Spec{}); err == nil {
+		t.Error("the template of the options is not used")
+	}
+	box := create(t, other, sandpit.Spec{Image: "base", Env: map[string]string{"MINE": "yes"}})
+	if got := shell(t, box, "echo $MINE"); got != "yes\n" {
+		t.Errorf("variable %q", got)
+	}
+	stats, err := ability[sandpit.Statser](t, box).Stats(soon(t))
+	if err != nil || stats.Limits.Memory == 0 || stats.Limits.CPUs == 0 {
+		t.Fatalf("limits %+v, %v", stats.Limits, err)
+	}
+	create(t, p, sandpit.Spec{Resources: sandpit.Resources{CPUs: stats.Limits.CPUs, Memory: stats.Limits.Memory}})
 }
 
 // testRefused creates sandboxes that E2B cannot have, and checks that none remains.

@@ -58,6 +58,7 @@ func TestFaults(t *testing.T) {
 	t.Logf("requests: %v; outcomes: %v", proxy.Counts(), f.done)
 	proxy.Heal()
 	f.checkLeftovers(c)
+	f.removeSnapshots(c, o.Identity)
 }
 
 // isAPICall reports whether a request is for the API: a sandbox does not answer twice.
@@ -87,7 +88,7 @@ func (f *faultRun) count(kind string, err error) {
 		f.Errorf("%s: an error without a code: %v", kind, err)
 	}
 	s := sandpit.SubjectOf(err)
-	if s.Provider != "e2b" || s.Operation == "" || s.Sandbox == "" && kind != "list" {
+	if s.Provider != "e2b" || s.Operation == "" || s.Sandbox == "" && kind != "list" && kind != "remove snapshot" {
 		f.Errorf("%s: the error concerns %+v, want provider, sandbox and operation: %v", kind, s, err)
 	}
 	if strings.Contains(err.Error(), f.key) {
@@ -116,7 +117,7 @@ func (w *faultWorker) step(name string) {
 		}
 		return
 	}
-	switch n := w.rng.IntN(20); {
+	switch n := w.rng.IntN(21); {
 	case n < 7:
 		w.run(ctx, name)
 	case n < 9:
@@ -132,6 +133,8 @@ func (w *faultWorker) step(name string) {
 		if err == nil {
 			w.box = again
 		}
+	case n < 17:
+		w.save(ctx)
 	default:
 		w.destroy(ctx)
 	}
@@ -154,6 +157,18 @@ func (w *faultWorker) pause(ctx context.Context) {
 	w.count("pause", err)
 	err = pauser.Resume(ctx)
 	w.count("resume", err)
+}
+
+// save saves the sandbox, and removes the snapshot.
+func (w *faultWorker) save(ctx context.Context) {
+	snapshotter, _ := sandpit.As[sandpit.Snapshotter](w.box)
+	id := sandpit.NewSnapshotID()
+	_, err := snapshotter.Snapshot(ctx, id)
+	w.count("snapshot", err)
+	if err == nil {
+		keeper, _ := sandpit.As[sandpit.SnapshotKeeper](w.p)
+		w.count("remove snapshot", keeper.RemoveSnapshot(ctx, id))
+	}
 }
 
 // list lists the sandboxes: the worker's is among them exactly once.
@@ -210,6 +225,27 @@ func (w *faultWorker) finish() {
 	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 	defer cancel()
 	w.destroy(ctx)
+}
+
+// removeSnapshots removes the snapshots that a worker could not remove: the provider lists all that the cloud has.
+func (f *faultRun) removeSnapshots(c *cloud, identity string) {
+	f.Helper()
+	keeper, _ := sandpit.As[sandpit.SnapshotKeeper](f.p)
+	list, err := keeper.ListSnapshots(f.Context())
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, one := range list {
+		if one.Unloadable != "" {
+			f.Errorf("snapshot %s: %s", one.ID, one.Unloadable)
+		}
+		if err := keeper.RemoveSnapshot(f.Context(), one.ID); err != nil {
+			f.Errorf("remove snapshot %s: %v", one.ID, err)
+		}
+	}
+	if n := c.snapshotsOf(f.T, identity); n > 0 {
+		f.Errorf("%d snapshots are left at the cloud", n)
+	}
 }
 
 // checkLeftovers waits until the cloud has the sandboxes only that a worker could not destroy.

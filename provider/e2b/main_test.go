@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -46,7 +47,7 @@ func newCloud(tb testing.TB, settings ...string) *cloud {
 	environ := append(testengine.Environ(dir),
 		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=base=host",
 		"SANDPIT_SERVER_MAX_CONNECTIONS_PER_OWNER=1000")
-	c.environ = append(environ, settings...)
+	c.environ = slices.Concat(environ, settings)
 	c.process = testserver.Start(tb, c.environ)
 	tb.Cleanup(func() {
 		if c.key != "" {

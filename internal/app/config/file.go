@@ -227,7 +227,7 @@ func (f *file) applyOtherName(e entry, key Key, other otherName, section table) 
 	case both:
 		f.addProblem(e, key, fmt.Sprintf("stands beside %s; write one of them", name))
 	case !ok:
-		f.addProblem(e, key, fmt.Sprintf("%s is not a number of minutes above 0", shortValue(e.value)))
+		f.addProblem(e, key, shortValue(e.value)+" is not a number of minutes above 0")
 	default:
 		f.applyValue(other.key, value, f.name, e.line)
 	}
