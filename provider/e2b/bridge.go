@@ -6,7 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
+	"encoding/json"
 	"io"
 	"mime"
 	"net/http"
@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 
-	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -86,41 +85,31 @@ func (t bridge) setUser(r *http.Request) {
 	}
 }
 
-// refuse returns a response that says that the guest cannot carry out a call.
+// refuse returns a response that says that the guest cannot carry out a call, in the form of Connect's protocol.
 func refuse(r *http.Request, text string) (*http.Response, error) {
-	err := sandpit.Errorf(sandpit.Unsupported, "%s", text)
-	writer := connect.NewErrorWriter()
-	if !writer.IsSupported(r) {
-		return nil, err
-	}
-	out := &response{header: make(http.Header), status: http.StatusOK}
-	if err := writer.Write(out, r, connect.NewError(connect.CodeUnimplemented, errors.New(text))); err != nil {
-		return nil, err
+	problem := map[string]string{"code": "unimplemented", "message": text}
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	streams := strings.HasPrefix(kind, "application/connect+")
+	if err != nil || !streams && kind != "application/json" && kind != "application/proto" {
+		return nil, sandpit.Errorf(sandpit.Unsupported, "%s", text)
 	}
 	if r.Body != nil {
 		_ = r.Body.Close() // as every round tripper does
 	}
-	return out.toHTTP(r), nil
+	if !streams {
+		data, err := json.Marshal(problem)
+		return newResponse(r, http.StatusNotImplemented, http.Header{"Content-Type": {"application/json"}}, io.NopCloser(bytes.NewReader(data))), err
+	}
+	data, err := json.Marshal(map[string]any{"error": problem})
+	return newResponse(r, http.StatusOK, http.Header{"Content-Type": {kind}}, io.NopCloser(bytes.NewReader(newFrame(frameEnd, data)))), err
 }
 
-// response is a response of this program in memory.
-type response struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-// Header implements http.ResponseWriter.
-func (w *response) Header() http.Header { return w.header }
-
-// WriteHeader implements http.ResponseWriter.
-func (w *response) WriteHeader(status int) { w.status = status }
-
-// Write implements http.ResponseWriter.
-func (w *response) Write(p []byte) (int, error) { return w.body.Write(p) }
-
-func (w *response) toHTTP(r *http.Request) *http.Response {
-	return newResponse(r, w.status, w.header, io.NopCloser(&w.body))
+// newFrame returns a message of a stream.
+func newFrame(flags byte, data []byte) []byte {
+	out := make([]byte, framePrefix, framePrefix+len(data))
+	out[0] = flags
+	binary.BigEndian.PutUint32(out[1:], uint32(len(data))) //nolint:gosec // it is bounded
+	return append(out, data...)
 }
 
 func newResponse(r *http.Request, status int, header http.Header, body io.ReadCloser) *http.Response {
@@ -195,6 +184,7 @@ const (
 	// framePrefix is the length of what precedes a message in a stream: flags, and the message's length.
 	framePrefix = 5
 	frameGzip   = 1
+	frameEnd    = 2
 	// maxStart bounds a request to start a process, in bytes.
 	maxStart = 4 << 20
 )
@@ -256,9 +246,7 @@ func addWorkDir(frame []byte, isJSON bool, encoding, dir string) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	out := make([]byte, framePrefix, framePrefix+len(data))
-	binary.BigEndian.PutUint32(out[1:], uint32(len(data))) //nolint:gosec // it is bounded
-	return append(out, data...), nil
+	return newFrame(0, data), nil
 }
 
 func unzip(data []byte, encoding string) ([]byte, error) {
