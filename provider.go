@@ -133,9 +133,13 @@ type Archiver interface {
 	Restore(ctx context.Context) error
 }
 
-// Resizer changes the limits of a running sandbox.
+// Resizer changes the limits of a sandbox that runs or is stopped. A stopped one has them from
+// its next start.
 type Resizer interface {
-	// Unsupported: a limit that cannot be enforced here.
+	// Resize sets the limits of r that are not zero, all or none.
+	//
+	// Invalid: a limit with which no sandbox can run. Conflict: it must be stopped first.
+	// Unsupported: a limit that cannot be enforced, or changed, here.
 	Resize(ctx context.Context, r Resources) error
 }
 

@@ -69,7 +69,7 @@ var refusals = []struct{ what, method, path, body string }{
 	{"create: `cpu` of a snapshot", "POST", "/api/sandbox", `{"snapshot":"a","cpu":1}`},
 	{"create: a missing snapshot", "POST", "/api/sandbox", `{"snapshot":"a"}`},
 	{"create: an unknown region", "POST", "/api/sandbox", `{"target":"nowhere"}`},
-	{"`resize`", "POST", "/api/sandbox/{id}/resize", `{"cpu":64}`},
+	{"`resize` of the disk of a sandbox that runs", "POST", "/api/sandbox/{id}/resize", `{"disk":64}`},
 	{"`resize` without a change", "POST", "/api/sandbox/{id}/resize", `{}`},
 	{"`start` of a sandbox that runs", "POST", "/api/sandbox/{id}/start", ``},
 	{"`archive` of a sandbox that runs", "POST", "/api/sandbox/{id}/archive", ``},

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -264,12 +265,28 @@ func (i *Instance) Rollback(ctx context.Context, id sandpit.SnapshotID) error {
 
 // Resize implements sandpit.Resizer. It enforces nothing.
 func (i *Instance) Resize(ctx context.Context, r sandpit.Resources) error {
-	if r.Memory < 0 || r.CPUs < 0 || r.Disk < 0 || r.PIDs < 0 {
-		return sandpit.Errorf(sandpit.Invalid, "resize sandbox %s: negative limit", i.box.id)
+	if err := r.Validate(); err != nil {
+		return fmt.Errorf("resize sandbox %s: %w", i.box.id, err)
 	}
-	return i.performOp(ctx, OpResize, func() error {
-		return i.box.changeRunning(ctx, func() { i.box.resources = r })
-	})
+	return i.performOp(ctx, OpResize, func() error { return i.box.resize(ctx, r) })
+}
+
+// resize changes the limits of a sandbox. They can only grow while it runs.
+func (b *sandbox) resize(ctx context.Context, r sandpit.Resources) error {
+	if err := b.lockInState(ctx, Running, Stopped); err != nil {
+		return err
+	}
+	defer b.unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.spec.Resources
+	if b.state == Running && (r.Memory != 0 && r.Memory < now.Memory || r.CPUs != 0 && r.CPUs < now.CPUs) {
+		return sandpit.Errorf(sandpit.Conflict, "resize sandbox %s: a limit can only be lowered while it is stopped", b.id)
+	}
+	b.spec.Resources = sandpit.Resources{
+		Memory: cmp.Or(r.Memory, now.Memory), CPUs: cmp.Or(r.CPUs, now.CPUs), Disk: cmp.Or(r.Disk, now.Disk), PIDs: cmp.Or(r.PIDs, now.PIDs),
+	}
+	return nil
 }
 
 // SetNetworkPolicy implements sandpit.NetworkPolicer. It enforces nothing.

@@ -46,17 +46,16 @@ type sandbox struct {
 	locked chan struct{} // full while a call changes the state
 	ended  chan struct{} // closed after exit is set
 
-	mu        sync.Mutex
-	spec      sandpit.Spec
-	token     string
-	state     State
-	machine   *machine // nil unless running or paused
-	stall     Stall
-	exit      sandpit.Exit
-	resources sandpit.Resources
-	network   sandpit.NetworkPolicy
-	expiry    sandpit.Expiry
-	own       chan struct{} // closed while the World has stopped the sandbox by itself
+	mu      sync.Mutex
+	spec    sandpit.Spec
+	token   string
+	state   State
+	machine *machine // nil unless running or paused
+	stall   Stall
+	exit    sandpit.Exit
+	network sandpit.NetworkPolicy
+	expiry  sandpit.Expiry
+	own     chan struct{} // closed while the World has stopped the sandbox by itself
 }
 
 // createSandbox creates a sandbox. If it fails, it removes everything again.

@@ -90,7 +90,7 @@ type View struct {
 	Dir string
 	// Image is the image of its spec.
 	Image sandpit.Image
-	// Resources and Network are the last requested ones.
+	// Resources are those of its spec, or the last ones of Resize. Network is the last requested one.
 	Resources sandpit.Resources
 	Network   sandpit.NetworkPolicy
 	// Expiry is the one of its spec, or the last one of Renew.
@@ -105,7 +105,7 @@ func (w *World) Look(id sandpit.ID) (View, bool) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return View{State: b.state, Dir: b.dir, Image: b.spec.Image, Resources: b.resources, Network: b.network, Expiry: b.expiry}, true
+	return View{State: b.state, Dir: b.dir, Image: b.spec.Image, Resources: b.spec.Resources, Network: b.network, Expiry: b.expiry}, true
 }
 
 // Leftovers returns the names of remaining files and processes of sandboxes, including destroyed

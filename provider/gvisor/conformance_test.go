@@ -41,6 +41,14 @@ func TestConformance(t *testing.T) {
 // killKernel kills the kernel process of a sandbox.
 func killKernel(t *testing.T, _ sandpit.Provider, id sandpit.ID) {
 	t.Helper()
+	if err := syscall.Kill(kernelOf(t, id), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// kernelOf returns the process ID of the kernel of a sandbox.
+func kernelOf(t *testing.T, id sandpit.ID) int {
+	t.Helper()
 	names, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
@@ -54,12 +62,10 @@ func killKernel(t *testing.T, _ sandpit.Provider, id sandpit.ID) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		return
+		return pid
 	}
 	t.Fatalf("no process is the kernel of sandbox %s", id)
+	return 0
 }
 
 // providerDirs remembers where providers keep their files.

@@ -41,6 +41,7 @@ const (
 	opStats   operation = "stats"
 	opPause   operation = "pause"
 	opResume  operation = "resume"
+	opResize  operation = "resize"
 	opDestroy operation = "destroy"
 
 	opSave     operation = "save"     // write the layer to the request's files, and stay frozen
@@ -70,6 +71,8 @@ type request struct {
 	Create *createRequest `json:"create,omitempty"`
 	// Save is that of opState.
 	Save *saveRequest `json:"save,omitempty"`
+	// Limits are those of opResize.
+	Limits *sandpit.Resources `json:"limits,omitempty"`
 	// Held is that of opHeld.
 	Held heldFile `json:"held,omitempty"`
 	// GoOn has the sandbox continue after opSave.

@@ -303,6 +303,8 @@ func (e *engine) handleRequest(ctx context.Context, req request, files []*os.Fil
 		return reply{}, nil, sb.pause()
 	case opResume:
 		return reply{}, nil, sb.resume()
+	case opResize:
+		return reply{}, nil, sb.resize(req.Limits)
 	case opSave, opState, opUnsave, opLayer:
 		return reply{}, nil, sb.handleSaving(ctx, req, files)
 	case opHeld:

@@ -45,7 +45,11 @@ func orDefaults(r, defaults sandpit.Resources) sandpit.Resources {
 
 // limitsFor adds the defaults to the limits of a spec.
 func (p *Provider) limitsFor(spec sandpit.Resources) limitsRequest {
-	req := limitsRequest{Resources: orDefaults(spec, p.cfg.Defaults), DiskExplicit: spec.Disk > 0}
+	return newLimitsRequest(spec, p.cfg.Defaults)
+}
+
+func newLimitsRequest(spec, defaults sandpit.Resources) limitsRequest {
+	req := limitsRequest{Resources: orDefaults(spec, defaults), DiskExplicit: spec.Disk > 0}
 	if spec.Memory > 0 {
 		req.Explicit = append(req.Explicit, cgroup.Memory)
 	}
@@ -97,6 +101,8 @@ type limits struct {
 	notes    []string // which limits are not enforced, for users
 	kernel   int64    // see limitsRequest.Kernel
 	raised   bool     // see raiseMemory
+	// processors is how many the kernel process uses at most.
+	processors int
 	// events is nil without a limit of memory, and after takeEvents.
 	events     *memoryEvents
 	background sync.WaitGroup
@@ -249,14 +255,18 @@ func (l *limits) setPIDs(tasks int) error {
 func (l *limits) writeKernelLimits(bundle string, ids *sandboxIDs) error {
 	k := kernelLimits{Groups: l.groups.Dirs(), Memory: l.enforced.Memory, IDs: ids}
 	if l.enforced.CPUs > 0 {
-		k.CPUs = min(int(math.Ceil(l.enforced.CPUs)), runtime.NumCPU())
+		k.CPUs = countProcessors(l.enforced.CPUs)
 	}
+	l.processors = k.CPUs + k.extraProcessors()
 	data, err := json.Marshal(k)
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(bundle, limitsName), data, 0o644) //nolint:gosec // the directory is closed to others
 }
+
+// countProcessors returns how many processors programs see with a limit of CPU time.
+func countProcessors(cpus float64) int { return min(int(math.Ceil(cpus)), runtime.NumCPU()) }
 
 // removeGroups removes the groups; the sandbox's processes must have been killed.
 func (l *limits) removeGroups() error {

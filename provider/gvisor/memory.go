@@ -39,7 +39,7 @@ const (
 // memoryGuard watches one sandbox's memory.
 type memoryGuard struct {
 	limits   *limits
-	limit    int64
+	limit    atomic.Int64
 	disabled atomic.Bool // no program is killed
 	alarm    string      // see setAlarm
 	conduit  *os.File
@@ -59,7 +59,8 @@ type memoryGuard struct {
 // startMemoryGuard begins to watch a sandbox whose guest has started and in which no other
 // program runs yet.
 func startMemoryGuard(l *limits, conduit *os.File) (*memoryGuard, error) {
-	g := &memoryGuard{limits: l, limit: l.killLimit(), marks: map[int]string{}, quit: make(chan struct{}), done: make(chan struct{})}
+	g := &memoryGuard{limits: l, marks: map[int]string{}, quit: make(chan struct{}), done: make(chan struct{})}
+	g.limit.Store(l.killLimit())
 	var err error
 	if g.kernel, err = l.groups.Processes(cgroup.Memory); err != nil {
 		return nil, err
@@ -91,6 +92,23 @@ func (g *memoryGuard) setDisabled(disabled bool) {
 	if g != nil {
 		g.disabled.Store(disabled)
 	}
+}
+
+// setLimit replaces the limit, which is that of the control group already.
+func (g *memoryGuard) setLimit(limit int64) error {
+	if !g.limits.groups.IsV2(cgroup.Memory) { // version 2 has alarms instead
+		raw, err := g.events.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var added error
+		err = raw.Control(func(fd uintptr) { added = g.limits.addThresholds(int(fd), limit) })
+		if err = errors.Join(err, added); err != nil {
+			return fmt.Errorf("watch the sandbox's memory: %w", err)
+		}
+	}
+	g.limit.Store(limit)
+	return nil
 }
 
 // countKills returns how often memory ran out and the guest was ordered to kill a program.
@@ -143,18 +161,19 @@ func (g *memoryGuard) checkUse() time.Duration {
 		g.orderedAt = time.Time{}
 		return 0 // the sandbox is gone
 	}
-	alarmed := g.setAlarm(used)
-	if used <= g.limit/2 {
+	limit := g.limit.Load()
+	alarmed := g.setAlarm(used, limit)
+	if used <= limit/2 {
 		g.orderedAt = time.Time{}
 		if !alarmed {
 			return markPeriod // without events, check periodically
 		}
 		return 0
 	}
-	if needed <= g.limit || g.disabled.Load() { // the rest are copies of files, which are reclaimed
+	if needed <= limit || g.disabled.Load() { // the rest are copies of files, which are reclaimed
 		g.markPrograms()
 		g.orderedAt = time.Time{}
-		return timeToFill(g.limit - needed)
+		return timeToFill(limit - needed)
 	}
 	// A killed program releases its memory gradually. Another one is killed only if that is
 	// not enough.
@@ -182,13 +201,13 @@ func timeToFill(left int64) time.Duration {
 // use: beyond it the machine's kernel delays each thread that allocates memory, for up to two
 // seconds at a time. These are threads of the sandbox's kernel: the guest could not kill in time,
 // and what it has killed would not end.
-func (g *memoryGuard) setAlarm(used int64) bool {
+func (g *memoryGuard) setAlarm(used, limit int64) bool {
 	alarm := "max"
 	switch {
-	case used <= g.limit/2:
-		alarm = strconv.FormatInt(g.limit/2, 10)
-	case used <= g.limit && !g.disabled.Load():
-		alarm = strconv.FormatInt(g.limit, 10)
+	case used <= limit/2:
+		alarm = strconv.FormatInt(limit/2, 10)
+	case used <= limit && !g.disabled.Load():
+		alarm = strconv.FormatInt(limit, 10)
 	}
 	if alarm != g.alarm {
 		if err := g.limits.setAlarm(alarm); err != nil {
@@ -298,23 +317,31 @@ func (l *limits) closeEvents() {
 }
 
 func (l *limits) openEventsV1() (*os.File, error) {
-	usage, err := os.Open(l.groups.Path(cgroup.Memory, "memory.usage_in_bytes"))
-	if err != nil {
-		return nil, err
-	}
-	defer usage.Close()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, err
 	}
 	events := os.NewFile(uintptr(fd), "memory events")
-	for _, threshold := range []int64{l.killLimit() / 2, l.killLimit()} {
-		order := fmt.Sprintf("%d %d %d", fd, usage.Fd(), threshold)
-		if err := cgroup.Write(l.groups.Path(cgroup.Memory, "cgroup.event_control"), order); err != nil {
-			return nil, errors.Join(err, events.Close())
-		}
+	if err := l.addThresholds(fd, l.killLimit()); err != nil {
+		return nil, errors.Join(err, events.Close())
 	}
 	return events, nil
+}
+
+// addThresholds causes events of version 1 at half of a limit, and at the limit.
+func (l *limits) addThresholds(events int, limit int64) error {
+	usage, err := os.Open(l.groups.Path(cgroup.Memory, "memory.usage_in_bytes"))
+	if err != nil {
+		return err
+	}
+	defer usage.Close()
+	for _, threshold := range []int64{limit / 2, limit} {
+		order := fmt.Sprintf("%d %d %d", events, usage.Fd(), threshold)
+		if err := cgroup.Write(l.groups.Path(cgroup.Memory, "cgroup.event_control"), order); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setAlarm sets memory.high of version 2. When a group uses more, its memory.events changes.

@@ -33,7 +33,8 @@ func TestMemoryAlarmV2(t *testing.T) {
 	}
 	defer conduit.Close()
 	defer far.Close()
-	g := &memoryGuard{limit: 64 << 20, conduit: conduit, limits: &limits{groups: cgroup.SandboxGroups{cgroup.Memory: dir}}}
+	g := &memoryGuard{conduit: conduit, limits: &limits{groups: cgroup.SandboxGroups{cgroup.Memory: dir}}}
+	g.limit.Store(64 << 20)
 	writeFiles(t, dir, map[string]string{"cgroup.controllers": "", "cgroup.procs": "", "memory.stat": "inactive_file 0\nactive_file 0\n"})
 	for _, tc := range []struct {
 		used  int64

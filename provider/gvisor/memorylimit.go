@@ -3,6 +3,7 @@ package gvisor
 import (
 	"errors"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,15 +32,7 @@ func (l *limits) raiseMemory() error {
 		return nil
 	}
 	l.raised = true
-	bytes := raiseFactor*l.killLimit() + memoryReserve
-	if l.groups.IsV2(cgroup.Memory) {
-		return l.setMemoryLimit(bytes)
-	}
-	value := strconv.FormatInt(bytes, 10)
-	if err := ignoreMissing(l.groups.Set(cgroup.Memory, "memory.memsw.limit_in_bytes", "", value)); err != nil {
-		return err
-	}
-	return l.groups.Set(cgroup.Memory, "memory.limit_in_bytes", "", value)
+	return l.setMemoryLimit(raiseFactor*l.killLimit() + memoryReserve)
 }
 
 // lowerMemory sets the limit again as soon as the use of memory permits it.
@@ -76,11 +69,25 @@ func (l *limits) setMemoryLimit(bytes int64) error {
 			l.groups.Set(cgroup.Memory, "", "memory.max", value),
 			ignoreMissing(l.groups.Set(cgroup.Memory, "", "memory.swap.max", "0")))
 	}
-	// The limit with swap is never the lower one.
-	if err := l.groups.Set(cgroup.Memory, "memory.limit_in_bytes", "", value); err != nil {
+	const limit, withSwap = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
+	present, err := cgroup.ReadNumber(l.groups.Path(cgroup.Memory, limit))
+	if err != nil {
 		return err
 	}
-	return ignoreMissing(l.groups.Set(cgroup.Memory, "memory.memsw.limit_in_bytes", "", value))
+	order := []string{limit, withSwap}
+	if bytes > present { // the limit with swap is never the lower one
+		slices.Reverse(order)
+	}
+	for _, file := range order {
+		err := l.groups.Set(cgroup.Memory, file, "", value)
+		if file == withSwap {
+			err = ignoreMissing(err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ignoreMissing ignores files that a kernel without accounting of swap does not have.

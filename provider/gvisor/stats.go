@@ -20,14 +20,14 @@ import (
 // measure measures the sandbox from outside: by the machine's control groups where they exist,
 // otherwise by the sandbox's own kernel.
 func (sb *engineSandbox) measure() (sandpit.Stats, error) {
-	kernel, l, guard := sb.measuredParts()
+	kernel, l, guard, limits := sb.measuredParts()
 	if err := sb.endedError(); err != nil {
 		return sandpit.Stats{}, err
 	}
 	if kernel == nil || l == nil {
 		return sandpit.Stats{}, sandpit.Errorf(sandpit.Unavailable, "sandbox %s is not running", sb.id)
 	}
-	s := sandpit.Stats{At: time.Now(), Limits: l.enforced}
+	s := sandpit.Stats{At: time.Now(), Limits: limits}
 	err := errors.Join(sb.measureCPU(kernel, l, &s), sb.measureMemory(kernel, l, &s), sb.measurePIDs(kernel, &s))
 	s.OOMKills += guard.countKills()
 	if ended := sb.endedError(); ended != nil {
@@ -43,13 +43,13 @@ func (sb *engineSandbox) measure() (sandpit.Stats, error) {
 
 // measuredParts returns what measure reads. The sandbox may be destroyed meanwhile: its container
 // loses the kernel then, so the kernel is taken from it here.
-func (sb *engineSandbox) measuredParts() (*sandbox.Sandbox, *limits, *memoryGuard) {
+func (sb *engineSandbox) measuredParts() (*sandbox.Sandbox, *limits, *memoryGuard, sandpit.Resources) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
-	if sb.container == nil {
-		return nil, nil, nil
+	if sb.container == nil || sb.limits == nil {
+		return nil, nil, nil, sandpit.Resources{}
 	}
-	return sb.container.Sandbox, sb.limits, sb.guard
+	return sb.container.Sandbox, sb.limits, sb.guard, sb.limits.enforced
 }
 
 func (sb *engineSandbox) measureCPU(kernel *sandbox.Sandbox, l *limits, s *sandpit.Stats) error {

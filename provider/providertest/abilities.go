@@ -249,16 +249,39 @@ func snapshotAndCreate(c *trial) {
 }
 
 func resize(c *trial) {
-	box := c.newBox()
+	const mebibyte = 1 << 20
+	spec := c.Spec.Clone()
+	spec.Resources = sandpit.Resources{Memory: 256 * mebibyte, CPUs: 0.5}
+	box, err := c.provider.Create(c.ctx(), sandpit.NewID(), spec)
+	if sandpit.CodeOf(err) == sandpit.Unsupported {
+		c.Skipf("no limits: %v", err)
+	}
+	c.must(err, "create a sandbox with limits")
+	c.destroyAtEnd(box)
 	resizer := ability[sandpit.Resizer](c, box, "Resizer")
 	c.wantCode(resizer.Resize(c.ctx(), sandpit.Resources{Memory: -1}), "less than no memory", sandpit.Invalid)
-	for name, r := range map[string]sandpit.Resources{
-		"memory": {Memory: 512 << 20}, "processors": {CPUs: 1.5}, "disk": {Disk: 1 << 30}, "processes": {PIDs: 100}, "defaults": {},
-	} {
-		if err := resizer.Resize(c.ctx(), r); err != nil {
-			c.wantCode(err, "resize "+name, sandpit.Unsupported)
+	c.must(resizer.Resize(c.ctx(), sandpit.Resources{}), "change nothing")
+	c.must(resizer.Resize(c.ctx(), sandpit.Resources{Memory: 512 * mebibyte, CPUs: 1}), "grow")
+	want := sandpit.Resources{Memory: 512 * mebibyte, CPUs: 1}
+	checkListed := func() {
+		c.Helper()
+		if listed, ok := c.placement(c.provider, box.ID()); !ok || listed.Spec.Resources != want {
+			c.Errorf("listed with the limits %+v, want %+v", listed.Spec.Resources, want)
 		}
 	}
+	checkListed()
+	for name, r := range map[string]sandpit.Resources{"memory": {Memory: 256 * mebibyte}, "processors": {CPUs: 0.5}} {
+		c.wantCode(resizer.Resize(c.ctx(), r), "lower the "+name+" of what runs", sandpit.Conflict)
+	}
+	checkListed()
+	equal(c, "output", c.shellIn(box, "echo works"), "works\n")
+	stopper := ability[sandpit.Stopper](c, box, "Stopper")
+	c.must(stopper.Stop(c.ctx()), "stop")
+	want = sandpit.Resources{Memory: 128 * mebibyte, CPUs: 0.5}
+	c.must(resizer.Resize(c.ctx(), want), "lower the limits of what is stopped")
+	checkListed()
+	c.must(stopper.Start(c.ctx()), "start")
+	checkListed()
 	equal(c, "output", c.shellIn(box, "echo works"), "works\n")
 }
 

@@ -16,7 +16,7 @@ func TestAbilities(t *testing.T) {
 		of   sandpit.Instance
 		want []string
 	}{
-		"gvisor": {(*gvisor.Instance)(nil), []string{"pool", "network", "dial", "stats", "pause", "suspend", "checkpoint", "stop", "archive", "snapshot", "rollback", "diff"}},
+		"gvisor": {(*gvisor.Instance)(nil), []string{"pool", "network", "dial", "stats", "resize", "pause", "suspend", "checkpoint", "stop", "archive", "snapshot", "rollback", "diff"}},
 		"fake":   {(*fake.Instance)(nil), []string{"pool", "network", "dial", "stats", "resize", "pause", "suspend", "checkpoint", "stop", "archive", "snapshot", "rollback", "diff"}},
 		"none":   {nil, nil},
 	} {

@@ -144,7 +144,7 @@ func (m *Manager) connectGroups(pools map[string]*pool) {
 	m.undeletable = newUndeletable(m.core, m.events, o.Log)
 	m.reconciler = &reconciler{
 		builds: m.builds, core: m.core, disk: m.disk, events: m.events, identity: m.identity, instances: m.instances,
-		lifecycle: m.lifecycle, log: o.Log, o: o, pools: m.pools, ports: m.ports, recreator: m.recreator,
+		lifecycle: m.lifecycle, log: o.Log, o: o, pools: m.pools, ports: m.ports, records: m.records, recreator: m.recreator,
 		remover: m.remover, sandboxes: m.sandboxes, snapshots: m.snapshots, states: m.states, store: o.Store,
 		undeletable: m.undeletable, volumes: m.volumes,
 	}

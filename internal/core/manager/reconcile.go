@@ -25,6 +25,7 @@ type reconciler struct {
 	o           *Options
 	pools       *Pools
 	ports       *portPublisher
+	records     *recordStore
 	recreator   *recreator
 	remover     *remover
 	sandboxes   *recordIndex
@@ -127,6 +128,9 @@ func (rc *reconciler) compareProvider(ctx context.Context, name string, first bo
 			}
 			err := rc.matchRecord(ctx, rec, isListed, first)
 			if (err == nil || errors.Is(err, errNothingToDo)) && isListed && rec.currentRow().Version == k.version {
+				if changed := rc.correctLimits(ctx, rec, placement); !errors.Is(changed, errNothingToDo) {
+					return changed
+				}
 				if changed := rc.states.compareState(ctx, rec, placement.State); !errors.Is(changed, errNothingToDo) {
 					return changed
 				}

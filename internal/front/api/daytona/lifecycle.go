@@ -137,30 +137,6 @@ func (h *sandboxHandlers) recoverSandbox(c *call) (int, any, error) {
 	return 0, nil, refuse(http.StatusBadRequest, sandpit.Conflict, "Sandbox is not recoverable: %s", b.Reason)
 }
 
-// resizeSandbox answers a request to change the limits of a sandbox, which are fixed at its
-// creation.
-func (h *sandboxHandlers) resizeSandbox(c *call) (int, any, error) {
-	var in struct {
-		CPU    *float64 `json:"cpu"`
-		Memory *float64 `json:"memory"`
-		Disk   *float64 `json:"disk"`
-	}
-	if err := c.readBody(&in); err != nil {
-		return 0, nil, err
-	}
-	b, err := h.findSandbox(c)
-	if err != nil {
-		return 0, nil, err
-	}
-	now := h.describer.toItem("", b)
-	isChange := func(wanted *float64, has float64) bool { return wanted != nil && *wanted != has }
-	if !isChange(in.CPU, now.CPU) && !isChange(in.Memory, now.Memory) && !isChange(in.Disk, now.Disk) {
-		return 0, nil, refuse(http.StatusBadRequest, sandpit.Invalid, "No resource changes specified")
-	}
-	return 0, nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the limits of a sandbox are fixed at its creation"),
-		"create another sandbox from a snapshot of this one")
-}
-
 // forkSandbox creates a copy of a sandbox.
 func (h *sandboxHandlers) forkSandbox(c *call) (int, any, error) {
 	var in struct {

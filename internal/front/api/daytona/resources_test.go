@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
 // TestSnapshots saves a sandbox, creates another from it, and forks one.
@@ -54,13 +57,45 @@ func TestSnapshots(t *testing.T) {
 	r.do(t, r.Ann, http.MethodPost, "/snapshots", `{"name":"x","imageName":"y","regionId":"mars"}`).want(t, http.StatusNotFound, "Region")
 }
 
-// TestResize refuses to change limits.
+// TestResize changes the limits of a sandbox, as far as its state permits.
 func TestResize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	path := "/sandbox/" + r.made(t, `{}`).ID + "/resize"
-	r.do(t, r.Ann, http.MethodPost, path, `{"cpu":1,"memory":1}`).want(t, http.StatusBadRequest, "No resource changes specified")
-	r.do(t, r.Ann, http.MethodPost, path, `{"cpu":2}`).want(t, http.StatusUnprocessableEntity, "fixed at its creation")
+	id := r.made(t, `{"buildInfo":{"dockerfileContent":"FROM host\n"},"cpu":1,"memory":2,"disk":3}`).ID
+	path := "/sandbox/" + id
+	resize := func(body string, status int, text string) {
+		t.Helper()
+		r.do(t, r.Ann, http.MethodPost, path+"/resize", body).want(t, status, text)
+	}
+	limits := func() sandpit.Resources {
+		view, _ := r.World.Look(sandpit.ID(id))
+		return view.Resources
+	}
+	resize(`{"cpu":1,"memory":2}`, http.StatusBadRequest, "No resource changes specified")
+	resize(`{}`, http.StatusBadRequest, "No resource changes specified")
+	for _, body := range []string{`{"cpu":0}`, `{"memory":-1}`, `{"disk":1e300}`, `{"cpu":"x"}`, `{"cpu":4000}`, `{"memory":1e-5}`} {
+		resize(body, http.StatusBadRequest, "")
+	}
+	resize(`{"cpu":0.5}`, http.StatusBadRequest, "cpu 0.5: a started sandbox has 1 and only grows; stop it first")
+	resize(`{"cpu":2,"memory":1}`, http.StatusBadRequest, "memory 1: a started sandbox has 2 GiB and only grows; stop it first")
+	resize(`{"disk":4}`, http.StatusBadRequest, "the disk of a started sandbox cannot be changed; stop it first")
+	if got := limits(); got.CPUs != 1 || got.Memory != 2<<30 {
+		t.Errorf("limits after errors: %+v", got)
+	}
+	resize(`{"cpu":2,"memory":4,"disk":3}`, http.StatusOK, `"state":"started"`)
+	if b := r.is(t, id); b.CPU != 2 || b.Memory != 4 || b.Disk != 3 || limits() != (sandpit.Resources{CPUs: 2, Memory: 4 << 30, Disk: 3 << 30}) {
+		t.Errorf("sandbox %+v, limits %+v", b, limits())
+	}
+	r.World.Inject(fake.Fault{Op: fake.OpResize, Err: sandpit.Errorf(sandpit.Conflict, "it was started with 2 processors"), Times: 1})
+	resize(`{"cpu":64}`, http.StatusBadRequest, "it was started with 2 processors")
+	r.do(t, r.Ann, http.MethodPost, path+"/stop", "").want(t, http.StatusOK, `"state":"stopped"`)
+	resize(`{"disk":2}`, http.StatusBadRequest, "disk 2: the disk has 3 GiB and only grows")
+	resize(`{"cpu":1,"memory":1,"disk":5}`, http.StatusOK, `"state":"stopped"`)
+	if b := r.is(t, id); b.CPU != 1 || b.Memory != 1 || b.Disk != 5 || limits() != (sandpit.Resources{CPUs: 1, Memory: 1 << 30, Disk: 5 << 30}) {
+		t.Errorf("sandbox %+v, limits %+v", b, limits())
+	}
+	r.do(t, r.Ann, http.MethodPost, path+"/archive", "").want(t, http.StatusOK, `"state":"archived"`)
+	resize(`{"cpu":2}`, http.StatusBadRequest, "Sandbox must be started or stopped to be resized")
 }
 
 // TestVolumes creates a volume, and mounts it by ID and by name.

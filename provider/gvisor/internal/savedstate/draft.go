@@ -221,14 +221,20 @@ func (d *Draft[D]) syncFiles() error {
 }
 
 func (d *Draft[D]) writeDescription(description D) error {
-	data, err := json.Marshal(description)
+	data, err := encodeDescription(description)
 	if err != nil {
 		return err
 	}
-	if len(data) > MaxDescription {
-		return sandpit.Errorf(sandpit.Exhausted, "its description has %d bytes, at most %d can be stored", len(data), MaxDescription)
-	}
 	return writeSynced(filepath.Join(d.dir, d.store.Description), data)
+}
+
+// encodeDescription returns the contents of a description's file.
+func encodeDescription(description any) ([]byte, error) {
+	data, err := json.Marshal(description)
+	if err == nil && len(data) > MaxDescription {
+		err = sandpit.Errorf(sandpit.Exhausted, "its description has %d bytes, at most %d can be stored", len(data), MaxDescription)
+	}
+	return data, err
 }
 
 // Publish gives a written draft its name.

@@ -135,6 +135,27 @@ func (s *Store[D]) Read(name string) (D, error) {
 	return d, nil
 }
 
+// Rewrite replaces the description of a state in one step. The caller has the lock of the state.
+//
+// NotFound: the state does not exist. Exhausted: the disk is full, or the description is too large.
+func (s *Store[D]) Rewrite(name string, change func(D) D) error {
+	d, err := s.Read(name)
+	if err != nil {
+		return err
+	}
+	data, err := encodeDescription(change(d))
+	if err == nil {
+		err = WriteFile(s.Dir, name, filepath.Join(name, s.Description), data)
+	}
+	if err == nil {
+		err = SyncDir(s.Path(name))
+	}
+	if err != nil {
+		return s.ExplainFull(fmt.Errorf("change %s %s: %w", s.Kind, name, err))
+	}
+	return nil
+}
+
 func (s *Store[D]) notFound(name string) error {
 	return sandpit.Errorf(sandpit.NotFound, "%s %s does not exist", s.Kind, name)
 }
