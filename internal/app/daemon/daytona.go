@@ -15,7 +15,7 @@ func (s *service) daytonaOptions() daytona.Options {
 		Limits: sandpit.Resources{
 			Memory: s.cfg.Sandbox.MemoryLimit, CPUs: s.cfg.Sandbox.CPULimit, Disk: s.cfg.Sandbox.DiskLimit, PIDs: s.cfg.Sandbox.PIDsLimit,
 		},
-		Internet: s.cfg.E2B.Internet, HostAccess: s.hostAccess(), Version: ReadVersions().Sandpit, MaxBody: s.cfg.Server.MaxBody,
+		Internet: s.cfg.E2B.Internet, HostAccess: s.hostAccess(), Pending: s.store.PendingSandboxes(), Log: s.log, Version: ReadVersions().Sandpit, MaxBody: s.cfg.Server.MaxBody,
 	}
 }
 

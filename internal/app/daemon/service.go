@@ -166,6 +166,9 @@ func (s *service) openParts(ctx context.Context) (err error) {
 	s.uploads = uploads.New(uploads.Options{Dir: filepath.Join(s.cfg.StateDir, "e2b"), Space: s.buildFiles, IsOwner: api.IsOwner})
 	s.e2b = e2b.New(s.e2bOptions())
 	s.daytona, s.toolbox = daytona.New(s.daytonaOptions()), toolbox.New(s.toolboxOptions())
+	if err := s.daytona.Resume(ctx); err != nil {
+		s.log.ErrorContext(ctx, "daytona: unreadable pending sandboxes ignored", slog.Any("error", err))
+	}
 	return s.openTools(ctx, version)
 }
 

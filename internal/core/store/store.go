@@ -75,6 +75,9 @@ func (s *Store) Volumes() *Volumes { return &Volumes{s} }
 // ProviderUses returns the records of how long sandboxes of providers have run.
 func (s *Store) ProviderUses() *ProviderUses { return &ProviderUses{s} }
 
+// PendingSandboxes returns the records of sandboxes that wait for the builds of their images.
+func (s *Store) PendingSandboxes() *PendingSandboxes { return &PendingSandboxes{s} }
+
 // Templates returns the records of templates and builds.
 func (s *Store) Templates() *Templates { return &Templates{s} }
 

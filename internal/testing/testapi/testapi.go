@@ -42,9 +42,15 @@ type Server struct {
 // Open opens the manager of a server. The caller must Serve.
 func Open(tb testing.TB, o manager.Options) *Server {
 	tb.Helper()
+	return OpenAt(tb, tb.TempDir(), o)
+}
+
+// OpenAt is Open with a state directory.
+func OpenAt(tb testing.TB, dir string, o manager.Options) *Server {
+	tb.Helper()
 	s := &Server{World: fake.NewWorld(tb.TempDir())}
 	var err error
-	if s.Store, err = store.Open(tb.Context(), tb.TempDir(), store.Options{}); err != nil {
+	if s.Store, err = store.Open(tb.Context(), dir, store.Options{}); err != nil {
 		tb.Fatal(err)
 	}
 	if o.Providers == nil {

@@ -59,7 +59,12 @@ func parseLines(text []byte) (r sandpit.Recipe, err error) {
 
 func buildRig(t *testing.T, w *workshop) *rig {
 	t.Helper()
-	return newRigOf(t, manager.Options{Builder: w, BuilderProvider: "fake", Builtins: map[string]sandpit.Recipe{"browser": {From: "host"}}},
+	return buildRigAt(t, t.TempDir(), w)
+}
+
+func buildRigAt(t *testing.T, dir string, w *workshop) *rig {
+	t.Helper()
+	return newRigAt(t, dir, manager.Options{Builder: w, BuilderProvider: "fake", Builtins: map[string]sandpit.Recipe{"browser": {From: "host"}}},
 		func(o *daytona.Options) { o.ParseDockerfile = parseLines })
 }
 

@@ -140,7 +140,7 @@ func (h *sandboxHandlers) createSandbox(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	if !from.waits.Status.Ended() && from.waits.ID != "" {
-		return h.createPending(c, r, from.waits, in.AutoArchive == nil)
+		return h.createPending(c, in, r, from.waits.ID)
 	}
 	made, err := h.createArchived(ctx, r, in.AutoArchive == nil)
 	if sandpit.CodeOf(err) == sandpit.AlreadyExists {

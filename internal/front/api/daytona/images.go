@@ -216,11 +216,11 @@ func (b *imageBuilder) startBuild(ctx context.Context, client api.Principal, t m
 const buildPoll = 200 * time.Millisecond
 
 // awaitBuild waits for the end of a build. Invalid: it failed.
-func (b *imageBuilder) awaitBuild(ctx context.Context, client api.Principal, build sandpit.TemplateBuild) error {
+func (b *imageBuilder) awaitBuild(ctx context.Context, client api.Principal, build sandpit.BuildID) error {
 	ticker := time.NewTicker(buildPoll)
 	defer ticker.Stop()
 	for {
-		now, err := b.manager.Builds().Get(ctx, client.Owner, build.ID)
+		now, err := b.manager.Builds().Get(ctx, client.Owner, build)
 		switch {
 		case err != nil:
 			return err

@@ -67,13 +67,19 @@ func newRig(tb testing.TB, change func(*daytona.Options)) *rig {
 // newRigOf is newRig with more options of the manager and of the edge.
 func newRigOf(tb testing.TB, more manager.Options, change func(*daytona.Options), edges ...func(*api.EdgeOptions)) *rig {
 	tb.Helper()
-	r := &rig{Server: testapi.Open(tb, more)}
+	return newRigAt(tb, tb.TempDir(), more, change, edges...)
+}
+
+// newRigAt is newRigOf with a state directory.
+func newRigAt(tb testing.TB, dir string, more manager.Options, change func(*daytona.Options), edges ...func(*api.EdgeOptions)) *rig {
+	tb.Helper()
+	r := &rig{Server: testapi.OpenAt(tb, dir, more)}
 	tokens, err := token.Open(tb.Context(), token.Options{Store: r.Store, Keys: r.Keys, Dir: tb.TempDir()})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	o := daytona.Options{
-		Manager: r.Manager, Keys: r.Keys, MaxBody: 1 << 20, Previews: previews{},
+		Manager: r.Manager, Keys: r.Keys, Pending: r.Store.PendingSandboxes(), MaxBody: 1 << 20, Previews: previews{},
 		Limits: sandpit.Resources{CPUs: 1, Memory: 1 << 30, Disk: 3 << 30},
 		SSH: daytona.SSH{Tokens: sshkey.NewTokens(clock.System{}, tokens), Where: func() (wire.SSHServer, error) {
 			return wire.SSHServer{Host: "127.0.0.1", Port: 2222}, nil
@@ -84,6 +90,9 @@ func newRigOf(tb testing.TB, more manager.Options, change func(*daytona.Options)
 	}
 	mux := http.NewServeMux()
 	r.server = daytona.New(o)
+	if err := r.server.Resume(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
 	r.server.Register(mux)
 	edge := api.EdgeOptions{Refuse: daytona.WriteError, Public: daytona.Public()}
 	for _, change := range edges {

@@ -2,6 +2,7 @@ package daytona
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/core/sshkey"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/core/uploads"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
@@ -34,6 +36,11 @@ type Options struct {
 	ParseDockerfile func(text []byte) (sandpit.Recipe, error)
 	// Uploads has the files of images that clients upload. Default: no uploads are accepted.
 	Uploads *uploads.Store
+	// Pending stores the sandboxes that wait for the builds of their images. Default: they are lost
+	// when the server ends.
+	Pending *store.PendingSandboxes
+	// Log gets failures that no client gets. Default: they are discarded.
+	Log *slog.Logger
 	// Limits are the limits that clients see of sandboxes without their own.
 	Limits sandpit.Resources
 	// Internet gives sandboxes a network unless their request says otherwise. Default: they
@@ -76,13 +83,16 @@ func New(o Options) *Server {
 	if o.Uploads == nil {
 		o.Uploads = uploads.New(uploads.Options{})
 	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
 	m := o.Manager
 	changes := newChanges(answerTimeout)
 	describer := &describer{manager: m, limits: o.Limits}
 	builder := &imageBuilder{manager: m, parse: o.ParseDockerfile, internet: o.Internet, uploads: o.Uploads}
 	sandboxes := &sandboxHandlers{
 		manager: m, describer: describer, images: &imageResolver{manager: m, builder: builder}, egress: egress{internet: o.Internet},
-		access: o.HostAccess, changes: changes, pending: &pendingSet{},
+		access: o.HostAccess, changes: changes, pending: &pendingSet{store: o.Pending, log: o.Log},
 	}
 	return &Server{
 		maxBody: o.MaxBody, changes: changes, sandboxes: sandboxes,
@@ -96,6 +106,10 @@ func New(o Options) *Server {
 		events:    newEvents(m, describer),
 	}
 }
+
+// Resume continues to create the sandboxes that waited for builds of their images when an earlier
+// server ended. Internal: some of them cannot be read.
+func (s *Server) Resume(ctx context.Context) error { return s.sandboxes.resume(ctx) }
 
 // Close ends the connections of clients that listen to events, and waits for changes that
 // requests have begun. It is idempotent.
