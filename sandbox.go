@@ -142,6 +142,9 @@ type Mount struct {
 	// Volume is the name of a volume to show instead: one of the sandbox's owner, or, to a
 	// Provider, one of its own.
 	Volume string `json:"volume,omitempty"`
+	// Subpath is a relative path of a directory in the volume to show instead of all of it. It is
+	// created if it is missing. No part of it may be a link. Default: the whole volume.
+	Subpath string `json:"subpath,omitempty"`
 	// Target is an absolute path inside.
 	Target string `json:"target"`
 	// ReadOnly prevents writes from the sandbox.

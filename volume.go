@@ -2,6 +2,8 @@ package sandpit
 
 import (
 	"context"
+	"io/fs"
+	"strings"
 	"time"
 )
 
@@ -58,6 +60,9 @@ func CheckVolumeName(name string) error {
 	return nil
 }
 
+// maxSubpath bounds Mount.Subpath, in bytes.
+const maxSubpath = 1024
+
 // CheckSource returns an Invalid error unless m has exactly one kind of source. It does not
 // check the path itself.
 func (m Mount) CheckSource() error {
@@ -66,6 +71,9 @@ func (m Mount) CheckSource() error {
 	}
 	if m.Keep && !m.Temporary {
 		return Errorf(Invalid, "mount on %.200q: keep is only for a temporary directory", m.Target)
+	}
+	if m.Subpath != "" && (m.Volume == "" || !fs.ValidPath(m.Subpath) || m.Subpath == "." || len(m.Subpath) > maxSubpath || strings.Contains(m.Subpath, "\x00")) {
+		return Errorf(Invalid, "mount on %.200q: subpath %.200q: want a relative path of a directory in a volume, without . and ..", m.Target, m.Subpath)
 	}
 	if m.Volume == "" {
 		return nil

@@ -63,7 +63,7 @@ var refusals = []struct{ what, method, path, body string }{
 	{"create: `secrets`", "POST", "/api/sandbox", `{"secrets":[{"name":"a"}]}`},
 	{"create: `linkedSandbox`", "POST", "/api/sandbox", `{"linkedSandbox":"a"}`},
 	{"create: `outboundProxyUrl`", "POST", "/api/sandbox", `{"outboundProxyUrl":"http://a"}`},
-	{"create: `subpath` of a volume", "POST", "/api/sandbox", `{"volumes":[{"volumeId":"a","mountPath":"/a","subpath":"b"}]}`},
+	{"create: `subpath` outside of a volume", "POST", "/api/sandbox", `{"volumes":[{"volumeId":"a","mountPath":"/a","subpath":"../b"}]}`},
 	{"create: files of an image that were not uploaded", "POST", "/api/sandbox", `{"buildInfo":{"dockerfileContent":"FROM debian:13\nCOPY a a","contextHashes":["00000000000000000000000000000000"]}}`},
 	{"create: `snapshot` and `image`", "POST", "/api/sandbox", `{"snapshot":"a","buildInfo":{"dockerfileContent":"FROM debian:13"}}`},
 	{"create: `cpu` of a snapshot", "POST", "/api/sandbox", `{"snapshot":"a","cpu":1}`},

@@ -36,6 +36,8 @@ func validateSpec(s sandpit.Spec) error {
 		switch {
 		case m.Volume == "":
 			return unsupported("copy the files with: sandpit cp", "mount %q: Daytona does not see this machine's files", m.Source)
+		case m.Subpath != "":
+			return unsupported("mount the whole volume", "mount of volume %q on %s: this provider cannot mount a directory of a volume", m.Volume, m.Target)
 		case m.ReadOnly:
 			return unsupported("omit read-only", "mount of volume %q on %s: Daytona cannot mount volumes read-only", m.Volume, m.Target)
 		}

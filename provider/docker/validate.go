@@ -22,6 +22,12 @@ func (p *Provider) validateSpec(s sandpit.Spec) error {
 			sandpit.Errorf(sandpit.Unsupported, "image %q: a docker engine cannot use this machine's own programs", sandpit.HostImage),
 			"name an image, for example python:3.12-slim")
 	}
+	for _, m := range s.Mounts {
+		if m.Subpath != "" {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "mount of volume %q on %s: this provider cannot mount a directory of a volume", m.Volume, m.Target),
+				"mount the whole volume")
+		}
+	}
 	if err := p.validateMounts(s.Mounts); err != nil {
 		return err
 	}

@@ -79,6 +79,8 @@ func checkMounts(mounts []sandpit.Mount) error {
 		case m.Volume == "":
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "mount %q: sandboxes of E2B are on other machines and cannot show files of this one", m.Target),
 				"copy the files with: sandpit cp")
+		case m.Subpath != "":
+			return sandpit.Errorf(sandpit.Unsupported, "mount of volume %q on %s: E2B cannot mount a directory of a volume", m.Volume, m.Target)
 		case m.ReadOnly:
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "mount of volume %q on %s: E2B cannot mount volumes read-only", m.Volume, m.Target),
 				"omit read-only")

@@ -94,6 +94,12 @@ func (b *sandbox) showVolumes() error {
 		if _, err := os.Lstat(volume); err != nil {
 			return sandpit.Errorf(sandpit.CodeOf(err), "volume %q does not exist", m.Volume)
 		}
+		if m.Subpath != "" {
+			var err error
+			if volume, err = makeSubpath(volume, m.Subpath); err != nil {
+				return err
+			}
+		}
 		place := b.hostPath(m.Target)
 		if err := os.MkdirAll(filepath.Dir(place), 0o700); err != nil {
 			return err
@@ -106,4 +112,21 @@ func (b *sandbox) showVolumes() error {
 		}
 	}
 	return nil
+}
+
+// makeSubpath creates a directory in a volume, and returns its path. PermissionDenied: a part of it is
+// a link.
+func makeSubpath(volume, subpath string) (string, error) {
+	root, err := filepath.EvalSymlinks(volume)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(root, subpath)
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as the volume
+		return "", err
+	}
+	if real, err := filepath.EvalSymlinks(dir); err != nil || real != dir {
+		return "", sandpit.Errorf(sandpit.PermissionDenied, "subpath %q: a part of it is a link", subpath)
+	}
+	return dir, nil
 }

@@ -280,13 +280,18 @@ func (p *Provider) openMounts(ctx context.Context, engineDir string, req *create
 	var sources []mountedSource
 	added := make([]mountRequest, len(mounts))
 	for i, m := range mounts {
-		path := m.Source
-		if m.Volume != "" {
-			path = p.volumePath(m.Volume)
+		path, exact := m.Source, true
+		switch {
+		case m.Subpath != "":
+			var err error
+			if path, err = p.makeSubpath(m); err != nil {
+				return nil, err
+			}
+		case m.Volume != "":
+			path, exact = p.volumePath(m.Volume), false // the path is the provider's, and no other user changes it
 		}
 		added[i] = mountRequest{Target: m.Target, ReadOnly: m.ReadOnly}
-		// The path of a volume is the provider's, and no other user changes it.
-		sources = append(sources, mountedSource{path, m.ReadOnly, m.Volume == "", true, &added[i].mountSource})
+		sources = append(sources, mountedSource{path, m.ReadOnly, exact, true, &added[i].mountSource})
 	}
 	req.Layer = layerFor(req.Limits, len(mounts)+len(req.Mounts) > 0)
 	if req.Layer.Dir != nil {

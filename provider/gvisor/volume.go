@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -136,6 +137,43 @@ func (p *Provider) lockVolumesOf(spec sandpit.Spec) (*os.File, error) {
 		return nil, sandpit.Errorf(sandpit.NotFound, "volume %s does not exist", m.Volume)
 	}
 	return lock, nil
+}
+
+// makeSubpath creates the directory of a volume that a mount shows, and returns its path without
+// links. Sandboxes change the volume, so the caller must open the path without following links.
+//
+// PermissionDenied: a part of it is a link. Conflict: it is no directory.
+func (p *Provider) makeSubpath(m sandpit.Mount) (string, error) {
+	volume, err := filepath.EvalSymlinks(p.volumePath(m.Volume))
+	if err != nil {
+		return "", fmt.Errorf("open volume %s: %w", m.Volume, err)
+	}
+	fd, err := unix.Open(volume, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("open volume %s: %w", m.Volume, err)
+	}
+	dir := os.NewFile(uintptr(fd), volume)
+	defer func() { _ = dir.Close() }()
+	for name := range strings.SplitSeq(m.Subpath, "/") {
+		err := unix.Mkdirat(int(dir.Fd()), name, 0o755)
+		if err != nil && !errors.Is(err, unix.EEXIST) {
+			return "", fmt.Errorf("create %s in volume %s: %w", m.Subpath, m.Volume, err)
+		}
+		next, err := unix.Openat2(int(dir.Fd()), name, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV,
+		})
+		switch {
+		case errors.Is(err, unix.ELOOP):
+			return "", sandpit.Errorf(sandpit.PermissionDenied, "subpath %s of volume %s: a part of it is a symbolic link", m.Subpath, m.Volume)
+		case errors.Is(err, unix.ENOTDIR):
+			return "", sandpit.Errorf(sandpit.Conflict, "subpath %s of volume %s: a part of it is no directory", m.Subpath, m.Volume)
+		case err != nil:
+			return "", fmt.Errorf("open %s in volume %s: %w", m.Subpath, m.Volume, err)
+		}
+		_ = dir.Close()
+		dir = os.NewFile(uintptr(next), name)
+	}
+	return filepath.Join(volume, m.Subpath), nil
 }
 
 // Bounds of counting: the content of a volume is untrusted.

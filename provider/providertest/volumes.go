@@ -15,6 +15,8 @@ func volumeChecks() []check {
 		{"made once", volumeOnce},
 		{"one of two wins", volumeExclusive},
 		{"read only", volumeReadOnly},
+		{"subpath", volumeSubpath},
+		{"subpath outside", volumeSubpathOutside},
 		{"stays", volumeStays},
 		{"while it is had", volumeInUse},
 		{"not there", volumeMissing},
@@ -235,4 +237,69 @@ func volumeSize(c *trial) {
 	if grown := full - empty; grown < bytes || grown > bytes+1<<20 {
 		c.Errorf("it is %d bytes larger with a file of %d", grown, bytes)
 	}
+}
+
+// specWithDir returns a spec with a directory of a volume at /shared.
+func specWithDir(c *trial, name, subpath string) sandpit.Spec {
+	spec := specWithVolume(c, name, false)
+	spec.Mounts[len(spec.Mounts)-1].Subpath = subpath
+	return spec
+}
+
+// createWithDir creates a sandbox that sees a directory of a volume, or skips the check.
+func createWithDir(c *trial, name, subpath string) sandpit.Instance {
+	c.Helper()
+	box, err := c.provider.Create(c.ctx(), sandpit.NewID(), specWithDir(c, name, subpath))
+	if sandpit.CodeOf(err) == sandpit.Unsupported {
+		c.Skip("this provider cannot mount a directory of a volume")
+	}
+	c.must(err, "create a sandbox with a directory of a volume")
+	c.destroyAtEnd(box)
+	return box
+}
+
+// volumeSubpath shows a directory of a volume, which is created, and nothing else of it.
+func volumeSubpath(c *trial) {
+	name := createVolume(c, volumeKeeper(c))
+	part := createWithDir(c, name, "deep/new")
+	all := c.createWith(c.provider, specWithVolume(c, name, false))
+	c.shellIn(all, "echo secret > /shared/deep/outside; echo seen > /shared/deep/new/f")
+	equal(c, "seen in the directory", c.shellIn(part, "ls -A /shared; cat /shared/f; ls /shared/.. | grep -c outside; cat /shared/../outside 2>/dev/null; true"), "f\nseen\n0\n")
+	c.shellIn(part, "echo from the part > /shared/back")
+	equal(c, "seen in the volume", c.shellIn(all, "cat /shared/deep/new/back"), "from the part\n")
+	for _, subpath := range []string{"..", "../x", "a/../../x", "/etc", "a//b", ".", "./a", "a/", "a\x00b", strings.Repeat("a/", 600) + "a"} {
+		_, err := c.provider.Create(c.ctx(), sandpit.NewID(), specWithDir(c, name, subpath))
+		c.wantCode(err, "subpath "+strconv.Quote(subpath), sandpit.Invalid)
+	}
+	source := c.Spec.Clone()
+	source.Mounts = []sandpit.Mount{{Source: "/tmp", Target: "/shared", Subpath: "a"}}
+	_, err := c.provider.Create(c.ctx(), sandpit.NewID(), source)
+	c.wantCode(err, "subpath without a volume", sandpit.Invalid)
+}
+
+// volumeSubpathOutside has a sandbox make links in a volume that lead outside, which another sandbox
+// would be given.
+func volumeSubpathOutside(c *trial) {
+	name := createVolume(c, volumeKeeper(c))
+	box := createWithDir(c, name, "good/dir")
+	all := c.createWith(c.provider, specWithVolume(c, name, false))
+	c.shellIn(all, "cd /shared; ln -s / root; ln -s ../../.. up; ln -s good inside; ln -s /etc good/etc; echo x > file")
+	for _, subpath := range []string{"root", "root/etc", "up", "up/etc", "inside", "inside/dir", "good/etc"} {
+		_, err := c.provider.Create(c.ctx(), sandpit.NewID(), specWithDir(c, name, subpath))
+		c.wantCode(err, "a subpath through the link "+subpath, sandpit.PermissionDenied)
+	}
+	for _, subpath := range []string{"file", "file/dir"} {
+		_, err := c.provider.Create(c.ctx(), sandpit.NewID(), specWithDir(c, name, subpath))
+		c.wantCode(err, "a subpath that is a file", sandpit.Conflict)
+	}
+	stopper, ok := sandpit.As[sandpit.Stopper](box)
+	if !ok {
+		return
+	}
+	c.must(stopper.Stop(c.ctx()), "stop")
+	c.shellIn(all, "cd /shared; mv good/dir good/kept; ln -s /etc good/dir")
+	c.wantCode(stopper.Start(c.ctx()), "start with a directory that became a link", sandpit.PermissionDenied)
+	c.shellIn(all, "cd /shared; rm good/dir; mv good/kept good/dir; echo again > good/dir/f")
+	c.must(stopper.Start(c.ctx()), "start")
+	equal(c, "the file", c.shellIn(box, "cat /shared/f"), "again\n")
 }

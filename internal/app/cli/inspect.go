@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,7 +138,7 @@ func (i inspected) detailRows() [][]string {
 		case m.Temporary:
 			access += ", temporary"
 		}
-		rows = append(rows, []string{"Mount", cmp.Or(m.Source, m.Volume) + ":" + m.Target + ":" + access})
+		rows = append(rows, []string{"Mount", cmp.Or(m.Source, path.Join(m.Volume, m.Subpath)) + ":" + m.Target + ":" + access})
 	}
 	for _, p := range spec.Ports {
 		rows = append(rows, []string{"Port", p.Address() + " -> " + strconv.Itoa(p.Port)})

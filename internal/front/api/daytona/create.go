@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -268,14 +269,18 @@ func (h *sandboxHandlers) toMounts(ctx context.Context, client api.Principal, as
 	volumes := &volumeHandlers{manager: h.manager}
 	all := make([]sandpit.Mount, 0, len(asked))
 	for _, m := range asked {
+		mount := sandpit.Mount{Volume: m.Volume, Target: m.Path, Subpath: strings.Trim(m.Subpath, "/")}
 		if m.Subpath != "" {
-			return nil, refuse(http.StatusBadRequest, sandpit.Unsupported, "volumes: this server does not support a subpath (%.100q)", m.Subpath)
+			if err := mount.CheckSource(); err != nil {
+				return nil, err
+			}
 		}
 		v, err := volumes.findByNameOrID(ctx, client.Owner, m.Volume)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, sandpit.Mount{Volume: v.Name, Target: m.Path})
+		mount.Volume = v.Name
+		all = append(all, mount)
 	}
 	return all, nil
 }

@@ -151,7 +151,7 @@ func (d *describer) volumeMounts(ctx context.Context, b sandpit.Sandbox) ([]volu
 	all := []volumeMount{}
 	for _, m := range b.Spec.Mounts {
 		if m.Volume != "" {
-			all = append(all, volumeMount{Volume: m.Volume, Path: m.Target})
+			all = append(all, volumeMount{Volume: m.Volume, Path: m.Target, Subpath: m.Subpath})
 		}
 	}
 	if len(all) == 0 {

@@ -116,6 +116,18 @@ func TestVolumes(t *testing.T) {
 	if len(b.Volumes) != 1 || b.Volumes[0].VolumeID != v.ID || b.Volumes[0].MountPath != "/data" {
 		t.Errorf("mounts %+v", b.Volumes)
 	}
+	var part struct {
+		ID      string
+		Volumes []struct{ Subpath string }
+	}
+	g = r.do(t, r.Ann, http.MethodPost, "/sandbox", `{"volumes":[{"volumeId":"data","mountPath":"/part","subpath":"/a/b/"}]}`)
+	if g.Decode(t, &part); len(part.Volumes) != 1 || part.Volumes[0].Subpath != "a/b" {
+		t.Errorf("mount of a part %s", g.Body)
+	}
+	r.do(t, r.Ann, http.MethodDelete, "/sandbox/"+part.ID, "").want(t, http.StatusOK, "")
+	for _, subpath := range []string{"..", "a/../..", "a//b", "./a"} {
+		r.do(t, r.Ann, http.MethodPost, "/sandbox", `{"volumes":[{"volumeId":"data","mountPath":"/part","subpath":"`+subpath+`"}]}`).want(t, http.StatusBadRequest, "subpath")
+	}
 	r.do(t, r.Ann, http.MethodDelete, "/volumes/"+v.ID, "").want(t, http.StatusConflict, "mounted")
 	r.do(t, r.Ann, http.MethodDelete, "/sandbox/"+b.ID, "").want(t, http.StatusOK, "")
 	r.do(t, r.Ann, http.MethodDelete, "/volumes/"+v.ID, "").want(t, http.StatusOK, "")
