@@ -44,7 +44,7 @@ var bashKernel string
 // language says how a kernel is started and how requests are encoded for it.
 type language struct {
 	command []string // reads the kernel's source from descriptor 5
-	source  string
+	source  func() string
 	encode  func(job) ([]byte, error)
 	// byLine says that an empty line interrupts the kernel. Signals are sent to it and its children in any case.
 	byLine bool
@@ -64,18 +64,23 @@ type job struct {
 var (
 	python = language{
 		command: []string{"python3", "-c", `exec(compile(open(5).read(), "<kernel>", "exec"))`},
-		source:  pythonCharts + pythonKernel + "\nIPYTHON = " + strconv.QuoteToASCII(pythonShell) + "\nPLAIN = " + strconv.QuoteToASCII(plainShell) + "\nserve()\n",
-		encode:  encodeLine,
+		source:  pythonSource, encode: encodeLine,
 	}
 	node = language{
 		command: []string{"node", "-e", `new Function("require", require("fs").readFileSync(5, "utf8") + "\n//# sourceURL=<kernel>")(require)`},
-		source:  nodeKernel, encode: encodeLine, byLine: true,
+		source:  func() string { return nodeKernel }, encode: encodeLine, byLine: true,
 	}
 	bash = language{
 		command: []string{"bash", "--noprofile", "--norc", "-c", `eval "$(</dev/fd/5)"`},
-		source:  bashKernel, encode: encodeTexts,
+		source:  func() string { return bashKernel }, encode: encodeTexts,
 	}
 )
+
+// pythonSource returns the source of Python's kernel. It is not a variable: every process of a sandbox is this program
+// or the guest, and would hold it.
+func pythonSource() string {
+	return pythonCharts + pythonKernel + "\nIPYTHON = " + strconv.QuoteToASCII(pythonShell) + "\nPLAIN = " + strconv.QuoteToASCII(plainShell) + "\nserve()\n"
+}
 
 // findLanguage returns the canonical name and the language for a client's name. Unsupported: no kernel runs it.
 func findLanguage(name string) (string, language, error) {
@@ -110,7 +115,7 @@ func (l language) findProgram(env map[string]string) (string, error) {
 // withMark returns the kernel's source with a new mark.
 func (l language) withMark() (source, mark string) {
 	mark = rand.Text()
-	return strings.ReplaceAll(l.source, "@MARK@", mark), mark
+	return strings.ReplaceAll(l.source(), "@MARK@", mark), mark
 }
 
 func encodeLine(j job) ([]byte, error) {
