@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strconv"
@@ -27,6 +28,7 @@ import (
 // kernelChildMain is the main function of gVisor's own processes. It does not return, because
 // gVisor exits itself.
 func kernelChildMain() int {
+	runtime.MemProfileRate = 0 // each sample touches a page of a large table, and nothing reads the profile
 	limits, err := enterLimits(os.Args)
 	err = errors.Join(err, closeInherited(os.Args))
 	if err != nil { // a sandbox must not run without its limits
