@@ -3,11 +3,13 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,10 +93,15 @@ func below(all []process, root int) []process {
 }
 
 // sumPSS returns the proportional set size of processes in bytes: shared memory is divided among its
-// users.
+// users. An address space that several of the processes share counts once, because each of them
+// reports all of it: gVisor runs each thread of a program inside in such a process.
 func sumPSS(list []process) (int64, error) {
+	spaces, err := addressSpaces(list)
+	if err != nil {
+		return 0, err
+	}
 	var sum int64
-	for _, p := range list {
+	for _, p := range spaces {
 		n, err := kilobytes(fmt.Sprintf("/proc/%d/smaps_rollup", p.pid), "Pss")
 		if vanished(err) {
 			continue
@@ -105,6 +112,38 @@ func sumPSS(list []process) (int64, error) {
 		sum += n
 	}
 	return sum, nil
+}
+
+// addressSpaces returns one process for each address space of the processes.
+func addressSpaces(list []process) ([]process, error) {
+	var failed error
+	compare := func(a, b process) int {
+		order, err := compareMemory(a.pid, b.pid)
+		if err != nil && !vanished(err) {
+			failed = err
+		}
+		return order
+	}
+	sorted := slices.SortedFunc(slices.Values(list), compare)
+	return slices.CompactFunc(sorted, func(a, b process) bool { return compare(a, b) == 0 }), failed
+}
+
+// compareMemory orders two processes by their address spaces: 0 means that they share one. If one of
+// them has ended, the order is that of their numbers.
+func compareMemory(a, b int) (int, error) {
+	const addressSpace = 1 // KCMP_VM
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), addressSpace, 0, 0, 0)
+	switch {
+	case errno != 0:
+		return cmp.Compare(a, b), fmt.Errorf("compare the memory of processes %d and %d: %w", a, b, errno)
+	case order == 1:
+		return -1, nil
+	case order == 2:
+		return 1, nil
+	case order == 0:
+		return 0, nil
+	}
+	return 0, fmt.Errorf("compare the memory of processes %d and %d: they have no order", a, b)
 }
 
 // available returns the available memory, in bytes.

@@ -4,9 +4,12 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func TestParseParent(t *testing.T) {
@@ -68,4 +71,30 @@ func TestProcessesOfMine(t *testing.T) {
 		return
 	}
 	t.Error("the child is not found")
+}
+
+// TestAddressSpaces compares this process, one of its threads, which has the same address space, and a
+// child, which has another.
+func TestAddressSpaces(t *testing.T) {
+	t.Parallel()
+	child := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := child.Start(); err != nil {
+		t.Skip("no sleep here:", err)
+	}
+	t.Cleanup(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait() // killed
+	})
+	runtime.LockOSThread() // never unlocked: the thread is not another one's meanwhile
+	me, thread, other := process{pid: os.Getpid()}, process{pid: unix.Gettid()}, process{pid: child.Process.Pid}
+	if me == thread {
+		t.Fatal("this test runs on the first thread")
+	}
+	got, err := addressSpaces([]process{me, other, thread})
+	if err != nil || len(got) != 2 || !slices.Contains(got, other) {
+		t.Errorf("got %v, %v, want 2 with %v", got, err, other)
+	}
+	if _, err := addressSpaces([]process{me, {pid: 1 << 30}}); err != nil {
+		t.Errorf("with a process that has ended: %v", err)
+	}
 }
