@@ -74,7 +74,7 @@ payload=$tmp/payload
 mkdir -p "$payload"
 export CGO_ENABLED=0
 go generate ./internal/inside/guestbin
-go build -o "$payload/sandpit" ./cmd/sandpit
+go build -ldflags="-s -w" -o "$payload/sandpit" ./cmd/sandpit
 for package in provider/gvisor conformance/survive internal/core/memory; do
 	go test -c -o "$payload/$(basename "$package").test" "./$package"
 done
