@@ -226,7 +226,7 @@ func (o *agentCommand) runTasks(ctx context.Context, a *app, options agent.Optio
 		}
 		outcome, err = one.Run(ctx, task)
 		if err != nil {
-			return a.toVerbError(ctx, err)
+			return a.toTaskError(ctx, err)
 		}
 		if o.format == formatText && outcome.Text != "" {
 			if _, err := fmt.Fprintln(a.Out, strings.TrimRight(escapeLines(outcome.Text), "\n")); err != nil {

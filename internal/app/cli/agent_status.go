@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/sandpit-dev/sandpit/agent"
+	"github.com/sandpit-dev/sandpit/agent/model"
 )
 
 // Exit statuses of sandpit agent, besides those of other commands.
@@ -39,6 +40,15 @@ func toAgentStatus(ctx context.Context, o agent.Outcome) error {
 		return toPipeStatus(context.Cause(ctx))
 	}
 	return nil
+}
+
+// toTaskError gives the error of a task its exit status. Hints about the key of a sandpit server do not apply
+// to that of a model.
+func (a *app) toTaskError(ctx context.Context, err error) error {
+	if _, ofVendor := errors.AsType[*model.APIError](err); ofVendor {
+		return verbError{err}
+	}
+	return a.toVerbError(ctx, err)
 }
 
 // surviveBrokenPipe has writes to a pipe without a reader fail, in place of ending this program before the
