@@ -367,7 +367,8 @@ func TestResume(t *testing.T) {
 	whole := k.transcript.Bytes()
 	all, finish := k.read().Messages(), end("success", "resumed")
 	var cuts []int
-	end, lines := 0, bytes.SplitAfter(whole[:bytes.Index(whole, []byte("The task has ended"))], []byte("\n"))
+	before, _, _ := bytes.Cut(whole, []byte("The task has ended"))
+	end, lines := 0, bytes.SplitAfter(before, []byte("\n"))
 	for i, line := range lines {
 		if i >= 2 {
 			cuts = append(cuts, end, end+1, end+len(line)/2, end+len(line)-1)
