@@ -61,7 +61,7 @@ func TestResizeMemory(t *testing.T) {
 	resizeOf(t, box, sandpit.Resources{Memory: low})
 	startOf(t, box)
 	wantFit(t, box, size, false)
-	if got, want := output(t, box, "grep MemTotal /proc/meminfo | tr -d -c 0-9"), fmt.Sprint(low>>10); got != want {
+	if got, want := output(t, box, "grep MemTotal /proc/meminfo | tr -d -c 0-9"), strconv.Itoa(low>>10); got != want {
 		t.Errorf("memory seen inside: %s KiB, want %s", got, want)
 	}
 }
