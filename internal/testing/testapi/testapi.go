@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -83,7 +84,7 @@ func (s *Server) Serve(tb testing.TB, routes *http.ServeMux, o api.EdgeOptions, 
 	tb.Cleanup(func() {
 		stop()
 		transport.CloseIdleConnections()
-		if err := errors.Join(<-ended, end(), s.close(tb)); err != nil {
+		if err := errors.Join(<-ended, end(), s.close(context.WithoutCancel(tb.Context()))); err != nil {
 			tb.Errorf("close: %v", err)
 		}
 	})
@@ -91,10 +92,10 @@ func (s *Server) Serve(tb testing.TB, routes *http.ServeMux, o api.EdgeOptions, 
 	s.Ann, s.Bob = s.NewKey(tb, api.NewKey{Owner: "ann", Name: "laptop"}), s.NewKey(tb, api.NewKey{Owner: "bob"})
 }
 
-func (s *Server) close(tb testing.TB) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), Patience)
+func (s *Server) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	errs := []error{s.Manager.Close(ctx)}
+	errs := []error{s.Close(ctx)}
 	for _, provider := range s.providers {
 		errs = append(errs, provider.Close())
 	}
@@ -127,9 +128,7 @@ func (s *Server) Send(tb testing.TB, method, path, body string, header http.Head
 	if err != nil {
 		tb.Fatal(err)
 	}
-	for name, values := range header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, header)
 	res, err := s.Client.Do(req)
 	if err != nil {
 		tb.Fatal(err)
