@@ -165,10 +165,20 @@ test('a snapshot of a sandbox, and sandboxes from it', async () => {
   await failure(daytona.snapshot.get(name), 'DaytonaNotFoundError', 404)
 })
 
-test('limits are fixed at creation, and can be set there', async () => {
+test('limits of a sandbox change', async () => {
   const box = await create()
-  await failure(box.resize({ cpu: 7, memory: 7 }), 'DaytonaUnprocessableEntityError', 422, /fixed at its creation/)
-  await failure(box.resize({ cpu: box.cpu }), 'DaytonaValidationError', 400, /No resource changes/)
+  const { cpu, memory } = box
+  await box.resize({ memory: memory + 1 })
+  await box.refreshData()
+  assert.equal(box.memory, memory + 1)
+  await failure(box.resize({ memory }), 'DaytonaValidationError', 400, /only grows/)
+  await failure(box.resize({ cpu }), 'DaytonaValidationError', 400, /No resource changes/)
+  await box.stop()
+  await box.resize({ memory })
+  await box.start()
+  assert.equal(box.memory, memory)
+  const { result } = await box.process.executeCommand('cat /sys/fs/cgroup/memory.max')
+  assert.equal(Number(result), memory * 2 ** 30)
 })
 
 test('delete, and the name is free again', async () => {
