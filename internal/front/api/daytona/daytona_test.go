@@ -82,7 +82,7 @@ func TestRefusals(t *testing.T) {
 		`{"ttlMinutes":-1}`:                  "400 ttlMinutes",
 		`{"labels":{"sandpit.owner":"bob"}}`: "400 the server's",
 		`{"volumes":[{"volumeId":"x","mountPath":"/x"}]}`:                              "404 Volume",
-		`{"volumes":[{"volumeId":"x","mountPath":"/x","subpath":"y"}]}`:                "400 subpath",
+		`{"volumes":[{"volumeId":"x","mountPath":"/x","subpath":"../y"}]}`:             "400 subpath",
 		`{"autoStopInterval":1,"autoPauseInterval":1}`:                                 "400 mutually exclusive",
 		`{"autoPauseInterval":1,"autoDeleteInterval":0}`:                               "400 Ephemeral",
 		`{"networkAllowList":"example.org"}`:                                           "400 range of addresses",
