@@ -198,19 +198,18 @@ func newPending(client api.Principal, in createRequest, r manager.CreateRequest,
 func (h *sandboxHandlers) createPending(c *call, in createRequest, r manager.CreateRequest, build sandpit.BuildID) (int, any, error) {
 	r.ID = sandpit.NewID()
 	p, err := newPending(c.client, in, r, build, time.Now())
-	if err == nil {
-		err = h.pending.add(c.r.Context(), p)
+	if err != nil {
+		return 0, nil, err
 	}
-	if err == nil {
+	begun := *p // which changes in the background
+	if err = h.pending.add(c.r.Context(), p); err == nil {
 		err = h.startPending(context.WithoutCancel(c.r.Context()), c.client, p, r, in.AutoArchive == nil)
 	}
 	if err != nil {
-		if p != nil {
-			h.pending.remove(c.r.Context(), p.about.ID)
-		}
+		h.pending.remove(c.r.Context(), r.ID)
 		return 0, nil, describeQuota(err)
 	}
-	out, err := h.describePending(c, *p)
+	out, err := h.describePending(c, begun)
 	out.State = statePendingBuild
 	return http.StatusOK, out, err
 }
@@ -241,10 +240,14 @@ func (h *sandboxHandlers) startPending(ctx context.Context, client api.Principal
 	return err
 }
 
-// setCancel sets the function that ends the wait of a sandbox.
+// setCancel sets the function that ends the wait of a sandbox, and calls it if the sandbox was deleted
+// meanwhile.
 func (s *pendingSet) setCancel(p *pendingSandbox, cancel context.CancelFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.all[p.about.ID] != p {
+		cancel()
+	}
 	p.cancel = cancel
 }
 
