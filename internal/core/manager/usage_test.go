@@ -83,6 +83,7 @@ func TestUsageOfTheStill(t *testing.T) {
 			if err := change(t.Context(), b.ID); err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait() // for a measurement that began at the time of the change
 			before := measured.Load()
 			time.Sleep(time.Minute)
 			running := r.state(b.ID) == sandpit.StateRunning
