@@ -168,6 +168,14 @@ func (b *sandbox) portTransport(port int) *http.Transport {
 	return t
 }
 
+// checkRequest checks a request to a port of a sandbox without a guest.
+func (b *sandbox) checkRequest(r *http.Request, port int) error {
+	if err := checkPort(port); err != nil {
+		return err
+	}
+	return b.checkUsable(r.Context())
+}
+
 // proxyTransport sends requests to a port through the toolbox's proxy.
 type proxyTransport struct {
 	b    *sandbox
@@ -177,10 +185,7 @@ type proxyTransport struct {
 // RoundTrip implements http.RoundTripper. The toolbox keeps some headers for itself; a request with
 // one of them is refused.
 func (t proxyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	err := checkPort(t.port)
-	if err == nil {
-		err = t.b.checkUsable(r.Context())
-	}
+	err := t.b.checkRequest(r, t.port)
 	for _, name := range []string{"Authorization", "Cookie"} {
 		if err == nil && r.Header.Get(name) != "" {
 			err = refuseTool("send the header " + name + " to port " + strconv.Itoa(t.port))

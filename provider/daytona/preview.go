@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -28,11 +27,7 @@ type previewTransport struct {
 
 // RoundTrip implements http.RoundTripper.
 func (t previewTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	err := checkPort(t.port)
-	if err == nil {
-		err = t.b.checkUsable(r.Context())
-	}
-	if err != nil {
+	if err := t.b.checkRequest(r, t.port); err != nil {
 		closeBody(r)
 		return nil, err
 	}
@@ -73,8 +68,7 @@ func (t previewTransport) send(r *http.Request, to previewTarget, body *unsentBo
 	if r.Body != nil && r.Body != http.NoBody {
 		out.Body, out.ContentLength = body, r.ContentLength
 	}
-	maps.DeleteFunc(out.Header, func(string, []string) bool { return true })
-	maps.Copy(out.Header, r.Header)
+	out.Header = r.Header.Clone() // the caller's stays as it is
 	out.Header.Set(TokenHeader, to.Token)
 	out.Header.Set("X-Daytona-Skip-Preview-Warning", "true")
 	return t.b.p.toolbox.http.RoundTrip(out)
