@@ -34,6 +34,7 @@ type Provider struct {
 	sandboxes *sandboxTable
 	guest     *guestVolume
 	swept     sync.Once
+	snapshots sync.RWMutex // read-locked while a snapshot is being taken or removed
 }
 
 var _ sandpit.Provider = (*Provider)(nil)

@@ -93,6 +93,8 @@ func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 	}
 	b.setSaving(true)
 	defer b.setSaving(false)
+	b.p.snapshots.RLock()
+	defer b.p.snapshots.RUnlock()
 	res, err := b.p.engine.api.ContainerCommit(ctx, b.container, client.ContainerCommitOptions{
 		Reference: snapshotTag(id), Comment: snapshotComment, Config: config,
 	})
@@ -110,7 +112,7 @@ func (i *Instance) takeSnapshot(ctx context.Context, id sandpit.SnapshotID) (san
 }
 
 // ListSnapshots implements sandpit.SnapshotKeeper. It also removes the images of removed snapshots
-// that containers still used.
+// that containers still used, unless a snapshot is being taken or removed.
 func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error) {
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
@@ -135,11 +137,15 @@ func (p *Provider) ListSnapshots(ctx context.Context) ([]sandpit.Snapshot, error
 }
 
 // removeUntagged removes the image of a removed snapshot. The engine refuses while a container uses
-// it, and the next call retries. An image that was built from a snapshot has the same labels, but
-// not the comment.
+// it, and the next call retries, as it does while a snapshot is being taken or removed: its image has no tag
+// either for a moment. An image that was built from a snapshot has the same labels, but not the comment.
 func (p *Provider) removeUntagged(ctx context.Context, image string) {
+	if !p.snapshots.TryLock() {
+		return
+	}
+	defer p.snapshots.Unlock()
 	img, err := p.engine.api.ImageInspect(ctx, image)
-	if err != nil || img.Comment != snapshotComment {
+	if err != nil || img.Comment != snapshotComment || len(img.RepoTags) > 0 {
 		return
 	}
 	_, _ = p.engine.api.ImageRemove(ctx, image, client.ImageRemoveOptions{PruneChildren: true})
@@ -185,6 +191,8 @@ func (p *Provider) RemoveSnapshot(ctx context.Context, id sandpit.SnapshotID) er
 	}
 	limited, cancel := p.engine.callContext(ctx)
 	defer cancel()
+	p.snapshots.RLock()
+	defer p.snapshots.RUnlock()
 	// Containers of the snapshot keep its layers, which only lose their name.
 	_, err := p.engine.api.ImageRemove(limited, snapshotTag(id), client.ImageRemoveOptions{Force: true, PruneChildren: true})
 	if err = p.engine.wrapError(ctx, "remove snapshot "+string(id), err); sandpit.CodeOf(err) == sandpit.NotFound {

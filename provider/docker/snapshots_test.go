@@ -2,11 +2,13 @@ package docker_test
 
 import (
 	"archive/tar"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -87,6 +89,36 @@ func TestRemovedUnderContainers(t *testing.T) {
 	}
 	if _, err := own.ImageInspect(within(t), img.ID); !errdefs.IsNotFound(err) {
 		t.Errorf("the image: %v, want it gone", err)
+	}
+}
+
+// TestListDuringSnapshots lists snapshots again and again while they are taken and removed: no list removes the image of
+// one that has no name at that moment.
+func TestListDuringSnapshots(t *testing.T) {
+	t.Parallel()
+	p := open(t, options(t))
+	box := create(t, p, sandpit.Spec{Image: busybox})
+	ctx, stop := context.WithCancel(within(t))
+	var lists sync.WaitGroup
+	for range 4 {
+		lists.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := p.ListSnapshots(ctx); err != nil && ctx.Err() == nil {
+					t.Errorf("list: %v", err)
+				}
+			}
+		})
+	}
+	defer lists.Wait()
+	defer stop()
+	for range 5 {
+		saved, err := box.Snapshot(within(t), sandpit.NewSnapshotID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.RemoveSnapshot(within(t), saved.ID); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
