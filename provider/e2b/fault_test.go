@@ -61,6 +61,40 @@ func TestFaults(t *testing.T) {
 	f.removeSnapshots(c, o.Identity)
 }
 
+// TestSnapshotDeliveredTwice saves a sandbox over a network that delivers the request twice. The cloud refuses the second
+// delivery, because the name is taken; the snapshot exists nevertheless, and has its record.
+func TestSnapshotDeliveredTwice(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	proxy := faultproxy.Start(t, faultproxy.Options{
+		Target: c.url, Share: 1,
+		Only: func(r *http.Request) bool {
+			return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/snapshots")
+		},
+		Faults: func(*http.Request) []faultproxy.Fault { return []faultproxy.Fault{faultproxy.Duplicate} },
+	})
+	o := c.options()
+	o.APIURL, o.SandboxURL = proxy.URL, proxy.URL
+	p := newProvider(t, o)
+	box := create(t, p, sandpit.Spec{})
+	saved, err := ability[sandpit.Snapshotter](t, box).Snapshot(t.Context(), sandpit.NewSnapshotID())
+	if err != nil {
+		t.Errorf("save: %v", err)
+	}
+	list, err := p.ListSnapshots(t.Context())
+	if err != nil || len(list) != 1 || list[0].ID != saved.ID || list[0].Unloadable != "" {
+		t.Errorf("listed: %+v, %v", list, err)
+	}
+	for _, one := range list {
+		if err := p.RemoveSnapshot(t.Context(), one.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := proxy.Counts()[faultproxy.Duplicate]; n != 1 {
+		t.Errorf("%d requests were delivered twice, want 1", n)
+	}
+}
+
 // isAPICall reports whether a request is for the API: a sandbox does not answer twice.
 func isAPICall(r *http.Request) bool { return r.Header.Get("E2b-Sandbox-Id") == "" }
 

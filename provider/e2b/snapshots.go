@@ -189,21 +189,17 @@ func (b *sandbox) save(ctx context.Context, id sandpit.SnapshotID) (out sandpit.
 	// The request is not canceled with ctx: the cloud could create the snapshot nevertheless.
 	whole := context.WithoutCancel(ctx)
 	err = b.p.api.createSnapshot(whole, b.h.ID, b.h.Cloud, b.p.snapshotPrefix()+string(id))
-	uncertain := cloudapi.MayHaveHappened(err)
-	if uncertain {
+	if err != nil {
+		// The cloud has it if the response was lost, or if the network delivered the request twice and the second
+		// delivery was refused: the name is of this call alone.
 		if _, missing := b.p.findSnapshot(whole, id); missing == nil {
 			err = nil
 		}
 	}
-	switch {
-	case err == nil && ctx.Err() == nil:
-		return record.toSnapshot(id), nil
-	case err == nil:
-		return out, errors.Join(ctx.Err(), b.p.RemoveSnapshot(whole, id))
-	case uncertain: // the cloud may still create it: its record is needed to find it then
+	if err = errors.Join(err, ctx.Err()); err != nil {
 		return out, errors.Join(err, b.p.RemoveSnapshot(whole, id))
 	}
-	return out, errors.Join(err, b.p.records.remove(id))
+	return record.toSnapshot(id), nil
 }
 
 // newRecord returns the record of a snapshot that is about to be taken. The cloud reports no size: it is what the sandbox
