@@ -71,15 +71,15 @@ class H(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers()
         self.wfile.write((self.path + " " + str(self.headers.get("X-Test"))).encode())
-http.server.HTTPServer(("127.0.0.1", 8124), H).serve_forever()
+http.server.HTTPServer(("127.0.0.1", 8127), H).serve_forever()
 `
 
 // testRequestDetails sends values in the query and headers.
 func testRequestDetails(_ *testing.T, k kit) {
 	k.want("file_write", fields{"file": "echo.py", "content": echoServer})
 	k.want("shell_exec", fields{"command": "exec python3 echo.py", "background": true})
-	k.want("shell_exec", fields{"command": "for i in $(seq 200); do (echo > /dev/tcp/127.0.0.1/8124) 2>/dev/null && break; sleep 0.1; done"})
+	k.want("shell_exec", fields{"command": "for i in $(seq 200); do (echo > /dev/tcp/127.0.0.1/8127) 2>/dev/null && break; sleep 0.1; done"})
 	k.want("http_request", fields{
-		"url": "http://127.0.0.1:8124/p?a=1", "params": map[string]string{"b": "x y&z"}, "headers": map[string]string{"X-Test": "sent"},
+		"url": "http://127.0.0.1:8127/p?a=1", "params": map[string]string{"b": "x y&z"}, "headers": map[string]string{"X-Test": "sent"},
 	}, "/p?a=1&b=x+y%26z sent")
 }
