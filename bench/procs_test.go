@@ -4,12 +4,11 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 )
 
 func TestParseParent(t *testing.T) {
@@ -85,11 +84,7 @@ func TestAddressSpaces(t *testing.T) {
 		_ = child.Process.Kill()
 		_ = child.Wait() // killed
 	})
-	runtime.LockOSThread() // never unlocked: the thread is not another one's meanwhile
-	me, thread, other := process{pid: os.Getpid()}, process{pid: unix.Gettid()}, process{pid: child.Process.Pid}
-	if me == thread {
-		t.Fatal("this test runs on the first thread")
-	}
+	me, thread, other := process{pid: os.Getpid()}, process{pid: secondThread(t)}, process{pid: child.Process.Pid}
 	got, err := addressSpaces([]process{me, other, thread})
 	if err != nil || len(got) != 2 || !slices.Contains(got, other) {
 		t.Errorf("got %v, %v, want 2 with %v", got, err, other)
@@ -97,4 +92,21 @@ func TestAddressSpaces(t *testing.T) {
 	if _, err := addressSpaces([]process{me, {pid: 1 << 30}}); err != nil {
 		t.Errorf("with a process that has ended: %v", err)
 	}
+}
+
+// secondThread returns the number of a thread of this process that is not its first. Threads of Go end only with a
+// goroutine that is locked to them, and this process has none.
+func secondThread(t *testing.T) int {
+	t.Helper()
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		if n, err := strconv.Atoi(thread.Name()); err == nil && n != os.Getpid() {
+			return n
+		}
+	}
+	t.Fatal("this process has one thread")
+	return 0
 }
