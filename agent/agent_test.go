@@ -166,12 +166,19 @@ func TestPrompts(t *testing.T) {
 // TestCalls has calls that go wrong, and calls at the same time.
 func TestCalls(t *testing.T) {
 	t.Parallel()
-	var running, most atomic.Int64
+	const atOnce = 3
+	var running atomic.Int64
+	met := make(chan struct{}) // closed when that many calls run
 	slow := echo("slow", func(text string) (string, error) {
-		most.Store(max(most.Load(), running.Add(1)))
-		time.Sleep(50 * time.Millisecond)
-		running.Add(-1)
-		return "slow " + text, nil
+		if running.Add(1) == atOnce {
+			close(met)
+		}
+		select {
+		case <-met:
+			return "slow " + text, nil
+		case <-time.After(time.Minute):
+			return "", errors.New("no other call runs")
+		}
 	})
 	slow.ReadOnly = true
 	k := newKit(t, []turn{
@@ -199,8 +206,8 @@ func TestCalls(t *testing.T) {
 			t.Errorf("result %d: %q, want %q", i, got[i], w)
 		}
 	}
-	if most.Load() != 3 {
-		t.Errorf("%d calls at the same time, want 3", most.Load())
+	if n := running.Load(); n != atOnce {
+		t.Errorf("%d calls of the slow tool, want %d", n, atOnce)
 	}
 	if k.count(agent.EventCall) != 13 || k.count(agent.EventResult) != 13 {
 		t.Errorf("%d calls, %d results", k.count(agent.EventCall), k.count(agent.EventResult))
