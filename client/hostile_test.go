@@ -22,6 +22,7 @@ import (
 	"github.com/sandpit-dev/sandpit/api"
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/testing/testport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -358,12 +359,11 @@ func TestEventsEnd(t *testing.T) {
 // TestUnreachable calls an address where no server listens.
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	s := httptest.NewServer(http.NotFoundHandler())
-	s.Close()
-	c := newClient(t, client.Options{URL: s.URL, Key: secret})
+	url := "http://" + testport.Reserve(t)
+	c := newClient(t, client.Options{URL: url, Key: secret})
 	_, err := c.Sandboxes.Get(t.Context(), sandpit.NewID())
-	wantError(t, err, sandpit.Unavailable, "the server at "+s.URL+" cannot be reached")
-	if hint := sandpit.HintOf(err); !strings.Contains(hint, "sandpit serve") || !strings.Contains(hint, s.URL) {
+	wantError(t, err, sandpit.Unavailable, "the server at "+url+" cannot be reached")
+	if hint := sandpit.HintOf(err); !strings.Contains(hint, "sandpit serve") || !strings.Contains(hint, url) {
 		t.Errorf("hint %q", hint)
 	}
 	_, err = c.Sandboxes.Open(sandpit.NewID()).Guest().ListProcesses(t.Context())

@@ -24,6 +24,7 @@ import (
 	"github.com/sandpit-dev/sandpit/agent/model/anthropic"
 	"github.com/sandpit-dev/sandpit/agent/model/openai"
 	"github.com/sandpit-dev/sandpit/agent/model/script"
+	"github.com/sandpit-dev/sandpit/internal/testing/testport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -592,10 +593,9 @@ func TestSecrets(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.NotFoundHandler())
-	server.Close()
+	url := "http://" + testport.Reserve(t)
 	for name, open := range clients {
-		m, err := open(server.URL, testKey, quick)
+		m, err := open(url, testKey, quick)
 		if err != nil {
 			t.Fatal(err)
 		}

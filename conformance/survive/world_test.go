@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/client"
 	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
+	"github.com/sandpit-dev/sandpit/internal/testing/testport"
 )
 
 // patience bounds every wait for something that must come.
@@ -53,14 +54,7 @@ func (w *words) String() string {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	testengine.Path(t)
-	ln, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, dir: t.TempDir(), address: ln.Addr().String(), words: &words{}}
-	if err := ln.Close(); err != nil {
-		t.Fatal(err)
-	}
+	w := &world{t: t, dir: t.TempDir(), address: testport.Reserve(t), words: &words{}}
 	text := fmt.Sprintf("[server]\nlisten = %q\nrate = 100000\nburst = 100000\n", w.address)
 	if err := os.WriteFile(filepath.Join(w.dir, "config.toml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
