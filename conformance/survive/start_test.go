@@ -39,11 +39,11 @@ func TestStartSurvives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start := func(stdin io.Reader) (sandpit.Process, *signaling) {
+	start := func(stdin io.Reader, pause string) (sandpit.Process, *signaling) {
 		out := &signaling{first: make(chan struct{})}
 		const lines = "30"
 		process, err := box.Start(t.Context(), sandpit.Command{
-			Args: []string{"sh", "-c", script, "sh", "one", lines, "3"}, Stdin: stdin, Stdout: out,
+			Args: []string{"sh", "-c", script, "sh", "one", lines, "3", pause}, Stdin: stdin, Stdout: out,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -53,8 +53,8 @@ func TestStartSurvives(t *testing.T) {
 	}
 	open, typed := io.Pipe() // input that does not end
 	defer typed.Close()
-	going, out := start(nil)
-	typing, _ := start(open)
+	going, out := start(nil, "0.05")
+	typing, _ := start(open, "60") // it cannot end before the reset
 	p.reset(func() bool { return true })
 
 	wantOut, _ := expected("one", 30)

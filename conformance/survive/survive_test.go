@@ -25,7 +25,7 @@ const (
 const boxes = 4
 
 // script puts out lines on both streams for a while: $1 names it, $2 is how many, $3
-// its exit status, $4 the seconds between two.
+// its exit status, $4 the seconds between two. It ends when the file $5 exists, or at once without $5.
 const script = `i=0
 while [ $i -lt $2 ]; do
 	echo "$1 out $i 0123456789abcdefghijklmnopqrstuvwxyz"
@@ -33,7 +33,11 @@ while [ $i -lt $2 ]; do
 	i=$((i+1))
 	sleep $4
 done
+while [ -n "$5" ] && ! [ -e "$5" ]; do sleep $4; done
 exit $3`
+
+// killsOver is a file that a sandbox has when all servers were killed that will be.
+const killsOver = "/tmp/kills-over"
 
 // expected is what the script puts out.
 func expected(name string, lines int) (stdout, stderr []byte) {
@@ -64,6 +68,8 @@ func TestCommandsSurvive(t *testing.T) {
 		list = append(list, s)
 	}
 	begin := time.Now()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	lines, pause := rhythm(commands, kills)
 	var (
 		group sync.WaitGroup
@@ -72,12 +78,19 @@ func TestCommandsSurvive(t *testing.T) {
 	for i := range commands {
 		group.Go(func() {
 			defer ended.Add(1)
-			runOne(t, c.Sandboxes.Open(list[i%len(list)].ID), i, lines, pause)
+			runOne(ctx, t, c.Sandboxes.Open(list[i%len(list)].ID), i, lines, pause)
 		})
 	}
 	done := make(chan struct{})
 	go func() { group.Wait(); close(done) }()
-	resets, killed := disturb(w, p, done, kills)
+	resets, killed := disturb(w, p, done, kills, func() {
+		for _, s := range list {
+			if status, err := s.Exec(ctx, sandpit.Command{Args: []string{"touch", killsOver}}); err != nil || status.Code != 0 {
+				t.Errorf("let the commands end: %v, %v", status, err)
+				cancel()
+			}
+		}
+	})
 	<-done
 	t.Logf("%d commands of %d lines on each stream in %s: %d servers killed, %d connections reset",
 		commands, lines, time.Since(begin).Round(time.Second), killed, resets)
@@ -93,8 +106,11 @@ func TestCommandsSurvive(t *testing.T) {
 }
 
 // disturb resets connections all the time and kills the server now and then, until all
-// commands have ended.
-func disturb(w *world, p *proxy, done <-chan struct{}, kills int) (resets, killed int) {
+// commands have ended. It calls over when the last server was killed and the next one is ready.
+func disturb(w *world, p *proxy, done <-chan struct{}, kills int, over func()) (resets, killed int) {
+	if kills == 0 {
+		over()
+	}
 	for next := time.Now().Add(2 * time.Second); ; {
 		select {
 		case <-done:
@@ -107,6 +123,9 @@ func disturb(w *world, p *proxy, done <-chan struct{}, kills int) (resets, kille
 			w.start()
 			killed++
 			next = time.Now().Add(time.Second + rand.N(2*time.Second))
+			if killed == kills {
+				over()
+			}
 		}
 	}
 }
@@ -120,14 +139,14 @@ func rhythm(commands, kills int) (lines int, pause time.Duration) {
 }
 
 // runOne runs one command and compares what arrives.
-func runOne(t *testing.T, s *client.Sandbox, i, lines int, pause time.Duration) {
+func runOne(ctx context.Context, t *testing.T, s *client.Sandbox, i, lines int, pause time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*patience, errStopped)
+	ctx, cancel := context.WithTimeoutCause(ctx, 10*patience, errStopped)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	name, code := "command-"+strconv.Itoa(i), i%200
 	status, err := s.Exec(ctx, sandpit.Command{
-		Args:   []string{"sh", "-c", script, "sh", name, strconv.Itoa(lines), strconv.Itoa(code), fmt.Sprint(pause.Seconds())},
+		Args:   []string{"sh", "-c", script, "sh", name, strconv.Itoa(lines), strconv.Itoa(code), fmt.Sprint(pause.Seconds()), killsOver},
 		Stdout: &stdout, Stderr: &stderr,
 	})
 	if err != nil || status.Code != code {
