@@ -110,11 +110,19 @@ func (l *lab) plantSockets(t *testing.T) {
 		}
 	}
 	listen("unix", "@machine-"+l.handle)
-	_, port, err := net.SplitHostPort(listen("tcp", ":0").Addr().String())
-	if err != nil {
-		t.Fatal(err)
+	var (
+		port    string
+		packets net.PacketConn
+		err     error
+	)
+	for range 10 { // another program may have that port of UDP
+		if _, port, err = net.SplitHostPort(listen("tcp", ":0").Addr().String()); err != nil {
+			t.Fatal(err)
+		}
+		if packets, err = (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", ":"+port); err == nil {
+			break
+		}
 	}
-	packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", ":"+port)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -239,7 +239,12 @@ type observation struct {
 	Settings map[string]string
 	Alive    map[int]bool
 	Memory   string
+	// Offset is by how much the clock differs from one that cannot be set.
+	Offset time.Duration
 }
+
+// sameOffset compares clocks: an attacker that sets one changes it by more than the time between two readings.
+var sameOffset = cmp.Comparer(func(a, b time.Duration) bool { return (a - b).Abs() < 30*time.Second })
 
 // settings are those of the machine's kernel that attackers go for.
 var settings = []string{
@@ -269,12 +274,12 @@ func (l *lab) observe(t *testing.T) observation {
 		text, _ := os.ReadFile(name) // not every machine has all
 		o.Settings[name] = string(text)
 	}
-	// The clock against one that cannot be set, to some seconds.
+	o.Settings["/proc/swaps"] = swapAreas(o.Settings["/proc/swaps"])
 	var real, boot unix.Timespec
 	if err := errors.Join(unix.ClockGettime(unix.CLOCK_REALTIME, &real), unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot)); err != nil {
 		t.Error(err)
 	}
-	o.Settings["clock"] = strconv.FormatInt((real.Sec-boot.Sec+30)/60, 10)
+	o.Offset = time.Duration(real.Nano() - boot.Nano())
 	for _, pid := range append([]int{l.canaryProcess.Process.Pid}, l.engines...) {
 		o.Alive[pid] = isAlive(pid)
 	}
@@ -284,6 +289,16 @@ func (l *lab) observe(t *testing.T) observation {
 		_ = unix.SysvShmDetach(memory)
 	}
 	return o
+}
+
+// swapAreas returns the names of swap areas from their table, without how much of each is used.
+func swapAreas(table string) string {
+	var names []string
+	for line := range strings.Lines(table) {
+		name, _, _ := strings.Cut(line, " ")
+		names = append(names, name)
+	}
+	return strings.Join(names, "\n")
 }
 
 // isAlive reports whether a process lives and is not held.
@@ -310,7 +325,7 @@ func describe(path string) string {
 // expectUnharmed checks all other sandboxes.
 func (l *lab) expectUnharmed(t *testing.T) {
 	t.Helper()
-	if diff := cmp.Diff(l.before, l.observe(t)); diff != "" {
+	if diff := cmp.Diff(l.before, l.observe(t), sameOffset); diff != "" {
 		t.Errorf("others were harmed:\n%s", diff)
 		l.before = l.observe(t) // the next one is not to blame
 	}
@@ -404,15 +419,20 @@ func (l *lab) expectCalm(t *testing.T) {
 		t.Errorf("the neighbour:\n%s", diff)
 	}
 	t.Logf("AFTER\n%s", strings.Join(descriptorsOf(l.engines), "\n"))
-	var now2 resources
-	for range 50 {
+	l.expectHeld(t, l.holding)
+}
+
+// expectHeld expects the engine to hold no more than it held before, as soon as what is ending has ended.
+func (l *lab) expectHeld(t *testing.T, before resources) {
+	t.Helper()
+	var held resources
+	for end := time.Now().Add(aliveTime); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		runtime.GC() // files without an owner
-		if now2 = resourcesOf(l.engines); !now2.exceeds(l.holding) {
+		if held = resourcesOf(l.engines); !held.exceeds(before) {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
-	t.Errorf("held before %+v, now %+v:\n%s", l.holding, now2, strings.Join(descriptorsOf(l.engines), "\n"))
+	t.Errorf("held before %+v, now %+v:\n%s", before, held, strings.Join(descriptorsOf(l.engines), "\n"))
 }
 
 // resources are what the engine holds.
