@@ -426,10 +426,13 @@ func TestNothingStays(t *testing.T) {
 	s := newServer(t, "SANDPIT_SERVER_MCP_IDLE_TIMEOUT=3")
 	key := s.key(t, "leaks")
 	s.connect(t, key, "", nil) // which only listens
-	call(t, s.connect(t, key, "", nil), "shell_exec", map[string]any{"command": "sleep 1000 &"})
-	s.awaitBoxes(t, "leaks", 1)
-	s.awaitBoxes(t, "leaks", 0) // for idleness
+	call(t, s.connect(t, key, "", nil), "shell_exec", map[string]any{"command": "sleep 1000 &"}) // which creates a sandbox
+	s.awaitBoxes(t, "leaks", 0)                                                                  // for idleness
 
+	// What follows may take longer than such a session lasts.
+	s.end(t, syscall.SIGKILL)
+	s.settings = append(s.settings, "SANDPIT_SERVER_MCP_IDLE_TIMEOUT=1800")
+	s.start(t)
 	call(t, s.connect(t, key, "", nil), "shell_exec", map[string]any{"command": "sleep 1000 &"})
 	copies, err := s.admin.Sandboxes.Fork(t.Context(), s.boxes(t, "leaks")[0].ID, client.ForkRequest{})
 	if err != nil {
