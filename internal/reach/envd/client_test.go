@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -154,16 +154,33 @@ func TestStartErrors(t *testing.T) {
 func TestTimeoutKillsTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	c := newGuest(t)
-	marker := filepath.Join(t.TempDir(), "marker")
-	cmd := sh("(sleep 1; touch " + marker + ") & sleep 60")
-	cmd.Timeout = 200 * time.Millisecond
-	_, _, _, err := run(t, c, cmd)
-	if sandpit.CodeOf(err) != sandpit.Timeout {
-		t.Errorf("got %v, want a timeout", err)
+	alive := filepath.Join(t.TempDir(), "alive")
+	if err := syscall.Mkfifo(alive, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	time.Sleep(1300 * time.Millisecond)
-	if _, err := os.Stat(marker); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("a child outlived the timeout")
+	// Reading it ends when the child, which alone has it open, has ended.
+	child, err := os.OpenFile(alive, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer child.Close()
+	for limit := 200 * time.Millisecond; ; limit *= 2 {
+		cmd := sh("(exec 3>" + alive + "; echo begun >&3; sleep 1000) & sleep 1000")
+		cmd.Timeout = limit
+		if _, _, _, err := run(t, c, cmd); sandpit.CodeOf(err) != sandpit.Timeout {
+			t.Fatalf("got %v, want a timeout", err)
+		}
+		_ = child.SetReadDeadline(time.Now().Add(time.Minute))
+		text, err := io.ReadAll(child)
+		if err != nil {
+			t.Fatalf("a child outlived the timeout: %v", err)
+		}
+		if len(text) > 0 {
+			return
+		}
+		if limit > time.Minute {
+			t.Fatal("the child was never there")
+		}
 	}
 }
 
@@ -171,20 +188,24 @@ func TestProcessOutlivesItsClient(t *testing.T) {
 	t.Parallel()
 	c := newGuest(t)
 	marker := filepath.Join(t.TempDir(), "marker")
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	gone := marker + "-gone"
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	p, err := c.Start(ctx, sh("echo begin; sleep 0.5; echo end; touch "+marker))
+	p, err := c.Start(ctx, sh("echo begin; until [ -e "+gone+" ]; do sleep 0.05; done; echo end; touch "+marker))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Wait(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+	cancel()
+	if _, err := p.Wait(t.Context()); !errors.Is(err, context.Canceled) {
 		t.Errorf("wait: %v, want the context's error", err)
 	}
-	for range 50 {
+	if err := os.WriteFile(gone, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if _, err := os.Stat(marker); err == nil {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
 	}
 	t.Error("the process ended with its client")
 }
