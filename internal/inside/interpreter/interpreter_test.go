@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -398,14 +399,20 @@ func TestOutput(t *testing.T) {
 	if got := python("print('é' * 5_000_000)"); got.stdout != strings.Repeat("é", 5_000_000)+"\n" {
 		t.Errorf("%d bytes of output", len(got.stdout))
 	}
-	python(`
-import threading, time
+	over, printed := filepath.Join(t.TempDir(), "over"), filepath.Join(t.TempDir(), "printed")
+	python(fmt.Sprintf(`
+import fcntl, os, struct, termios, threading, time
 def late():
-    time.sleep(0.3)
+    while not os.path.exists(%q): time.sleep(0.01)
     print('from the background')
-    print('x' * 1_000_000)
-t = threading.Thread(target=late); t.start()`)
-	time.Sleep(time.Second)
+    print('x' * 1_000_000, flush=True)
+    while struct.unpack('i', fcntl.ioctl(1, termios.FIONREAD, bytes(4)))[0]: time.sleep(0.01) # not read yet
+    open(%q, 'w').close()
+t = threading.Thread(target=late); t.start()`, over, printed))
+	if err := os.WriteFile(over, nil, 0o600); err != nil { // no run receives what it prints now
+		t.Fatal(err)
+	}
+	awaitFile(t, printed)
 	if got := python("t.join()"); len(got.stdout) != 64<<10 || strings.Trim(got.stdout, "x\n") != "" {
 		t.Errorf("%d bytes of output from between runs, want the last 65536", len(got.stdout))
 	}
@@ -417,6 +424,19 @@ t = threading.Thread(target=late); t.start()`)
 	got = python("import subprocess, os; subprocess.Popen(['sleep', '2'], start_new_session=True); os._exit(5)")
 	if got.failure == nil || got.failure.Name != interpreter.FailKernel {
 		t.Errorf("failure %+v", got.failure)
+	}
+}
+
+// awaitFile waits until a file exists.
+func awaitFile(t *testing.T, path string) {
+	t.Helper()
+	for end := time.Now().Add(long); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s does not exist", path)
+		}
 	}
 }
 
@@ -450,13 +470,13 @@ func TestContexts(t *testing.T) {
 	if _, err := os.Stat(filepath.Join("/proc", pid)); !os.IsNotExist(err) {
 		t.Errorf("the old kernel is there: %v", err)
 	}
-	cut := make(chan *told, 1)
+	begun, cut := filepath.Join(dir, "begun"), make(chan *told, 1)
 	go func() {
 		got := &told{}
-		_ = s.Run(t.Context(), interpreter.Request{Code: "echo on; sleep 600", Context: c.ID}, got.take)
+		_ = s.Run(t.Context(), interpreter.Request{Code: "echo on > begun; sleep 600", Context: c.ID}, got.take)
 		cut <- got
 	}()
-	time.Sleep(200 * time.Millisecond)
+	awaitFile(t, begun)
 	if err := s.Remove(c.ID); err != nil {
 		t.Fatal(err)
 	}

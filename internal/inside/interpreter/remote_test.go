@@ -151,10 +151,19 @@ func killRemote(t *testing.T, r *interpreter.Remote, box sandpit.Instance) {
 	if sandpit.CodeOf(err) != sandpit.Unavailable || !strings.Contains(err.Error(), "variables are lost") {
 		t.Errorf("a run that ends its service: %v", err)
 	}
-	if got := remoteRun(t, r, "k", "echo .$v; (sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"); got.stdout != ".\n" || got.stderr != "" {
+	if got := remoteRun(t, r, "k", "echo .$v; (until [ -e /tmp/over ]; do sleep 0.05; done; kill -9 $PPID) >/dev/null 2>&1 &"); got.stdout != ".\n" || got.stderr != "" {
 		t.Errorf("the run after that: %+v", got)
 	}
-	time.Sleep(time.Second)
+	if err := box.Guest().WriteFile(ctx, "", "/tmp/over", strings.NewReader(""), sandpit.WriteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for left := 1; left > 0; time.Sleep(10 * time.Millisecond) { // until ctx ends
+		all, err := box.Guest().ListProcesses(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left = len(all)
+	}
 	if got := remoteRun(t, r, "k", "echo .$v"); got.stdout != ".\n" || !strings.Contains(got.stderr, "variables of earlier runs are lost") {
 		t.Errorf("the run after a death in between: %+v", got)
 	}
