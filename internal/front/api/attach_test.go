@@ -16,7 +16,8 @@ import (
 // TestAttach ends what a key has begun when the key is deleted or expires, and nothing else.
 func TestAttach(t *testing.T) {
 	t.Parallel()
-	keys := api.NewKeys(openStore(t), clock.System{}, nil)
+	now := &dialClock{now: time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)}
+	keys := api.NewKeys(openStore(t), now, nil)
 	attach := func(ttl time.Duration) (string, context.Context) {
 		t.Helper()
 		made, _, err := keys.Create(t.Context(), api.NewKey{Owner: "ann", TTL: ttl})
@@ -39,6 +40,7 @@ func TestAttach(t *testing.T) {
 	if err := keys.Rename(t.Context(), renamed, "other"); err != nil {
 		t.Fatal(err)
 	}
+	now.forward(100 * time.Millisecond)
 	for name, ctx := range map[string]context.Context{"deleted": first, "expired": third} {
 		select {
 		case <-ctx.Done():

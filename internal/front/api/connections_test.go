@@ -363,7 +363,11 @@ func TestLongHeads(t *testing.T) {
 		_, _ = io.WriteString(c, "GET /who HTTP/1.1\r\nHost: localhost\r\n"+long) // then the server has closed it
 		held = append(held, c)
 	}
-	if n := countCut(t, held); n != 92 {
+	n := 0
+	for end := time.Now().Add(time.Minute); n < 92 && time.Now().Before(end); { // the server may not have read all heads yet
+		n = countCut(t, held)
+	}
+	if n != 92 {
 		t.Errorf("%d of 100 connections with long heads are cut off, want 92", n)
 	}
 	for what, text := range map[string]string{"usual": "", "long": long} {
