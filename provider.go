@@ -18,7 +18,8 @@ type Provider interface {
 	// sandbox from the moment any part of it exists. When Create fails, nothing of the
 	// sandbox remains.
 	//
-	// AlreadyExists: id is in use. Invalid: the spec can never work.
+	// AlreadyExists: id is in use. Invalid: the spec can never work; with ErrDeadlineTooLate, the
+	// only reason is the deadline of its expiry.
 	// Unsupported: this machine or provider cannot do it. Exhausted: no capacity.
 	// Unavailable: try again.
 	Create(ctx context.Context, id ID, spec Spec) (Instance, error)

@@ -2,6 +2,7 @@ package sandpit
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -18,11 +19,15 @@ type Expiry struct {
 	IdleStop, Archive, Delete time.Duration
 }
 
+// ErrDeadlineTooLate is in the chain of an Invalid error of Provider.Create and Renewer.Renew about a
+// deadline that is later than the provider allows.
+var ErrDeadlineTooLate = errors.New("the deadline is later than the provider allows")
+
 // Renewer is an optional ability of an Instance whose provider ends sandboxes on its own. The
 // manager calls it when the deadline or policy of a sandbox changes, and while it is in use.
 type Renewer interface {
-	// Renew replaces the expiry. Gone: the sandbox has ended. Invalid: later than the
-	// provider allows.
+	// Renew replaces the expiry. Gone: the sandbox has ended. Invalid with ErrDeadlineTooLate:
+	// later than the provider allows.
 	Renew(ctx context.Context, e Expiry) error
 }
 

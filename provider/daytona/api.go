@@ -3,6 +3,7 @@ package daytona
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -125,6 +126,9 @@ func sandboxPath(ref string, rest ...string) string {
 func (c control) createBox(ctx context.Context, id sandpit.ID, r createRequest) (b box, err error) {
 	// The name is unique, so a second attempt cannot create a second sandbox.
 	err = c.call(ctx, cloudapi.Call{Operation: "create", Sandbox: id, Method: http.MethodPost, Path: "/sandbox", Body: r, Into: &b, Timeout: 5 * time.Minute})
+	if refusal, ok := errors.AsType[*cloudapi.StatusError](err); ok && r.TTL > 0 && strings.Contains(strings.ToLower(refusal.Message), "ttl") {
+		err = asTooLate(err)
+	}
 	return b, err
 }
 

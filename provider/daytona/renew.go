@@ -77,13 +77,21 @@ func (b *sandbox) setDeadline(ctx context.Context, e sandpit.Expiry, now box) er
 		}
 		changed, err := b.p.control.change(ctx, b.id, b.ref, "ttl", minutes)
 		if err != nil {
-			return err
+			return asTooLate(err)
 		}
 		if isNear(parseTime(changed.AutoDestroyAt), deadline) || from.IsZero() {
 			return nil
 		}
 	}
-	return sandpit.Errorf(sandpit.Invalid, "deadline %s: Daytona does not accept it", deadline.Format(time.RFC3339))
+	return sandpit.Errorf(sandpit.Invalid, "deadline %s: Daytona does not accept it: %w", deadline.Format(time.RFC3339), sandpit.ErrDeadlineTooLate)
+}
+
+// asTooLate marks the refusal of a deadline that is later than Daytona allows: status 400.
+func asTooLate(err error) error {
+	if cloudapi.StatusOf(err) != http.StatusBadRequest {
+		return err
+	}
+	return sandpit.Errorf(sandpit.Invalid, "%w: %w", sandpit.ErrDeadlineTooLate, err)
 }
 
 // isNear reports whether the cloud's time of deletion fits a deadline. Zero: never.

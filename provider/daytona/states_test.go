@@ -2,6 +2,7 @@ package daytona_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -84,6 +85,7 @@ func TestFailedCreations(t *testing.T) {
 		code       sandpit.Code
 		text       string
 		recoveries int
+		tooLate    bool
 	}{
 		"image": {
 			cloud: &scripted{states: []string{"pending_build", "building_snapshot", "build_failed"}, reason: "failed to pull image: manifest unknown"},
@@ -112,6 +114,14 @@ func TestFailedCreations(t *testing.T) {
 			cloud: &scripted{refuse: http.StatusBadRequest, reason: "Disk request 90GB exceeds maximum allowed per sandbox (10GB)."},
 			code:  sandpit.Exhausted, text: "a quota of the account at Daytona is used up",
 		},
+		"late deadline": {
+			cloud: &scripted{refuse: http.StatusBadRequest, reason: "ttlMinutes exceeds the maximum of 60"},
+			code:  sandpit.Invalid, text: "the deadline is later than the provider allows", tooLate: true,
+		},
+		"refused image": {
+			cloud: &scripted{refuse: http.StatusBadRequest, reason: "Snapshot x cannot be used"},
+			code:  sandpit.Invalid, text: "Snapshot x cannot be used",
+		},
 		"suspended": {
 			cloud: &scripted{refuse: http.StatusForbidden, reason: "Organization is suspended"},
 			code:  sandpit.PermissionDenied, text: "Organization is suspended",
@@ -124,8 +134,11 @@ func TestFailedCreations(t *testing.T) {
 			p := open(t, daytona.Options{
 				Endpoint: server.URL, Key: "key", StateDir: t.TempDir(), Target: "us", Public: true, CreateTimeout: 2 * time.Second,
 			})
-			_, err := p.Create(within(t), sandpit.NewID(), sandpit.Spec{})
+			_, err := p.Create(within(t), sandpit.NewID(), sandpit.Spec{Expiry: sandpit.Expiry{Deadline: time.Now().Add(5 * time.Hour)}})
 			wantCode(t, err, tc.code)
+			if got := errors.Is(err, sandpit.ErrDeadlineTooLate); got != tc.tooLate {
+				t.Errorf("%v is marked as the refusal of a deadline: %t", err, got)
+			}
 			if err == nil || !strings.Contains(err.Error(), tc.text) {
 				t.Errorf("error %q, want one with %q", err, tc.text)
 			}

@@ -2,9 +2,12 @@ package e2b
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
@@ -95,12 +98,27 @@ func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.
 
 func sandboxPath(cloudID string) string { return "/sandboxes/" + url.PathEscape(cloudID) }
 
-// createSandbox creates a sandbox. If the response was lost, the sandbox may exist: see cloudapi.MayHaveHappened.
+// createSandbox creates a sandbox. Invalid with ErrDeadlineTooLate: its timeout is longer than the cloud allows. If the response was lost, the sandbox may exist: see cloudapi.MayHaveHappened.
 func (a *api) createSandbox(ctx context.Context, id sandpit.ID, body createBody) (out access, err error) {
 	_, err = a.client.Do(ctx, cloudapi.Call{
 		Operation: "create", Sandbox: id, Method: http.MethodPost, Path: "/sandboxes", Body: body, Into: &out, Timeout: a.create,
 	})
-	return out, err
+	return out, asTooLate(err)
+}
+
+// asTooLate marks the refusal of a timeout that is longer than the account allows: status 400 with a text such as
+// "Timeout cannot be greater than 1 hours".
+func asTooLate(err error) error {
+	refusal, ok := errors.AsType[*cloudapi.StatusError](err)
+	if !ok || refusal.Status != http.StatusBadRequest {
+		return err
+	}
+	text := strings.ToLower(refusal.Message)
+	says := func(word string) bool { return strings.Contains(text, word) }
+	if !says("timeout") || !slices.ContainsFunc([]string{"greater than", "longer than", "exceed", "at most", "maximum"}, says) {
+		return err
+	}
+	return sandpit.Errorf(sandpit.Invalid, "%w: %w", sandpit.ErrDeadlineTooLate, err)
 }
 
 // connectSandbox returns the access to a sandbox, and resumes it if it is paused. It does not move the expiry of a running
@@ -141,13 +159,14 @@ func (a *api) pauseSandbox(ctx context.Context, id sandpit.ID, cloudID string, m
 	return err
 }
 
-// setTimeout sets the expiry of a running sandbox to a time from now. NotFound. Invalid: longer than the cloud allows.
+// setTimeout sets the expiry of a running sandbox to a time from now. NotFound. Invalid with ErrDeadlineTooLate: longer
+// than the cloud allows.
 func (a *api) setTimeout(ctx context.Context, id sandpit.ID, cloudID string, timeout time.Duration) error {
 	_, err := a.client.Do(ctx, cloudapi.Call{
 		Operation: "renew", Sandbox: id, Method: http.MethodPost, Path: sandboxPath(cloudID) + "/timeout", Repeatable: true,
 		Body: map[string]int64{"timeout": seconds(timeout)},
 	})
-	return err
+	return asTooLate(err)
 }
 
 // setNetwork replaces the network policy of a sandbox.

@@ -190,14 +190,14 @@ func (p *Provider) templateOf(image sandpit.Image) string {
 	return string(image)
 }
 
-// timeoutOf returns the time until an expiry. Invalid: E2B has no such times.
+// timeoutOf returns the time until an expiry. Invalid with ErrDeadlineTooLate: E2B has no such times.
 func (p *Provider) timeoutOf(e sandpit.Expiry, now time.Time) (time.Duration, error) {
 	if e.Deadline.IsZero() {
 		return p.o.Timeout, nil
 	}
 	left := e.Deadline.Sub(now)
 	if left > maxTimeout {
-		return 0, sandpit.Errorf(sandpit.Invalid, "deadline %s: it is too far in the future", e.Deadline.Format(time.RFC3339))
+		return 0, sandpit.Errorf(sandpit.Invalid, "deadline %s: %w", e.Deadline.Format(time.RFC3339), sandpit.ErrDeadlineTooLate)
 	}
 	return max(left, minTimeout), nil
 }

@@ -347,11 +347,11 @@ func (cr *creator) requestInstance(ctx context.Context, rec *sandboxRecord, row 
 
 // createWithin has a provider create a sandbox. A deadline that is later than a cloud allows becomes
 // its latest, and is renewed until the sandbox's own; if the server ends before that, the sandbox is
-// kept.
+// kept. Other errors are returned at once.
 func createWithin(ctx context.Context, p sandpit.Provider, id sandpit.ID, spec sandpit.Spec) (sandpit.Instance, error) {
 	i, err := p.Create(ctx, id, spec)
 	_, cloud := sandpit.As[sandpit.AccountReader](p)
-	if !cloud || spec.Expiry.Deadline.IsZero() || !errors.Is(err, sandpit.Invalid) {
+	if !cloud || spec.Expiry.Deadline.IsZero() || !errors.Is(err, sandpit.ErrDeadlineTooLate) {
 		return i, err
 	}
 	spec.Expiry.Deadline, spec.Expiry.Action = time.Time{}, sandpit.ActionSuspend

@@ -254,7 +254,7 @@ func TestExpiry(t *testing.T) {
 	calls := r.world.Calls(fake.OpRenew, s.ID)
 	eventually(t, "it is renewed while it runs", func() bool { return r.world.Calls(fake.OpRenew, s.ID) > calls+2 })
 
-	r.world.Inject(fake.Fault{Op: fake.OpRenew, ID: s.ID, Err: sandpit.Errorf(sandpit.Invalid, "later than allowed")})
+	r.world.Inject(fake.Fault{Op: fake.OpRenew, ID: s.ID, Err: sandpit.Errorf(sandpit.Invalid, "%w", sandpit.ErrDeadlineTooLate)})
 	if err := r.SetDeadline(t.Context(), s.ID, sandpit.Lease{Deadline: later}); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +283,7 @@ func TestExpiryTooLate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, manager.Options{})
 	s := r.create(t, manager.CreateRequest{})
-	r.world.Inject(fake.Fault{Op: fake.OpRenew, Err: sandpit.Errorf(sandpit.Invalid, "later than allowed")})
+	r.world.Inject(fake.Fault{Op: fake.OpRenew, Err: sandpit.Errorf(sandpit.Invalid, "%w", sandpit.ErrDeadlineTooLate)})
 	if err := r.SetDeadline(t.Context(), s.ID, sandpit.Lease{Deadline: time.Now().Add(time.Hour), Action: sandpit.ActionStop}); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestExpiryOfCloud(t *testing.T) {
 	world := newWorld(t)
 	r := newRig(t, manager.Options{Providers: map[string]sandpit.Provider{"cloud": world.NewCloud(sandpit.Account{MaxLifetime: time.Hour})}})
 	expiry := func(id sandpit.ID) sandpit.Expiry { v, _ := world.Look(id); return v.Expiry }
-	tooLate, fixed := sandpit.Errorf(sandpit.Invalid, "an hour at most"), sandpit.Errorf(sandpit.Unsupported, "the action cannot change")
+	tooLate, fixed := sandpit.Errorf(sandpit.Invalid, "an hour at most: %w", sandpit.ErrDeadlineTooLate), sandpit.Errorf(sandpit.Unsupported, "the action cannot change")
 	inject := func(op fake.Op, errs ...error) {
 		for _, err := range errs {
 			world.Inject(fake.Fault{Op: op, Err: err})
@@ -333,6 +333,26 @@ func TestExpiryOfCloud(t *testing.T) {
 	inject(fake.OpCreate, tooLate, tooLate)
 	_, err := r.Create(t.Context(), manager.CreateRequest{Lease: lease})
 	wantCode(t, err, sandpit.Invalid)
+}
+
+// TestInvalidAtCloud has a cloud refuse what is not about deadlines: the request is not repeated.
+func TestInvalidAtCloud(t *testing.T) {
+	t.Parallel()
+	world := newWorld(t)
+	r := newRig(t, manager.Options{Providers: map[string]sandpit.Provider{"cloud": world.NewCloud(sandpit.Account{MaxLifetime: time.Hour})}})
+	lease := sandpit.Lease{Deadline: time.Now().Add(5 * time.Hour), Action: sandpit.ActionKill}
+	refused := sandpit.Errorf(sandpit.Invalid, "the template does not exist")
+	world.Inject(fake.Fault{Op: fake.OpCreate, Err: refused})
+	_, err := r.Create(t.Context(), manager.CreateRequest{Lease: lease})
+	wantCode(t, err, sandpit.Invalid)
+	s := r.create(t, manager.CreateRequest{})
+	world.Inject(fake.Fault{Op: fake.OpRenew, Err: refused})
+	if err := r.SetDeadline(t.Context(), s.ID, lease); err != nil {
+		t.Fatal(err)
+	}
+	if n := world.Calls(fake.OpRenew, s.ID); n != 1 || !strings.Contains(r.log.String(), "the template does not exist") {
+		t.Errorf("%d attempts to renew, log %s", n, r.log.String())
+	}
 }
 
 // TestStoppedIsPaused has a cloud that only pauses: a stopped sandbox stays stopped.

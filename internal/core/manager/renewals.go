@@ -75,7 +75,7 @@ func renewAsPossible(ctx context.Context, r sandpit.Renewer, e sandpit.Expiry) e
 	for {
 		err := r.Renew(ctx, e)
 		switch {
-		case errors.Is(err, sandpit.Invalid) && !e.Deadline.IsZero():
+		case errors.Is(err, sandpit.ErrDeadlineTooLate) && !e.Deadline.IsZero():
 			e.Deadline = time.Time{}
 		case errors.Is(err, sandpit.Unsupported) && len(others) > 0:
 			e.Action, others = others[0], others[1:]
