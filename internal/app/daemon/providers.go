@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -161,6 +163,33 @@ func checkProviderNames(cfg config.Config, list []registration.Provider) error {
 		}
 	}
 	return nil
+}
+
+// checkPools returns an error for a pool whose provider cannot have one: each of its spares would be
+// created, and paid, and then deleted.
+func checkPools(cfg config.Config, list []registration.Provider) error {
+	for i, pool := range cfg.Pools {
+		name := cmp.Or(pool.Provider, cfg.Provider)
+		k, err := findRegistration(list, name)
+		if err != nil {
+			return fmt.Errorf("pool %d: %w", i+1, err)
+		}
+		if _, can := sandpit.As[sandpit.Claimer](k.Instance); k.Instance != nil && !can {
+			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "pool %d: provider %s cannot have sandboxes created in advance", i+1, name),
+				"remove the pool, or set its provider to one of: "+strings.Join(claimers(list), ", "))
+		}
+	}
+	return nil
+}
+
+// claimers returns the names of the providers that can have pools.
+func claimers(list []registration.Provider) (names []string) {
+	for _, k := range list {
+		if _, can := sandpit.As[sandpit.Claimer](k.Instance); can {
+			names = append(names, k.Name)
+		}
+	}
+	return names
 }
 
 // providerLimits returns the limits that the configuration sets for single providers.

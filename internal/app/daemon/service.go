@@ -101,6 +101,9 @@ type service struct {
 // openParts opens all parts except the listeners. After an error, closeParts closes the
 // opened ones.
 func (s *service) openParts(ctx context.Context) (err error) {
+	if err := checkPools(s.cfg, s.registered); err != nil {
+		return err
+	}
 	s.disks, s.pulls = diskspace.NewDisks(s.cfg.Server.MinFreeDisk), newPulls(s.cfg)
 	if s.images, err = openServerDirs(s.cfg, s.imageSharing); err != nil {
 		return err

@@ -43,7 +43,7 @@ type Pools struct {
 // A pool ends with its manager, because a later one could not know whether a spare was being
 // claimed.
 type Pool struct {
-	// Provider is the provider of the sandboxes, which must be a sandpit.Claimer. Default:
+	// Provider is the provider of the sandboxes, each of which must be a sandpit.Claimer. Default:
 	// Options.Provider.
 	Provider string
 	// Spec is their kind: what cannot be changed by a claim, which is the image (also a template
