@@ -149,7 +149,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{o: o, state: StateIdle, masks: newMasks(o.Secrets)}
 	a.recorder = &recorder{out: o.Transcript, masks: a.masks}
-	a.place = &workplace{open: o.Open, prepare: a.prepareSession, link: a.emitLink, opened: a.recordSandbox}
+	a.place = &workplace{open: o.Open, prepare: a.prepareSession, link: a.emitLink, opened: a.recordSandbox, notify: a.notify}
 	if a.servers, err = newServerSet(o.MCPServers); err != nil {
 		return nil, err
 	}

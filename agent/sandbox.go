@@ -26,6 +26,10 @@ type Sandbox struct {
 	Dir string
 	// Preview returns a link to a port. Default: there are no links.
 	Preview func(ctx context.Context, port int) (Link, error)
+	// Renew keeps the sandbox although no tool uses it, while the model thinks and a person answers or has
+	// not given the next task. It is called every five minutes until 25 hours after the last call of a tool,
+	// from a goroutine of its own; not after Close. Default: the sandbox needs no renewal.
+	Renew func(ctx context.Context) error
 	// Close deletes the sandbox, or gives it back. It is called once. Default: nothing is done.
 	Close func(ctx context.Context) error
 }
@@ -42,11 +46,14 @@ type workplace struct {
 	link func(Link) string
 	// opened records a sandbox.
 	opened func(sandpit.ID) error
+	// notify reports something to a person.
+	notify func(string)
 	// earlier is the sandbox of a transcript that is resumed.
 	earlier sandpit.ID
 
 	mu      sync.Mutex // held while a sandbox is created; other calls wait for it
 	sandbox *Sandbox
+	keeper  *keeper       // of the sandbox; nil: it needs no renewal
 	guest   sandpit.Guest // of the session
 	session *tool.Session
 	closed  bool
@@ -80,6 +87,9 @@ func (w *workplace) enter(ctx context.Context) (*tool.Session, error) {
 			return nil, errOpen{err}
 		}
 		w.sandbox = &s
+		if s.Renew != nil {
+			w.keeper = newKeeper(s.Renew, w.notify)
+		}
 		if err := w.opened(s.ID); err != nil {
 			return nil, errOpen{err}
 		}
@@ -87,6 +97,9 @@ func (w *workplace) enter(ctx context.Context) (*tool.Session, error) {
 			w.note = noteNew
 		}
 		w.earlier = ""
+	}
+	if w.keeper != nil {
+		w.keeper.noteUse()
 	}
 	guest := w.sandbox.Guest
 	if w.sandbox.Wake != nil {
@@ -207,10 +220,13 @@ func (w *workplace) close(ctx context.Context) error {
 
 // release closes the session and the sandbox, even if ctx has ended. The caller holds mu.
 func (w *workplace) release(ctx context.Context) error {
-	sandbox, session := w.sandbox, w.session
-	w.sandbox, w.session, w.guest = nil, nil, nil
+	sandbox, session, keeper := w.sandbox, w.session, w.keeper
+	w.sandbox, w.session, w.guest, w.keeper = nil, nil, nil, nil
 	if sandbox == nil {
 		return nil
+	}
+	if keeper != nil {
+		keeper.stop()
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

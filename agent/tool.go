@@ -93,7 +93,7 @@ func (t Tool) toAdded() tool.Added {
 	}
 }
 
-// askTimeout bounds the time for a person's answer.
+// askTimeout bounds the time for a person's answer. The sandbox is kept that long: see keeper.
 const askTimeout = 24 * time.Hour
 
 // ownTools returns the tools of every agent.

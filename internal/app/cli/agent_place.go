@@ -67,7 +67,11 @@ func (o *agentCommand) openLocalPlace(ctx context.Context, a *app, cfg config.Co
 		if err := secrets.giveTo(ctx, box); err != nil {
 			return agent.Sandbox{}, errors.Join(err, box.Destroy(context.WithoutCancel(ctx)))
 		}
-		return agent.Sandbox{ID: box.ID(), Guest: box.Guest(), User: spec.User, Dir: o.workDir, Close: box.Destroy}, nil
+		opened := agent.Sandbox{ID: box.ID(), Guest: box.Guest(), User: spec.User, Dir: o.workDir, Close: box.Destroy}
+		if renewer, ok := sandpit.As[sandpit.Renewer](box); ok { // of a cloud, which ends sandboxes on its own
+			opened.Renew = func(ctx context.Context) error { return renewer.Renew(ctx, spec.Expiry) }
+		}
+		return opened, nil
 	}
 	return agentPlace{open, local.Close}, nil
 }
@@ -149,10 +153,22 @@ func (r *remoteAgentPlace) open(ctx context.Context) (agent.Sandbox, error) {
 		},
 		Close: s.Delete,
 	}
-	if kept {
+	if kept { // unused, it is suspended or stopped as its policy says, and Wake resumes it
 		opened.Close = func(ctx context.Context) error { return r.keep(ctx, s.ID) }
+		return opened, nil
 	}
+	opened.Renew = func(ctx context.Context) error { return useSandbox(ctx, r.client, s.ID) }
 	return opened, nil
+}
+
+// useSandbox has the server count a use of a sandbox that runs.
+func useSandbox(ctx context.Context, c *client.Client, id sandpit.ID) error {
+	s, err := c.Sandboxes.Get(ctx, id)
+	if err != nil || s.State != sandpit.StateRunning { // paused by a person: a use would resume it
+		return err
+	}
+	_, err = s.Guest().Stat(ctx, "", "/")
+	return err
 }
 
 // isKept reports whether the sandbox of a transcript was created to outlive its agent: with --keep, or for
