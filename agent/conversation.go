@@ -24,12 +24,12 @@ func (c *conversation) add(m model.Message) { c.messages = append(c.messages, m)
 // forgetAnswers begins a new task.
 func (c *conversation) forgetAnswers() { c.answers = nil }
 
-// callIDs returns the IDs of all calls.
+// callIDs returns the IDs of all calls, as plainID returns them.
 func (c *conversation) callIDs() map[string]bool {
 	ids := map[string]bool{}
 	for _, m := range c.messages {
 		for _, call := range m.Calls {
-			ids[call.ID] = true
+			ids[plainID(call.ID)] = true
 		}
 	}
 	return ids

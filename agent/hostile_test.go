@@ -123,3 +123,35 @@ func TestEndlessResponse(t *testing.T) {
 		t.Errorf("%d bytes: %.200q", len(m.Text), m.Text)
 	}
 }
+
+// TestCallsBeyondLimits has small calls after those that use up the limit of a response, and IDs that differ only in
+// characters that vendors do not accept.
+func TestCallsBeyondLimits(t *testing.T) {
+	t.Parallel()
+	k := newKit(t, []turn{func(context.Context, model.Request, func(model.Delta)) (model.Response, error) {
+		var response model.Response
+		for range 4 {
+			response.Message.Calls = append(response.Message.Calls, model.ToolCall{ID: "a.b", Name: "echo", Arguments: strings.Repeat("x", 1<<20)})
+		}
+		for _, id := range []string{"a:b", "a_b", "ä"} {
+			response.Message.Calls = append(response.Message.Calls, model.ToolCall{ID: id, Name: "echo", Arguments: `{"text":"small"}`})
+		}
+		return response, nil
+	}, end("success", "")}, func(o *agent.Options) { o.More = []agent.Tool{echo("echo", same)} })
+	k.want("do it", agent.Finished, agent.StateFinished)
+	messages := k.read().Messages()
+	checkPairs(t, messages)
+	ids := map[string]bool{}
+	for _, c := range messages[1].Calls {
+		id := strings.Map(func(r rune) rune {
+			if r < 128 && r != '.' && r != ':' {
+				return r
+			}
+			return '_'
+		}, c.ID)
+		if ids[id] {
+			t.Errorf("the ID %q is not unique", c.ID)
+		}
+		ids[id] = true
+	}
+}

@@ -215,13 +215,13 @@ func (a *Agent) normalize(m model.Message) model.Message {
 		if c.ID == "" || len(c.ID) > 4*maxToolName {
 			c.ID = fmt.Sprintf("call_%d_%d", len(a.conversation.messages), i)
 		}
-		for n := 1; taken[c.ID]; n++ {
+		for n := 1; taken[plainID(c.ID)]; n++ {
 			c.ID = fmt.Sprintf("call_%d_%d_%d", len(a.conversation.messages), i, n)
 		}
-		taken[c.ID] = true
+		taken[plainID(c.ID)] = true
 		c.Name = toToolName(c.Name)
 		if c.Arguments = strings.ToValidUTF8(c.Arguments, "\uFFFD"); len(c.Arguments) > maxArguments || size+len(c.Arguments) > maxAllArguments {
-			c.Arguments = fmt.Sprintf("(cut off: %d bytes) %s", len(c.Arguments), strings.ToValidUTF8(c.Arguments[:maxCutText], ""))
+			c.Arguments = fmt.Sprintf("(cut off: %d bytes) %s", len(c.Arguments), strings.ToValidUTF8(c.Arguments[:min(maxCutText, len(c.Arguments))], ""))
 		}
 		size += len(c.Arguments)
 		n.Calls = append(n.Calls, c)
@@ -236,16 +236,22 @@ func (a *Agent) normalize(m model.Message) model.Message {
 	return n
 }
 
+// plainID returns an ID with the characters that every vendor accepts: IDs must differ in these.
+func plainID(id string) string { return strings.Map(toPlain, id) }
+
+// toPlain returns a letter, digit, - or _ unchanged, and _ for others.
+func toPlain(r rune) rune {
+	if r < 128 && (r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z') {
+		return r
+	}
+	return '_'
+}
+
 func isToolName(name string) bool { return name != "" && toToolName(name) == name }
 
 // toToolName returns a name that vendors accept: letters, digits, - and _, at most 64.
 func toToolName(name string) string {
-	clean := strings.Map(func(r rune) rune {
-		if r < 128 && (r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z') {
-			return r
-		}
-		return '_'
-	}, name)
+	clean := strings.Map(toPlain, name)
 	if clean == "" {
 		return "unnamed"
 	}
