@@ -162,3 +162,52 @@ data: {"type":"message_stop"}
 		}
 	}
 }
+
+// TestBrokenArguments sends a conversation back in which the model has written arguments that are not a JSON object. Each
+// protocol gets an object: servers refuse anything else, in this request and in all later ones.
+func TestBrokenArguments(t *testing.T) {
+	t.Parallel()
+	written := map[string]string{
+		`{"a":1}`: `{"a":1}`, `{"a":1.50,"b":"<"}`: `{"a":1.50,"b":"<"}`, `{"a`: `{"invalid_arguments":"{\"a"}`, `[1]`: `{"invalid_arguments":"[1]"}`,
+		"null": `{"invalid_arguments":"null"}`, `{"b":12345678901234567890,"a":"\ud800x"}`: "{\"a\":\"\uFFFDx\",\"b\":12345678901234567890}",
+	}
+	for _, protocol := range []string{"messages", "chat", "responses"} {
+		for arguments, want := range written {
+			var body []byte
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ = io.ReadAll(r.Body) // compared below
+				w.WriteHeader(http.StatusBadRequest)
+			}))
+			t.Cleanup(server.Close)
+			var m model.Model
+			var err error
+			if protocol == "messages" {
+				m, err = anthropic.New(anthropic.Options{Model: "m", BaseURL: server.URL, Calls: model.Calls{Attempts: 1}})
+			} else {
+				m, err = openai.New(openai.Options{Model: "m", BaseURL: server.URL, API: openai.API(protocol), Calls: model.Calls{Attempts: 1}})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := ask("x")
+			r.Messages = append(r.Messages, model.Message{Role: model.RoleAssistant, Calls: []model.ToolCall{{ID: "a", Name: "bash", Arguments: arguments}}},
+				model.Message{Role: model.RoleTool, CallID: "a", Text: "invalid JSON", Failed: true})
+			if _, err := m.Generate(t.Context(), r, nil); sandpit.CodeOf(err) != sandpit.Invalid {
+				t.Errorf("%s: %v", protocol, err)
+			}
+			if protocol != "messages" {
+				quoted, err := json.Marshal(want)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want = string(quoted)
+			}
+			if !strings.Contains(plain(body), plain([]byte(want))) {
+				t.Errorf("%s: the request for %q is %s, want %s in it", protocol, arguments, body, want)
+			}
+		}
+	}
+}
+
+// plain undoes the escapes that JSON encoders need not use.
+func plain(text []byte) string { return strings.ReplaceAll(string(text), `\u003c`, "<") }

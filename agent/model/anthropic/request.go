@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/agent/model"
+	"github.com/sandpit-dev/sandpit/agent/model/internal/endpoint"
 )
 
 // request is the body of a request for a message.
@@ -226,7 +227,7 @@ func toAnswer(m model.Message) []any {
 		case orderThinking:
 			list, kept.Thinking = append(list, kept.Thinking[0]), kept.Thinking[1:]
 		case orderCall:
-			list = append(list, &block{Type: "tool_use", ID: toID(calls[0].ID), Name: calls[0].Name, Input: toInput(calls[0].Arguments)})
+			list = append(list, &block{Type: "tool_use", ID: toID(calls[0].ID), Name: calls[0].Name, Input: endpoint.ToObject(calls[0].Arguments)})
 			calls = calls[1:]
 		default:
 			// The API refuses a blank text, and a last message of the assistant that ends in spaces.
@@ -237,19 +238,6 @@ func toAnswer(m model.Message) []any {
 		}
 	}
 	return list
-}
-
-// toInput returns the arguments of a call as the object that the API requires.
-func toInput(arguments string) json.RawMessage {
-	var object map[string]json.RawMessage
-	if json.Unmarshal([]byte(arguments), &object) == nil && object != nil {
-		return json.RawMessage(arguments)
-	}
-	input, err := json.Marshal(map[string]string{"invalid_arguments": arguments})
-	if err != nil {
-		return json.RawMessage("{}") // no text fails to be encoded
-	}
-	return input
 }
 
 // toID replaces the characters of another vendor's ID that the API does not accept.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/sandpit-dev/sandpit/agent/model"
+	"github.com/sandpit-dev/sandpit/agent/model/internal/endpoint"
 )
 
 // chatRequest is the body of a request for a chat completion.
@@ -156,7 +157,7 @@ func toChatAnswer(m model.Message) chatMessage {
 	}
 	for _, call := range m.Calls {
 		answer.ToolCalls = append(answer.ToolCalls, chatCall{
-			ID: call.ID, Type: "function", Function: calledByChat{Name: call.Name, Arguments: call.Arguments},
+			ID: call.ID, Type: "function", Function: calledByChat{Name: call.Name, Arguments: string(endpoint.ToObject(call.Arguments))},
 		})
 	}
 	return answer

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/sandpit-dev/sandpit/agent/model"
+	"github.com/sandpit-dev/sandpit/agent/model/internal/endpoint"
 )
 
 // responsesRequest is the body of a request for a response. The conversation is not stored.
@@ -107,7 +108,7 @@ func toItems(m model.Message) []any {
 		items = append(items, inputMessage{Type: "message", Role: "assistant", Content: m.Text})
 	}
 	for _, call := range m.Calls {
-		items = append(items, inputCall{Type: "function_call", CallID: call.ID, Name: call.Name, Arguments: call.Arguments})
+		items = append(items, inputCall{Type: "function_call", CallID: call.ID, Name: call.Name, Arguments: string(endpoint.ToObject(call.Arguments))})
 	}
 	return insertReasoning(items, m.Opaque)
 }
