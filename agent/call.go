@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -94,6 +95,9 @@ func (a *Agent) carryOutOne(ctx context.Context, c model.ToolCall) (d done) {
 	begun := time.Now()
 	a.emit(Event{Kind: EventCall, Call: &c, CallID: c.ID, Tool: c.Name})
 	result, session, err := a.invoke(ctx, c)
+	if ctx.Err() != nil {
+		result, err = noteInterruption(result, err)
+	}
 	if err != nil {
 		result = failedResult(err)
 		if open := (errOpen{}); errors.As(err, &open) {
@@ -119,6 +123,21 @@ func (a *Agent) carryOutOne(ctx context.Context, c model.ToolCall) (d done) {
 	}
 	a.emit(e)
 	return d
+}
+
+// textInterrupted is the result of a call of which only the beginning is known.
+const textInterrupted = "interrupted: it is unknown whether the call took effect; check before you repeat it"
+
+// noteInterruption returns the result or error of a call during which the task was interrupted. A problem of the call,
+// such as a lost connection, is then caused by that, and a model that continues the task must not take it for a failure.
+func noteInterruption(r tool.Result, err error) (tool.Result, error) {
+	switch {
+	case err != nil:
+		return r, fmt.Errorf("not carried out: interrupted: %w", err)
+	case r.Problem != nil:
+		return r, sandpit.Errorf(sandpit.Canceled, "%s (%s)", textInterrupted, r.Problem.Message)
+	}
+	return r, nil // it ended before
 }
 
 // invoke calls a tool, in the sandbox if it needs one. After the end of the sandbox, the next call

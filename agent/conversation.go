@@ -119,7 +119,7 @@ func (a *Agent) recordResponse(m model.Message, u model.Usage, stop model.StopRe
 
 // answerOpenCalls adds results for calls that an interruption left without one.
 func (a *Agent) answerOpenCalls() error {
-	err := a.refuseCalls(a.conversation.openCalls(), "interrupted: it is unknown whether the call took effect; check before you repeat it")
+	err := a.refuseCalls(a.conversation.openCalls(), textInterrupted)
 	a.conversation.sortResults()
 	return err
 }

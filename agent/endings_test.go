@@ -311,3 +311,39 @@ func TestRunsAtOnce(t *testing.T) {
 	}
 	<-done
 }
+
+// TestInterruptedCalls interrupts a task within a call: its result says that the effect is unknown, unless the call had
+// ended, and that the next one was not carried out.
+func TestInterruptedCalls(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		fails bool
+		want  string
+	}{
+		"cut off": {true, "ERROR: interrupted: it is unknown whether the call took effect"},
+		"ended":   {false, "done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(t.Context())
+			k := newKit(t, []turn{calls("work {}", "work {}")}, func(o *agent.Options) {
+				o.More = []agent.Tool{{Name: "work", Call: func(ctx context.Context, _ json.RawMessage) (string, error) {
+					cancel()
+					if tc.fails {
+						return "", ctx.Err()
+					}
+					return "done", nil
+				}}}
+			})
+			o, err := k.Run(ctx, "do it")
+			results := k.results()
+			if err != nil || o.Reason != agent.Interrupted || len(results) != 2 {
+				t.Fatalf("%+v, %v, results %q", o, err, results)
+			}
+			if !strings.HasPrefix(results[0], tc.want) || results[1] != "ERROR: not carried out: interrupted" {
+				t.Errorf("results %q, want %q and one that was not carried out", results, tc.want)
+			}
+			checkPairs(t, k.read().Messages())
+		})
+	}
+}
