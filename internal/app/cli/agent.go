@@ -62,7 +62,8 @@ written to a transcript before it takes effect; --resume continues one, also aft
 program was killed. Secrets of the configuration are not in it.
 
 Exit status: 0 the task is done, ` + agentStatuses + `; 130
-after Ctrl-C, 143 after SIGTERM: the task was interrupted. Otherwise as for other commands.`,
+after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP: the task was interrupted. Otherwise as
+for other commands.`,
 		Example: `  sandpit agent --prompt 'Fix the failing test' -v ./project:/workspace:rw
   sandpit agent --model fast --budget 200k < task.md
   sandpit agent --network --mcp-config mcp.json --prompt 'Summarize the news'
