@@ -1,6 +1,7 @@
 package api
 
 import (
+	"net/http"
 	"net/netip"
 	"sync"
 	"time"
@@ -115,6 +116,15 @@ func (a *Attempts) Fail(from netip.Addr) bool {
 func (a *Attempts) Spent(from netip.Addr) bool {
 	_, spent := a.failed.isExhausted(addressName(from))
 	return spent
+}
+
+// ClientName returns the name under which the client of a request without a principal is counted: its
+// address, of IPv6 its /64, which usually belongs to one client.
+func ClientName(r *http.Request) string {
+	if e, served := r.Context().Value(servingEdgeKey{}).(*Edge); served {
+		return e.o.clientOf(r).actorName()
+	}
+	return peerOf(r).actorName()
 }
 
 // AddressActor returns the actor in the audit trail for a client of which only the address is

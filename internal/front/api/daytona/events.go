@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,7 +22,8 @@ const PathEvents = Prefix + "/socket.io/"
 
 const (
 	// maxListeners is how many connections for events an owner may have, and maxStrangers how
-	// many there may be whose client has not sent its key yet.
+	// many there may be whose client has not sent its key yet. Another one replaces the oldest of the
+	// address that has the most: clients send their key at once.
 	maxListeners = 64
 	maxStrangers = 64
 	// maxEvents is how many events may wait for a client. A client that reads too slowly is
@@ -59,9 +61,17 @@ type eventHandlers struct {
 
 	mu        sync.Mutex
 	closed    bool
-	strangers int
+	strangers []*stranger                       // the oldest first
 	listeners map[string]map[*listener]struct{} // by owner
 	group     sync.WaitGroup
+}
+
+// stranger is a connection whose client has not sent its key.
+type stranger struct {
+	client string
+	// ctx ends with the server, or when another connection needs the place.
+	ctx context.Context //nolint:containedctx // of the connection
+	end context.CancelFunc
 }
 
 // listener is a connection whose client has sent its key.
@@ -112,27 +122,43 @@ func (h *eventHandlers) notify(b sandpit.Sandbox, from sandpit.State) {
 }
 
 // enter counts a connection whose client is unknown. The caller calls leave at its end.
-func (h *eventHandlers) enter() error {
+func (h *eventHandlers) enter(client string) (*stranger, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case h.closed:
-		return api.ErrDraining
-	case h.strangers >= maxStrangers:
-		return sandpit.WithRetry(sandpit.Errorf(sandpit.Exhausted, "too many connections for events that have not sent a key"), time.Second)
+	if h.closed {
+		return nil, api.ErrDraining
 	}
-	h.strangers++
+	if len(h.strangers) >= maxStrangers {
+		h.dropStranger()
+	}
+	s := &stranger{client: client}
+	s.ctx, s.end = context.WithCancel(h.life)
+	h.strangers = append(h.strangers, s)
 	h.group.Add(1)
-	return nil
+	return s, nil
+}
+
+// dropStranger ends the oldest connection of the client that has the most. The caller holds mu.
+func (h *eventHandlers) dropStranger() {
+	counts, most := make(map[string]int), ""
+	for _, s := range h.strangers {
+		if counts[s.client]++; counts[s.client] > counts[most] {
+			most = s.client
+		}
+	}
+	i := slices.IndexFunc(h.strangers, func(s *stranger) bool { return s.client == most })
+	h.strangers[i].end()
+	h.strangers = slices.Delete(h.strangers, i, i+1)
 }
 
 func (h *eventHandlers) leave() { h.group.Done() }
 
 // introduce ends the time in which the client of a connection is unknown.
-func (h *eventHandlers) introduce() {
+func (h *eventHandlers) introduce(s *stranger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.strangers--
+	s.end()
+	h.strangers = slices.DeleteFunc(h.strangers, func(other *stranger) bool { return other == s })
 }
 
 // addListener adds a connection of an owner. Exhausted: the owner has too many.
@@ -166,21 +192,22 @@ func (h *eventHandlers) serveSocket(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, r, sandpit.WithHint(sandpit.Errorf(sandpit.Invalid, "events need a WebSocket"), "use the transport websocket"))
 		return
 	}
-	if err := h.enter(); err != nil {
+	unknown, err := h.enter(api.ClientName(r))
+	if err != nil {
 		WriteError(w, r, err)
 		return
 	}
 	defer h.leave()
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {
-		h.introduce()
+		h.introduce(unknown)
 		return // the library has responded
 	}
 	defer func() { _ = conn.CloseNow() }() // it may be closed
 	conn.SetReadLimit(maxEventFrame)
 	s := &socket{conn: conn, r: r, handlers: h}
-	client, err := s.connect()
-	h.introduce()
+	client, err := s.connect(unknown.ctx)
+	h.introduce(unknown)
 	if err == nil {
 		err = s.serve(client)
 	}
@@ -211,11 +238,11 @@ func (s *socket) write(ctx context.Context, kind string, data any) error {
 	return s.conn.Write(ctx, websocket.MessageText, text)
 }
 
-// connect begins the session, and returns the client that its key names.
-func (s *socket) connect() (api.Principal, error) {
+// connect begins the session, and returns the client that its key names. It ends with life.
+func (s *socket) connect(life context.Context) (api.Principal, error) {
 	ctx, cancel := context.WithTimeout(s.r.Context(), connectTimeout)
 	defer cancel()
-	stop := context.AfterFunc(s.handlers.life, cancel)
+	stop := context.AfterFunc(life, cancel)
 	defer stop()
 	err := s.write(ctx, frameOpen, map[string]any{
 		"sid": api.RequestID(s.r.Context()), "upgrades": []string{}, "pingInterval": pingInterval.Milliseconds(), "pingTimeout": pingTimeout.Milliseconds(),

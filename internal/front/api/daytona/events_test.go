@@ -134,6 +134,22 @@ func TestEventsRefused(t *testing.T) {
 	r.listen(t, `40{"token":"`+r.Bob+`"}`).want(`40`)
 }
 
+// TestEventsStrangers has clients that send no key give way to one that does.
+func TestEventsStrangers(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	silent := make([]*listener, 64)
+	for i := range silent {
+		silent[i] = r.listen(t, "")
+	}
+	r.listen(t, `40{"token":"`+r.Ann+`"}`).want(`40`)
+	if frame, err := silent[0].read(); err == nil {
+		t.Errorf("the oldest connection without a key gets %s", frame)
+	}
+	silent[63].send(`40{"token":"` + r.Bob + `"}`)
+	silent[63].want(`40`)
+}
+
 // TestEventsEnd ends connections with the key of their client, and with the server.
 func TestEventsEnd(t *testing.T) {
 	t.Parallel()
