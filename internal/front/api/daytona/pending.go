@@ -18,6 +18,8 @@ import (
 const (
 	// maxPending is how many sandboxes of an owner may wait for the builds of their images.
 	maxPending = 32
+	// maxPendingBytes bounds their requests together, in bytes.
+	maxPendingBytes = store.MaxPendingRequest
 	// failureKept is how long clients can ask why such a sandbox was not created.
 	failureKept = 15 * time.Minute
 )
@@ -62,7 +64,7 @@ func (s *pendingSet) add(ctx context.Context, p *pendingSandbox) error {
 func (s *pendingSet) addInMemory(p *pendingSandbox) (expired []sandpit.ID, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := 0
+	n, size := 0, len(p.row.Request)
 	for id, other := range s.all {
 		switch {
 		case !other.ended.IsZero() && time.Since(other.ended) > failureKept:
@@ -70,11 +72,16 @@ func (s *pendingSet) addInMemory(p *pendingSandbox) (expired []sandpit.ID, err e
 			expired = append(expired, id)
 		case other.about.Lease.Owner == p.about.Lease.Owner:
 			n++
+			size += len(other.row.Request)
 		}
 	}
-	if n >= maxPending {
-		return expired, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d sandboxes wait for builds of their images or have failed, the limit is reached", n),
-			"delete those that have failed, or try again later")
+	const hint = "delete those that have failed, or try again later"
+	switch {
+	case n >= maxPending:
+		return expired, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d sandboxes wait for builds of their images or have failed, the limit is reached", n), hint)
+	case n > 0 && size > maxPendingBytes:
+		return expired, sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted,
+			"the requests of sandboxes that wait for builds of their images, or have failed, would have %d bytes, the limit is %d", size, maxPendingBytes), hint)
 	}
 	s.insert(p)
 	return expired, nil

@@ -95,3 +95,18 @@ func TestPendingUnreadable(t *testing.T) {
 		t.Errorf("the sandbox: %+v", b)
 	}
 }
+
+// TestPendingBytes bounds the requests of an owner's pending sandboxes together.
+func TestPendingBytes(t *testing.T) {
+	t.Parallel()
+	held := &workshop{hold: make(chan struct{})}
+	defer close(held.hold)
+	r := buildRig(t, held)
+	request := `{"env":{"X":"` + strings.Repeat("y", 900_000) + `"},` + dockerfile[1:] // the stored one has it twice
+	r.pending(t, r.Ann, request)
+	r.pending(t, r.Ann, request)
+	r.do(t, r.Ann, http.MethodPost, "/sandbox", request).want(t, http.StatusBadRequest, "would have")
+	r.pending(t, r.Ann, dockerfile)
+	r.pending(t, r.Bob, request)
+	r.wantStored(t, 4)
+}
