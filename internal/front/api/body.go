@@ -29,7 +29,8 @@ const BodyCost = 4
 
 // ReadBody reads the body of a request of up to most bytes, which must arrive within a minute.
 // Read deadlines of a connection end requests, so callers must not set their own. ReadBody
-// reserves cost bytes of the request's account for each byte. Invalid: the body is larger or
+// reserves cost bytes of the request's account for each byte, and memory.ValueCost for each value of
+// JSON: a body of few bytes can have many. Invalid: the body is larger or
 // incomplete. Exhausted: there is not enough memory.
 func ReadBody(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
@@ -39,6 +40,9 @@ func ReadBody(w http.ResponseWriter, r *http.Request, most, cost int64) ([]byte,
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // connections without deadlines need none
 	text, err := memory.ReadAll(r.Context(), http.MaxBytesReader(w, r.Body, most), most, cost)
 	_ = control.SetReadDeadline(time.Time{})
+	if err == nil {
+		err = memory.AccountOf(r.Context()).Reserve(new(memory.ValueCounter).Count(text) * memory.ValueCost)
+	}
 	if sandpit.CodeOf(err) == sandpit.Exhausted {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 
 // BodyReader implements huma.Context.
 func (c *responseContext) BodyReader() io.Reader {
-	c.body = &limitedBody{Reader: memory.Metered(c.humaContext.BodyReader(), memory.AccountOf(c.Context()), bodyCost)}
+	c.body = &limitedBody{Reader: memory.MeteredJSON(c.humaContext.BodyReader(), memory.AccountOf(c.Context()), bodyCost)}
 	return c.body
 }
 
