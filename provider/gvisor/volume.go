@@ -156,6 +156,9 @@ func (p *Provider) makeSubpath(m sandpit.Mount) (string, error) {
 	defer func() { _ = dir.Close() }()
 	for name := range strings.SplitSeq(m.Subpath, "/") {
 		err := unix.Mkdirat(int(dir.Fd()), name, 0o755)
+		if errors.Is(err, unix.ENAMETOOLONG) {
+			return "", sandpit.Errorf(sandpit.Invalid, "subpath %.200q of volume %s: a name is too long", m.Subpath, m.Volume)
+		}
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return "", fmt.Errorf("create %s in volume %s: %w", m.Subpath, m.Volume, err)
 		}
