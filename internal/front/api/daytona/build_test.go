@@ -157,6 +157,8 @@ func TestPendingBuild(t *testing.T) {
 	for _, call := range []string{"/start", "/stop", "/fork", "/snapshot", "/last-activity"} {
 		r.do(t, r.Ann, http.MethodPost, path+call, "{}").want(t, http.StatusConflict, "Sandbox state change in progress")
 	}
+	r.do(t, r.Ann, http.MethodGet, path+"/toolbox-proxy-url", "").want(t, http.StatusOK, `{"url":"`+r.URL+`/toolbox"}`)
+	r.do(t, r.Bob, http.MethodGet, path+"/toolbox-proxy-url", "").want(t, http.StatusNotFound, "not found")
 	var url struct{ URL string }
 	r.do(t, r.Ann, http.MethodGet, path+"/build-logs-url", "").Decode(t, &url)
 	logged := make(chan got, 1)

@@ -45,3 +45,29 @@ func TestInProgress(t *testing.T) {
 	}
 	r.await(t, made.ID, "stopped")
 }
+
+// TestNameFreed creates a sandbox with the name of one whose deletion has not ended.
+func TestNameFreed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	made := r.made(t, `{"name":"again"}`)
+	remove := r.World.Inject(fake.Fault{Op: fake.OpDestroy, ID: sandpit.ID(made.ID), Delay: 2 * time.Second})
+	defer remove()
+	deleted := make(chan got, 1)
+	go func() { deleted <- r.do(t, r.Ann, http.MethodDelete, "/sandbox/again", "") }()
+	for end := time.Now().Add(long); r.do(t, r.Ann, http.MethodGet, "/sandbox/again", "").Status != http.StatusNotFound; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the sandbox stays visible")
+		}
+	}
+	select {
+	case g := <-deleted:
+		t.Fatalf("the deletion has ended: %s", g.Body)
+	default:
+	}
+	if next := r.made(t, `{"name":"again"}`); next.ID == made.ID || r.is(t, "again").ID != next.ID {
+		t.Errorf("the name belongs to %+v", r.is(t, "again"))
+	}
+	g := <-deleted
+	g.want(t, http.StatusOK, `"state":"destroyed"`)
+}

@@ -176,6 +176,7 @@ func TestLabels(t *testing.T) {
 		t.Errorf("after a change %+v", b)
 	}
 	r.do(t, r.Ann, http.MethodPut, path+"/labels", `{"labels":{"sandpit.daytona":"{}"}}`).want(t, http.StatusBadRequest, "the server's")
+	r.do(t, r.Ann, http.MethodPut, path+"/labels", `{}`).want(t, http.StatusBadRequest, "labels is missing")
 	r.do(t, r.Ann, http.MethodPost, path+"/public/false", "").want(t, http.StatusOK, `"public":false`)
 	r.do(t, r.Ann, http.MethodPost, path+"/public/maybe", "").want(t, http.StatusBadRequest, "true or false")
 	if b := r.is(t, made.ID); b.Public || b.Labels["b"] != "2" {

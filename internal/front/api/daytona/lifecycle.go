@@ -201,6 +201,9 @@ func (h *sandboxHandlers) setLabels(c *call) (int, any, error) {
 		return 0, nil, err
 	}
 	b, err := h.findSandbox(c)
+	if err == nil && in.Labels == nil {
+		err = sandpit.Errorf(sandpit.Invalid, "labels is missing")
+	}
 	if err != nil {
 		return 0, nil, err
 	}
@@ -211,9 +214,6 @@ func (h *sandboxHandlers) setLabels(c *call) (int, any, error) {
 	}
 	if err := h.manager.SetLabels(c.r.Context(), b.ID, labels); err != nil {
 		return 0, nil, err
-	}
-	if in.Labels == nil {
-		in.Labels = map[string]string{}
 	}
 	return http.StatusOK, in, nil
 }
@@ -259,7 +259,10 @@ func (h *sandboxHandlers) recordActivity(c *call) (int, any, error) {
 
 // getToolboxURL returns the address of the toolbox API.
 func (h *sandboxHandlers) getToolboxURL(c *call) (int, any, error) {
-	_, err := h.findSandbox(c)
+	_, err := findSandbox(c, h.manager)
+	if _, ok := h.findPending(c, err); ok {
+		err = nil // the address does not depend on the state
+	}
 	return http.StatusOK, urlAnswer{externalURL(c.r) + PathToolbox}, err
 }
 

@@ -60,6 +60,18 @@ func (n networkSettings) toPolicy() (sandpit.NetworkPolicy, error) {
 	return p, nil
 }
 
+// mergeInto returns the settings with the lists that they leave out as a policy has them.
+func (n networkSettings) mergeInto(p sandpit.NetworkPolicy) networkSettings {
+	_, ranges, domains := describePolicy(p)
+	if n.Allow == nil {
+		n.Allow = ranges
+	}
+	if n.Domains == nil {
+		n.Domains = domains
+	}
+	return n
+}
+
 // splitList returns the entries of a list that are separated by commas.
 func splitList(name string, list *string) (entries []string, err error) {
 	if list == nil {
@@ -113,7 +125,7 @@ func describePolicy(p sandpit.NetworkPolicy) (blocked bool, ranges, domains *str
 // isClosed reports whether a policy denies everything.
 func isClosed(p sandpit.NetworkPolicy) bool { return slices.Equal(p.Deny, allAddresses) }
 
-// setNetwork replaces the network policy of a sandbox.
+// setNetwork changes the network policy of a sandbox. What the request leaves out stays.
 func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 	var in networkSettings
 	if err := c.readBody(&in); err != nil {
@@ -123,7 +135,10 @@ func (h *sandboxHandlers) setNetwork(c *call) (int, any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	p, err := in.toPolicy()
+	if in == (networkSettings{}) {
+		return h.describer.respond(c, b.ID)
+	}
+	p, err := in.mergeInto(b.Spec.Network).toPolicy()
 	if err != nil {
 		return 0, nil, err
 	}

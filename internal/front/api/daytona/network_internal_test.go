@@ -51,6 +51,32 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// TestPolicyChanges changes a policy: what a request leaves out stays.
+func TestPolicyChanges(t *testing.T) {
+	t.Parallel()
+	p := sandpit.NetworkPolicy{Online: true, Allow: []string{"example.com"}}
+	for i, step := range []struct {
+		in              networkSettings
+		blocked         bool
+		ranges, domains string
+	}{
+		{networkSettings{Allow: new("192.0.2.0/24")}, false, "192.0.2.0/24", "example.com"},
+		{networkSettings{BlockAll: new(false)}, false, "192.0.2.0/24", "example.com"},
+		{networkSettings{Domains: new("")}, false, "192.0.2.0/24", ""},
+		{networkSettings{Allow: new("")}, true, "", ""},
+		{networkSettings{Domains: new("example.org")}, false, "", "example.org"},
+		{networkSettings{BlockAll: new(true)}, true, "", ""},
+		{networkSettings{BlockAll: new(false)}, false, "", ""},
+	} {
+		var err error
+		p, err = step.in.mergeInto(p).toPolicy()
+		blocked, ranges, domains := describePolicy(p)
+		if err != nil || blocked != step.blocked || text(ranges) != step.ranges || text(domains) != step.domains {
+			t.Errorf("step %d: %v %q %q, %v", i, blocked, text(ranges), text(domains), err)
+		}
+	}
+}
+
 func text(s *string) string {
 	if s == nil {
 		return ""

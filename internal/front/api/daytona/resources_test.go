@@ -134,6 +134,18 @@ func TestVolumes(t *testing.T) {
 	r.do(t, r.Ann, http.MethodGet, "/volumes/"+v.ID, "").want(t, http.StatusNotFound, "not found")
 }
 
+// TestNetworkSettings changes the network of a sandbox that has none.
+func TestNetworkSettings(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	path := "/sandbox/" + r.made(t, `{}`).ID + "/network-settings"
+	for _, body := range []string{`{}`, `{"networkBlockAll":true}`} {
+		r.do(t, r.Ann, http.MethodPost, path, body).want(t, http.StatusOK, `"networkBlockAll":true`)
+	}
+	r.do(t, r.Ann, http.MethodPost, path, `{"networkAllowList":"192.0.2.0/24"}`).want(t, http.StatusBadRequest, "created without a network")
+	r.do(t, r.Ann, http.MethodPost, path, `{"networkAllowList":"x"}`).want(t, http.StatusBadRequest, "range of addresses")
+}
+
 // TestPorts returns URLs of ports.
 func TestPorts(t *testing.T) {
 	t.Parallel()
