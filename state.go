@@ -36,7 +36,7 @@ var successors = map[State][]State{
 	StateArchiving: {StateArchived, StateStopped, StateError, StateDeleting},
 	StateArchived:  {StateRestoring, StateError, StateDeleting},
 	StateRestoring: {StateStopped, StateArchived, StateError, StateDeleting},
-	StateError:     {StateCreating, StateDeleting},
+	StateError:     {StateCreating, StateResuming, StateDeleting},
 	StateDeleting:  {StateDeleted},
 	StateDeleted:   {},
 }

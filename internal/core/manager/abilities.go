@@ -87,6 +87,21 @@ func resumeOrStartFunc(i sandpit.Instance) func(context.Context) error {
 	}
 }
 
+// recoverFunc returns a function that lets a sandbox run, whichever state its provider has it in.
+func recoverFunc(i sandpit.Instance) func(context.Context) error {
+	run, restore, start := resumeOrStartFunc(i), restoreFunc(i), startFunc(i)
+	if run == nil || restore == nil || start == nil {
+		return run
+	}
+	return func(ctx context.Context) error {
+		err := run(ctx)
+		if errors.Is(err, sandpit.Conflict) && restore(ctx) == nil { // it was archived
+			return start(ctx)
+		}
+		return err
+	}
+}
+
 func archiveFunc(i sandpit.Instance) func(context.Context) error {
 	if a, ok := as[sandpit.Archiver](i); ok {
 		return a.Archive

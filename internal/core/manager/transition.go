@@ -62,6 +62,8 @@ var (
 	resumingOrStarting = transition{
 		"resume or start", sandpit.StateStopped, sandpit.StateResuming, sandpit.StateRunning, false, false, resumeOrStartFunc,
 	}
+	// recovering lets a sandbox run that an interrupted transition has left in the error state.
+	recovering = transition{"recover", sandpit.StateError, sandpit.StateResuming, sandpit.StateRunning, false, false, recoverFunc}
 )
 
 // findInterrupted returns the transition that a sandbox's state belongs to. For a sandbox that was

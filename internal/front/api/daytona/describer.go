@@ -122,7 +122,7 @@ func (d *describer) toItem(url string, b sandpit.Sandbox) sandboxItem {
 	}
 	out.NetworkBlockAll, out.NetworkAllowList, out.DomainAllowList = describePolicy(b.Spec.Network)
 	if b.State == sandpit.StateError {
-		out.ErrorReason = b.Reason
+		out.ErrorReason, out.Recoverable = b.Reason, d.manager.IsRecoverable(b.ID)
 	}
 	if b.State == sandpit.StateArchived {
 		out.BackupState = "Completed"

@@ -121,22 +121,6 @@ func (h *sandboxHandlers) deleteSandbox(c *call) (int, any, error) {
 	return h.changeSandbox(c, b, h.manager.Delete)
 }
 
-// recoverSandbox answers a request to recover a sandbox after an error. The server itself
-// recovers what can be recovered, so that no sandbox in the state error is recoverable.
-func (h *sandboxHandlers) recoverSandbox(c *call) (int, any, error) {
-	b, err := h.findSandbox(c)
-	if err == nil {
-		err = checkLasting(b)
-	}
-	switch {
-	case err != nil:
-		return 0, nil, err
-	case b.State != sandpit.StateError:
-		return 0, nil, refuse(http.StatusBadRequest, sandpit.Conflict, "Sandbox must be in error state to recover: sandbox %s is %s", b.ID, toState(b.State).now)
-	}
-	return 0, nil, refuse(http.StatusBadRequest, sandpit.Conflict, "Sandbox is not recoverable: %s", b.Reason)
-}
-
 // forkSandbox creates a copy of a sandbox.
 func (h *sandboxHandlers) forkSandbox(c *call) (int, any, error) {
 	var in struct {

@@ -174,7 +174,7 @@ func (s *pendingSet) list(owner string) (all []pendingSandbox) {
 // toPendingItem describes a sandbox that waits for a build as an item of a list.
 func (d *describer) toPendingItem(url string, p pendingSandbox) sandboxItem {
 	out := d.toItem(url, p.about)
-	out.State, out.ErrorReason = p.state, p.failure
+	out.State, out.ErrorReason, out.Recoverable = p.state, p.failure, p.isRecoverable()
 	return out
 }
 
@@ -323,7 +323,7 @@ func (s *pendingSet) setBuild(p *pendingSandbox, build sandpit.BuildID) {
 // describePending describes a sandbox that waits for a build.
 func (h *sandboxHandlers) describePending(c *call, p pendingSandbox) (sandbox, error) {
 	out, err := h.describer.toSandbox(c.r.Context(), externalURL(c.r), p.about)
-	out.State, out.ErrorReason = p.state, p.failure
+	out.State, out.ErrorReason, out.Recoverable = p.state, p.failure, p.isRecoverable()
 	return out, err
 }
 
