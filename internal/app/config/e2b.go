@@ -1,11 +1,6 @@
 package config
 
 import (
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
-
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 )
@@ -45,30 +40,7 @@ var templatePattern = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // setTemplates reads a table of images, or words such as base=debian:12.
 func setTemplates(field *map[string]sandpit.Image, v any) error {
-	const example = `{ base = "debian:12" }`
-	table := map[string]any{}
-	switch v := v.(type) {
-	case map[string]any:
-		table = v
-	case word:
-		for item := range strings.FieldsSeq(string(v)) {
-			name, image, _ := strings.Cut(item, "=")
-			table[name] = word(image)
-		}
-	default:
-		return fmt.Errorf("%s is not a table of images; use for example %s", shortValue(v), example)
-	}
-	templates := make(map[string]sandpit.Image, len(table))
-	for _, name := range slices.Sorted(maps.Keys(table)) {
-		var image sandpit.Image
-		if !templatePattern().MatchString(name) {
-			return fmt.Errorf("%s: not a name of a template; use for example %s", quoteText(name), example)
-		}
-		if err := setImage(&image, table[name]); err != nil {
-			return fmt.Errorf("%s: %w", quoteText(name), err)
-		}
-		templates[name] = image
-	}
-	*field = templates
-	return nil
+	return valueTable[sandpit.Image]{
+		values: "images", key: "name of a template", example: `{ base = "debian:12" }`, isKey: templatePattern().MatchString, set: setImage,
+	}.read(field, v)
 }

@@ -1,8 +1,6 @@
 package config
 
 import (
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -77,30 +75,7 @@ func setProviderCounts(field *map[string]int, v any) error {
 
 // setProviderTimes reads a table of times, or words such as e2b=60 docker=2m.
 func setProviderTimes(field *map[string]time.Duration, v any) error {
-	const example = "{ e2b = 60 }"
-	table := map[string]any{}
-	switch v := v.(type) {
-	case map[string]any:
-		table = v
-	case word:
-		for item := range strings.FieldsSeq(string(v)) {
-			name, value, _ := strings.Cut(item, "=")
-			table[name] = word(value)
-		}
-	default:
-		return fmt.Errorf("%s is not a table of times; use for example %s", shortValue(v), example)
-	}
-	times := make(map[string]time.Duration, len(table))
-	for _, name := range slices.Sorted(maps.Keys(table)) {
-		var d time.Duration
-		if !namePattern().MatchString(name) {
-			return fmt.Errorf("%s: not a name of a provider; use for example %s", quoteText(name), example)
-		}
-		if err := timeOf("the default")(&d, table[name]); err != nil {
-			return fmt.Errorf("%s: %w", quoteText(name), err)
-		}
-		times[name] = d
-	}
-	*field = times
-	return nil
+	return valueTable[time.Duration]{
+		values: "times", key: "name of a provider", example: "{ e2b = 60 }", isKey: namePattern().MatchString, set: timeOf("the default"),
+	}.read(field, v)
 }

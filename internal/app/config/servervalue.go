@@ -254,33 +254,17 @@ func setLabelQuotas(field *map[string]int, v any) error {
 	})
 }
 
-// setCounts reads a table of numbers, or words such as alice=5 bob=2.
-func setCounts(field *map[string]int, v any, example string, good func(name string) bool) error {
-	table := map[string]any{}
-	switch v := v.(type) {
-	case map[string]any:
-		table = v
-	case word:
-		for item := range strings.FieldsSeq(string(v)) {
+// setCounts reads a table of numbers, or words such as alice=5 team=red=2: a label's name contains "=".
+func setCounts(field *map[string]int, v any, example string, isKey func(name string) bool) error {
+	return valueTable[int]{
+		values: "numbers", key: "name with a limit", example: example,
+		cut: func(item string) (name, value string) {
 			at := max(strings.LastIndexByte(item, '='), 0)
-			table[item[:at]] = word(strings.TrimPrefix(item[at:], "="))
-		}
-	default:
-		return fmt.Errorf("%s is not a table of numbers; use for example %s", shortValue(v), example)
-	}
-	counts := make(map[string]int, len(table))
-	for _, name := range slices.Sorted(maps.Keys(table)) {
-		var n int
-		if name == "" || len(name) > 256 || hasControl(name) || !good(name) {
-			return fmt.Errorf("%s: not a name with a limit; use for example %s", quoteText(name), example)
-		}
-		if err := numberOf("sandboxes", 0, 1e6)(&n, table[name]); err != nil {
-			return fmt.Errorf("%s: %w", quoteText(name), err)
-		}
-		counts[name] = n
-	}
-	*field = counts
-	return nil
+			return item[:at], strings.TrimPrefix(item[at:], "=")
+		},
+		isKey: func(name string) bool { return name != "" && len(name) <= 256 && !hasControl(name) && isKey(name) },
+		set:   numberOf("sandboxes", 0, 1e6),
+	}.read(field, v)
 }
 
 // levelNames are the names of levels; those of other languages' loggers are known, too.
