@@ -1,32 +1,22 @@
 package clouds_test
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/url"
-	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit/internal/testing/envdtest"
-	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 )
 
 // long is how long an operation may take that is not under test.
-const long = 2 * time.Minute
+const long = testserver.Timeout
 
-// host is a server with the environment of its command line.
-type host struct {
-	url     string
-	environ []string
-}
+// host is a server with the command line of its machine.
+type host struct{ *testserver.Installation }
 
 // newHost starts a server, which ends with the test.
 func newHost(t *testing.T, settings ...string) *host {
@@ -34,48 +24,16 @@ func newHost(t *testing.T, settings ...string) *host {
 	return newHostBy(t, nil, settings...)
 }
 
-// newHostBy starts a server by a launcher, a command whose further arguments are what it is to run.
+// newHostBy starts a server by a launcher; see testserver.Options.
 func newHostBy(t *testing.T, launcher []string, settings ...string) *host {
 	t.Helper()
-	dir := t.TempDir()
-	h := &host{environ: append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1")}
-	h.environ = append(h.environ, settings...)
-	process := testserver.Start(t, h.environ, launcher...)
-	h.url = process.URL
-	h.environ = append(h.environ, "SANDPIT_URL=unix://"+filepath.Join(dir, "run", "sandpit.sock"))
-	t.Cleanup(func() {
-		h.run(t, "", "rm", "--all", "-f")
-		process.End(t, syscall.SIGTERM)
-		if t.Failed() {
-			t.Logf("log of the server with %v:\n%.10000s", settings, process.Log)
-		}
-	})
-	return h
-}
-
-// run runs a command of the command line, and returns its output and its exit status.
-func (h *host) run(t *testing.T, stdin string, args ...string) (out string, status int) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), long)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, testengine.Path(t), args...)
-	cmd.Env, cmd.Stdin = h.environ, strings.NewReader(stdin)
-	var all bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &all, &all
-	err := cmd.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return all.String(), exit.ExitCode()
-	}
-	if err != nil {
-		t.Fatalf("sandpit %q: %v", args, err)
-	}
-	return all.String(), 0
+	return &host{testserver.Install(t, testserver.Options{Settings: settings, Launcher: launcher})}
 }
 
 // want runs a command that must succeed and print a text, and returns its output.
 func (h *host) want(t *testing.T, text string, args ...string) string {
 	t.Helper()
-	out, status := h.run(t, "", args...)
+	out, status := h.Run(t, "", args...)
 	if status != 0 || !strings.Contains(out, text) {
 		t.Errorf("sandpit %q: exit status %d, output %q; want the output %q", args, status, out, text)
 	}
@@ -83,16 +41,13 @@ func (h *host) want(t *testing.T, text string, args ...string) string {
 }
 
 // newKey creates a key of an ordinary owner.
-func (h *host) newKey(t *testing.T) string {
-	t.Helper()
-	return strings.TrimSpace(h.want(t, "_", "key", "create", "-q", "--owner", "cloud"))
-}
+func (h *host) newKey(t *testing.T) string { t.Helper(); return h.NewKey(t, "cloud") }
 
 // TestE2B uses sandboxes in a cloud with E2B's API.
 func TestE2B(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t, "SANDPIT_E2B_TEMPLATES=base=host")
-	h := newHost(t, "SANDBOX_PROVIDER=e2b", "E2B_TIMEOUT=600", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+cloud.url, "E2B_SANDBOX_URL="+cloud.url)
+	h := newHost(t, "SANDBOX_PROVIDER=e2b", "E2B_TIMEOUT=600", "E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+cloud.URL, "E2B_SANDBOX_URL="+cloud.URL)
 	useTools(t, h)
 	resumeStopped(t, h, cloud, "pause")
 }
@@ -101,7 +56,7 @@ func TestE2B(t *testing.T) {
 func TestE2BPlainGuest(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t, "SANDPIT_E2B_TEMPLATES=base=host")
-	genuine := envdtest.StartGenuine(t, cloud.url)
+	genuine := envdtest.StartGenuine(t, cloud.URL)
 	h := newHost(t, "SANDBOX_PROVIDER=e2b", "SANDPIT_E2B_CLOUD_GUEST=cloud",
 		"E2B_API_KEY="+cloud.newKey(t), "E2B_API_URL="+genuine, "E2B_SANDBOX_URL="+genuine)
 	h.want(t, "", "create", "--name", "work")
@@ -112,7 +67,7 @@ func TestE2BPlainGuest(t *testing.T) {
 	h.want(t, "GPL", "exec", "work", "--", "ls", "licenses")
 	h.want(t, "42", "tool", "call", "work", "python_exec", `{"code": "print(6 * 7)"}`)
 	h.want(t, "text", "tool", "call", "work", "file_read", `{"file": "d/f"}`)
-	if out, status := h.run(t, "", "exec", "work", "--", "sh", "-c", "echo once >>count; cat count; exit 7"); status != 7 || out != "once\n" {
+	if out, status := h.Run(t, "", "exec", "work", "--", "sh", "-c", "echo once >>count; cat count; exit 7"); status != 7 || out != "once\n" {
 		t.Errorf("exit status %d, output %q", status, out)
 	}
 	testPreview(t, h)
@@ -124,7 +79,7 @@ func TestE2BPlainGuest(t *testing.T) {
 		"its guest does not support secrets": {"create", "--name", "third", "--secret", "TOKEN=hidden"},
 		"its provider cannot list changes":   {"diff", "work"},
 	} {
-		if out, status := h.run(t, "", args...); status == 0 || !strings.Contains(out, text) {
+		if out, status := h.Run(t, "", args...); status == 0 || !strings.Contains(out, text) {
 			t.Errorf("sandpit %q: exit status %d, output %q; want the error %q", args, status, out, text)
 		}
 	}
@@ -144,7 +99,7 @@ func testPreview(t *testing.T, h *host) {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+target.RequestURI(), http.NoBody)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.URL+target.RequestURI(), http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -168,7 +123,7 @@ func testPreview(t *testing.T, h *host) {
 func TestDaytona(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t)
-	h := newHost(t, "SANDBOX_PROVIDER=daytona", "DAYTONA_API_KEY="+cloud.newKey(t), "DAYTONA_SERVER_URL="+cloud.url+"/api", "DAYTONA_TARGET=us",
+	h := newHost(t, "SANDBOX_PROVIDER=daytona", "DAYTONA_API_KEY="+cloud.newKey(t), "DAYTONA_SERVER_URL="+cloud.URL+"/api", "DAYTONA_TARGET=us",
 		"SANDPIT_DAYTONA_SANDBOX_IMAGE_NAME=daytona-snapshot:daytonaio/sandbox")
 	useTools(t, h)
 	resumeStopped(t, h, cloud, "stop")
@@ -191,7 +146,7 @@ func useTools(t *testing.T, h *host) {
 
 	id := strings.TrimSpace(h.want(t, "", "exec", "--detach", "work", "--", "sh", "-c", "echo logged; exit 3"))
 	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
-		out, status := h.run(t, "", "logs", "work", id)
+		out, status := h.Run(t, "", "logs", "work", id)
 		if strings.Contains(out, "logged") {
 			break
 		}
@@ -219,7 +174,7 @@ func resumeStopped(t *testing.T, h, cloud *host, action ...string) {
 		{"cp", "work:/workspace/a.txt", "-"},
 	} {
 		cloud.want(t, "", append(action, id)...)
-		if out, status := h.run(t, "", call...); status != 0 {
+		if out, status := h.Run(t, "", call...); status != 0 {
 			if !strings.Contains(out, "is stopped") && !strings.Contains(out, "is paused") {
 				t.Errorf("sandpit %q: exit status %d, output %q; want the state of the sandbox", call, status, out)
 			}

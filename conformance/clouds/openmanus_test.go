@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -124,10 +123,11 @@ func fetch(t *testing.T, url, header, value string) string {
 func TestOpenManus(t *testing.T) {
 	t.Parallel()
 	cloud := newHost(t)
-	machine := &host{environ: slices.DeleteFunc(slices.Clone(cloud.environ), func(v string) bool { return strings.HasPrefix(v, "SANDPIT_URL=") })}
-	machine.want(t, "whitezxj/sandbox", "image", "import", writeImage(t), "--name", "whitezxj/sandbox:0.1.0")
+	if out := cloud.With("SANDPIT_URL=").Output(t, "image", "import", writeImage(t), "--name", "whitezxj/sandbox:0.1.0"); !strings.Contains(out, "whitezxj/sandbox") {
+		t.Errorf("import an image: %s", out)
+	}
 	key := cloud.newKey(t)
-	h := newHostBy(t, []string{"sh", "-c", `exec "$@" --config ` + writeConfiguration(t, key, cloud.url), "sh"}, "SANDBOX_PROVIDER=daytona")
+	h := newHostBy(t, []string{"sh", "-c", `exec "$@" --config ` + writeConfiguration(t, key, cloud.URL), "sh"}, "SANDBOX_PROVIDER=daytona")
 	h.want(t, "", "create", "--name", "project", "--label", "id=project-7")
 	const want = `CHROME_CDP=
 CHROME_DEBUGGING_HOST=localhost
@@ -143,7 +143,7 @@ VNC_PASSWORD=not-a-real-password
 `
 	h.want(t, want, "exec", "project", "--", "sh", "-c", `for v in CHROME_ RESOLUTION ANONYMIZED_ VNC_; do env | grep "^$v" | sort; done`)
 
-	list := cloud.url + "/api/sandbox?labels=%7B%22id%22%3A%22project-7%22%7D"
+	list := cloud.URL + "/api/sandbox?labels=%7B%22id%22%3A%22project-7%22%7D"
 	text := fetch(t, list, "Authorization", "Bearer "+key)
 	for _, part := range []string{
 		`"state":"started"`, `"cpu":2`, `"memory":4`, `"disk":5`, `"public":false`, `"autoStopInterval":15`, `"autoArchiveInterval":1440`, `"autoDeleteInterval":43210`,
@@ -174,7 +174,7 @@ func seeServices(t *testing.T, h, cloud *host, key, starts string) {
 			t.Errorf("port %s at the server: %q, want %q", port, got, page)
 		}
 		var link struct{ URL, Token string }
-		if err := json.Unmarshal([]byte(fetch(t, cloud.url+"/api/sandbox/"+id+"/ports/"+port+"/preview-url", "Authorization", "Bearer "+key)), &link); err != nil {
+		if err := json.Unmarshal([]byte(fetch(t, cloud.URL+"/api/sandbox/"+id+"/ports/"+port+"/preview-url", "Authorization", "Bearer "+key)), &link); err != nil {
 			t.Fatal(err)
 		}
 		if got := fetch(t, link.URL+"/", "x-daytona-preview-token", link.Token); got != page {

@@ -5,29 +5,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testing/testsdk"
 	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 	"github.com/sandpit-dev/sandpit/internal/testing/testtools"
 )
 
-// newBuilder starts a server with a key that may build templates from a file of the machine. The
-// caller ends it.
-func newBuilder(t *testing.T) (*server, *testserver.Server) {
+// newBuilder starts a server with a key that may build templates from a file of the machine.
+func newBuilder(t *testing.T) *server {
 	t.Helper()
-	dir := t.TempDir()
-	s := &server{program: testengine.Path(t), runtime: filepath.Join(dir, "run")}
-	s.environ = append(testengine.Environ(dir), "SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1")
-	process := testserver.Start(t, s.environ)
-	s.url = process.URL
-	s.key = strings.TrimSpace(s.command(t, "key", "create", "-q", "--owner", "builder", "--admin"))
-	return s, process
+	i := testserver.Install(t, testserver.Options{})
+	return &server{Installation: i, key: i.NewKey(t, "builder", "--admin")}
 }
 
 // TestBuilds has the SDK create sandboxes whose images are built first.
@@ -35,12 +27,7 @@ func TestBuilds(t *testing.T) {
 	t.Parallel()
 	testsdk.Need(t, "node", "npm")
 	image := testtools.SmallImage(t)
-	s, process := newBuilder(t)
-	t.Cleanup(func() {
-		s.deleteAll(t, s.key)
-		process.End(t, syscall.SIGTERM)
-		s.awaitEngines(t)
-	})
+	s := newBuilder(t)
 	environ := append(s.clientEnviron(), "IMAGE="+string(image))
 	for _, r := range testsdk.Run(t, testsdk.Install(t, "."), environ, scriptTimeout, "build.mjs") {
 		t.Run(r.Name, r.Report)
@@ -53,12 +40,7 @@ func TestBuilds(t *testing.T) {
 func TestKilledCreation(t *testing.T) {
 	t.Parallel()
 	image := testtools.SmallImage(t)
-	s, process := newBuilder(t)
-	t.Cleanup(func() {
-		s.deleteAll(t, s.key)
-		process.End(t, syscall.SIGTERM)
-		s.awaitEngines(t)
-	})
+	s := newBuilder(t)
 	for i, kill := range []struct {
 		state string // of the snapshot
 		after time.Duration
@@ -67,10 +49,9 @@ func TestKilledCreation(t *testing.T) {
 		ended := s.startCreation(t, body)
 		s.awaitSnapshots(t, i, kill.state)
 		time.Sleep(kill.after)
-		process.End(t, syscall.SIGKILL)
+		s.End(t, syscall.SIGKILL)
 		<-ended
-		process = testserver.Start(t, s.environ)
-		s.url = process.URL
+		s.Restart(t)
 
 		builds := s.awaitSnapshots(t, i, "active", "build_failed") // none is left unfinished
 		s.awaitBoxes(t)
@@ -80,7 +61,7 @@ func TestKilledCreation(t *testing.T) {
 		if again := s.awaitSnapshots(t, i, "active"); kill.state == "active" && again != builds {
 			t.Errorf("killed %v after %s: built again: %s; before: %s", kill.after, kill.state, again, builds)
 		}
-		s.deleteAll(t, s.key)
+		s.Output(t, "rm", "--all", "-f")
 		if left := s.awaitBoxes(t); left != 0 {
 			t.Errorf("killed %v after %s: %d sandboxes are left", kill.after, kill.state, left)
 		}
@@ -113,7 +94,7 @@ func (s *server) createAndWait(t *testing.T, body string) (state, text string) {
 // whatever way.
 func (s *server) startCreation(t *testing.T, body string) <-chan struct{} {
 	t.Helper()
-	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, s.url+"/api/sandbox", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, s.URL+"/api/sandbox", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

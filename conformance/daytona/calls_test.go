@@ -1,12 +1,9 @@
 package daytona_test
 
 import (
-	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/sandpit-dev/sandpit/internal/testing/testsdk"
+	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 )
 
 // apis are the parts of the generated Go clients whose calls have a row of the table each: those of
@@ -223,23 +221,7 @@ func messageOf(text string) string {
 // send sends a request of an SDK, and returns the status and the body.
 func (s *server) send(tb testing.TB, method, path, body string) (int, string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), long)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, s.url+path, bytes.NewReader([]byte(body)))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+s.key)
-	req.Header.Set("Content-Type", "application/json")
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return res.StatusCode, string(text)
+	header := map[string]string{"Authorization": "Bearer " + s.key, "Content-Type": "application/json"}
+	status, text := testserver.Request{Method: method, URL: s.URL + path, Body: body, Header: header}.Send(tb)
+	return status, string(text)
 }

@@ -20,7 +20,7 @@ func TestGoClients(t *testing.T) {
 	s := newServer(t)
 	ctx := t.Context()
 	c := apiclient.NewConfiguration()
-	c.Servers = apiclient.ServerConfigurations{{URL: s.url + "/api"}}
+	c.Servers = apiclient.ServerConfigurations{{URL: s.URL + "/api"}}
 	c.AddDefaultHeader("Authorization", "Bearer "+s.key)
 	c.AddDefaultHeader("X-Daytona-SDK-Version", "0.190.0")
 	control := apiclient.NewAPIClient(c).SandboxAPI
@@ -131,12 +131,11 @@ func closeBody(res *http.Response) {
 func TestEnv(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
-	s.environ = append(s.environ, "SANDPIT_API_KEY="+s.key)
 	var vars map[string]*string
-	if err := json.Unmarshal([]byte(s.command(t, "--server", s.url, "env", "daytona", "--json")), &vars); err != nil {
+	if err := json.Unmarshal([]byte(s.With("SANDPIT_API_KEY="+s.key).Output(t, "--server", s.URL, "env", "daytona", "--json")), &vars); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"DAYTONA_API_URL": s.url + "/api", "DAYTONA_API_KEY": s.key}
+	want := map[string]string{"DAYTONA_API_URL": s.URL + "/api", "DAYTONA_API_KEY": s.key}
 	for name, value := range want {
 		if vars[name] == nil || *vars[name] != value {
 			t.Errorf("%s is %v, want %q", name, vars[name], value)

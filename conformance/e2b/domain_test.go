@@ -1,9 +1,7 @@
 package e2b_test
 
 import (
-	"crypto/tls"
 	"crypto/x509"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,13 +11,13 @@ import (
 )
 
 // TestDomain has the SDK find a server and its sandboxes by names below a domain, over
-// HTTPS, with a certificate of the server's own authority; and be told where that server
-// has enough of it.
+// HTTPS, with a certificate of the server's own authority, and receive the errors of a server that has
+// no room for another sandbox.
 func TestDomain(t *testing.T) {
 	t.Parallel()
 	testsdk.Need(t, "node", "npm")
 	server, dir := newServer(t, "SANDPIT_SERVER_TLS=local", "SANDPIT_MANAGER_MAX_SANDBOXES=2"), testsdk.Install(t, ".")
-	pem := []byte(server.command(t, "tls", "ca"))
+	pem := []byte(server.Output(t, "tls", "ca"))
 	trusted, ca := x509.NewCertPool(), filepath.Join(dir, "ca.pem")
 	if !trusted.AppendCertsFromPEM(pem) {
 		t.Fatalf("no certificate: %s", pem)
@@ -27,9 +25,7 @@ func TestDomain(t *testing.T) {
 	if err := os.WriteFile(ca, pem, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}}
-	server.environ = append(server.environ, "SANDPIT_CA="+ca, "SANDPIT_API_KEY="+server.key)
-	vars := server.command(t, "--server", server.url, "env", "e2b", "--owner", "e2b", "--domain", server.domain)
+	vars := server.With("SANDPIT_CA="+ca, "SANDPIT_API_KEY="+server.key).Output(t, "--server", server.URL, "env", "e2b", "--owner", "e2b", "--domain", server.domain)
 	if !strings.Contains(vars, "export E2B_DOMAIN='"+server.domain+"'\n") || !strings.Contains(vars, "unset E2B_SANDBOX_URL\n") {
 		t.Errorf("env e2b prints\n%s", vars)
 	}

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,13 +16,12 @@ func TestInterpreterCopies(t *testing.T) {
 	t.Parallel()
 	needKernels(t)
 	s := newServer(t)
-	client := *s
-	client.environ = append(slices.Clone(s.environ), "SANDPIT_URL="+s.url, "SANDPIT_API_KEY="+s.key)
-	id := func(args ...string) string { return strings.TrimSpace(client.command(t, args...)) }
+	client := s.With("SANDPIT_URL="+s.URL, "SANDPIT_API_KEY="+s.key)
+	id := func(args ...string) string { return strings.TrimSpace(client.Output(t, args...)) }
 	original := id("create", "-q", "host")
-	client.command(t, "exec", "-d", original, "/.sandpit/sandpit-guest", "interpreter", "-languages", "python")
+	client.Output(t, "exec", "-d", original, "/.sandpit/sandpit-guest", "interpreter", "-languages", "python")
 	port := func(box string) address {
-		return address{server: s.url, host: strings.Trim(strings.TrimPrefix(id("url", "--public", box, "49999"), "http:"), "/")}
+		return address{server: s.URL, host: strings.Trim(strings.TrimPrefix(id("url", "--public", box, "49999"), "http:"), "/")}
 	}
 	awaitHealth(t, port(original))
 	execute(t, port(original), "import random\nrandom.seed(1)\nkept = 'kept'")
@@ -38,7 +36,7 @@ func TestInterpreterCopies(t *testing.T) {
 		drawn[number] = true
 	}
 	for box := range strings.FieldsSeq(id("ls", "-q")) {
-		client.command(t, "rm", box)
+		client.Output(t, "rm", box)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestNetworkOptions(t *testing.T) {
 	for _, r := range testsdk.Run(t, dir, environ, patience, "network.mjs") {
 		t.Run(r.Name, r.Report)
 	}
-	out, err := exec.CommandContext(t.Context(), "grep", "-rlIa", "a-secret-of-the-client", filepath.Dir(server.runtime)).Output()
+	out, err := exec.CommandContext(t.Context(), "grep", "-rlIa", "a-secret-of-the-client", server.Dir).Output()
 	if len(out) > 0 || err == nil {
 		t.Errorf("the secret is in %s", out)
 	}

@@ -1,29 +1,24 @@
 package survive_test
 
 import (
-	"context"
 	"encoding/json"
-	"io"
 	"maps"
 	"net/http"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/testing/faultproxy"
-	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 )
 
 // cloudKind is a vendor's API, which a server of sandpit has, too.
 type cloudKind struct {
 	provider string
-	// list is the path of the list of all sandboxes, and authorize sets the key of a request.
+	// list is the path of the list of all sandboxes, and authorize returns the header with a key.
 	list      string
-	authorize func(h http.Header, key string)
+	authorize func(key string) map[string]string
 	// environ returns the variables of a server that uses the cloud at a URL.
 	environ func(url, key string) []string
 	// isAPI reports whether a request is for the API: a sandbox does not answer twice.
@@ -43,7 +38,7 @@ func cloudKinds() []cloudKind {
 	return []cloudKind{
 		{
 			provider: "e2b", list: "/v2/sandboxes?limit=100",
-			authorize: func(h http.Header, key string) { h.Set("X-Api-Key", key) },
+			authorize: func(key string) map[string]string { return map[string]string{"X-Api-Key": key} },
 			environ: func(url, key string) []string {
 				return []string{"SANDPIT_PROVIDER=e2b", "E2B_API_KEY=" + key, "E2B_API_URL=" + url, "E2B_SANDBOX_URL=" + url}
 			},
@@ -52,7 +47,7 @@ func cloudKinds() []cloudKind {
 		},
 		{
 			provider: "daytona", list: "/api/sandbox?limit=200",
-			authorize: func(h http.Header, key string) { h.Set("Authorization", "Bearer "+key) },
+			authorize: func(key string) map[string]string { return map[string]string{"Authorization": "Bearer " + key} },
 			environ: func(url, key string) []string {
 				return []string{
 					"SANDPIT_PROVIDER=daytona", "DAYTONA_API_KEY=" + key, "DAYTONA_API_URL=" + url + "/api",
@@ -111,25 +106,12 @@ type cloud struct {
 // newCloud starts a cloud behind a network that fails.
 func newCloud(t *testing.T, kind cloudKind) *cloud {
 	t.Helper()
-	environ := append(testengine.Environ(t.TempDir()),
-		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=base=host",
+	server := testserver.Install(t, testserver.Options{Settings: []string{
+		"SANDPIT_E2B_TEMPLATES=base=host",
 		"SANDPIT_SERVER_RATE=100000", "SANDPIT_SERVER_BURST=100000", "SANDPIT_SERVER_MAX_CONNECTIONS_PER_OWNER=1000",
-		"SANDPIT_SERVER_MAX_REQUESTS=10000", "SANDPIT_SERVER_MAX_REQUESTS_PER_OWNER=10000")
-	server := testserver.Start(t, environ)
-	c := &cloud{cloudKind: kind, t: t, url: server.URL}
-	t.Cleanup(func() { server.End(t, syscall.SIGTERM) })
-	cmd := exec.CommandContext(t.Context(), testengine.Path(t), "key", "create", "-q", "--owner", "cloud")
-	cmd.Env = environ
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("create a key: %v", err)
-	}
-	c.key = strings.TrimSpace(string(out))
-	t.Cleanup(func() {
-		for _, one := range c.listBoxes() {
-			c.send(http.MethodDelete, strings.TrimSuffix(strings.SplitN(c.list, "?", 2)[0], "/")+"/"+one.ref)
-		}
-	})
+		"SANDPIT_SERVER_MAX_REQUESTS=10000", "SANDPIT_SERVER_MAX_REQUESTS_PER_OWNER=10000",
+	}})
+	c := &cloud{cloudKind: kind, t: t, url: server.URL, key: server.NewKey(t, "cloud")}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	c.proxy = faultproxy.Start(t, faultproxy.Options{Target: c.url, Seed: seed, Share: 0.25, Only: kind.isAPI})
@@ -139,33 +121,12 @@ func newCloud(t *testing.T, kind cloudKind) *cloud {
 // listBoxes returns all sandboxes at the cloud, past the network that fails.
 func (c *cloud) listBoxes() []cloudBox {
 	c.t.Helper()
-	all, err := c.parse(c.send(http.MethodGet, c.list))
-	if err != nil {
-		c.t.Errorf("list the cloud: %v", err)
+	status, data := testserver.Request{Method: http.MethodGet, URL: c.url + c.list, Header: c.authorize(c.key)}.Send(c.t)
+	all, err := c.parse(data)
+	if err != nil || status != http.StatusOK {
+		c.t.Errorf("list the cloud: status %d: %v: %s", status, err, data)
 	}
 	return all
-}
-
-func (c *cloud) send(method, path string) []byte {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, c.url+strings.Replace(path, "/v2/sandboxes/", "/sandboxes/", 1), http.NoBody)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.authorize(r.Header, c.key)
-	r.Close = true
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	data, err := io.ReadAll(res.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return data
 }
 
 // checkEnds reports sandboxes that would run for ever now that there is no server.

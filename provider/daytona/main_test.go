@@ -1,29 +1,21 @@
 package daytona_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 	"github.com/sandpit-dev/sandpit/provider/daytona"
 	"github.com/sandpit-dev/sandpit/provider/providertest"
 )
 
 // long is how long an operation may take that is not under test.
-const long = 2 * time.Minute
+const long = testserver.Timeout
 
 // defaultImage is the default snapshot: at a sandpit server, this machine's programs.
 const defaultImage = daytona.SnapshotPrefix + "daytonaio/sandbox"
@@ -50,79 +42,17 @@ func newCloud(tb testing.TB, settings ...string) *cloud {
 		}
 		return c
 	}
-	dir := tb.TempDir()
-	environ := append(testengine.Environ(dir),
-		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_SERVER_RATE=100000", "SANDPIT_SERVER_BURST=100000",
-		"SANDPIT_SERVER_MAX_REQUESTS=10000", "SANDPIT_SERVER_MAX_REQUESTS_PER_OWNER=10000")
-	environ = append(environ, settings...)
-	process := testserver.Start(tb, environ)
-	c := &cloud{endpoint: process.URL + "/api"}
-	tb.Cleanup(func() {
-		c.deleteAll(tb)
-		process.End(tb, syscall.SIGTERM)
-		awaitEngines(tb, filepath.Join(dir, "run"))
-		if tb.Failed() {
-			tb.Logf("log of the server:\n%.20000s", process.Log)
-		}
-	})
-	c.key = newKey(tb, environ)
-	return c
-}
-
-// newKey creates a key of an ordinary owner.
-func newKey(tb testing.TB, environ []string) string {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, testengine.Path(tb), "key", "create", "-q", "--owner", "daytona")
-	cmd.Env = environ
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		tb.Fatalf("create a key: %v\n%s", err, &errs)
-	}
-	return strings.TrimSpace(out.String())
-}
-
-// awaitEngines waits for engines to end, which they do soon after their last sandbox.
-func awaitEngines(tb testing.TB, runtime string) {
-	tb.Helper()
-	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
-		left, err := filepath.Glob(filepath.Join(runtime, "engines", "*"))
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			tb.Errorf("engines are left: %v", left)
-			return
-		}
-	}
+	settings = append([]string{
+		"SANDPIT_SERVER_RATE=100000", "SANDPIT_SERVER_BURST=100000", "SANDPIT_SERVER_MAX_REQUESTS=10000", "SANDPIT_SERVER_MAX_REQUESTS_PER_OWNER=10000",
+	}, settings...)
+	i := testserver.Install(tb, testserver.Options{Settings: settings})
+	return &cloud{endpoint: i.URL + "/api", key: i.NewKey(tb, "daytona")}
 }
 
 // call sends a request to the control API and returns the status and the body.
 func (c *cloud) call(tb testing.TB, method, path string) (int, []byte) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, c.endpoint+path, http.NoBody)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	req.Header.Set("Authorization", "Bearer "+c.key)
-	req.Close = true
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return res.StatusCode, text
+	return testserver.Request{Method: method, URL: c.endpoint + path, Header: map[string]string{"Authorization": "Bearer " + c.key}}.Send(tb)
 }
 
 // names returns the names of the sandboxes of some managers.
@@ -143,19 +73,6 @@ func (c *cloud) names(tb testing.TB, managers ...string) (names []string) {
 		}
 	}
 	return names
-}
-
-// deleteAll deletes all sandboxes of a test server's key.
-func (c *cloud) deleteAll(tb testing.TB) {
-	tb.Helper()
-	_, text := c.call(tb, http.MethodGet, "/sandbox?limit=200")
-	var page struct{ Items []struct{ ID string } }
-	if err := json.Unmarshal(text, &page); err != nil {
-		tb.Errorf("list sandboxes: %v: %s", err, text)
-	}
-	for _, one := range page.Items {
-		c.call(tb, http.MethodDelete, "/sandbox/"+one.ID)
-	}
 }
 
 // options returns the options of a provider with a manager of its own.

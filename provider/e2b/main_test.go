@@ -1,40 +1,30 @@
 package e2b_test
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/url"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/sandpit-dev/sandpit"
-	"github.com/sandpit-dev/sandpit/internal/testing/testengine"
 	"github.com/sandpit-dev/sandpit/internal/testing/testserver"
 	"github.com/sandpit-dev/sandpit/provider/e2b"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// long is how long anything may take that is not under test.
-const long = 2 * time.Minute
+// long is how long an operation may take that is not under test.
+const long = testserver.Timeout
 
-// cloud is a server of sandpit that has the role of E2B's cloud.
+// cloud is a server with E2B's API: sandpit's own, or E2B's.
 type cloud struct {
+	*testserver.Installation // nil if the cloud is E2B's own
+
 	url, key string
 	client   *http.Client
-	environ  []string
-	runtime  string
-	process  *testserver.Server
 	// identities are those of the providers, for a cloud that has sandboxes of others, too.
 	identities []string
 }
@@ -42,39 +32,9 @@ type cloud struct {
 // newCloud starts a server with one owner. Its template "base" has the programs of this machine.
 func newCloud(tb testing.TB, settings ...string) *cloud {
 	tb.Helper()
-	dir := tb.TempDir()
-	c := &cloud{runtime: filepath.Join(dir, "run"), client: http.DefaultClient}
-	environ := append(testengine.Environ(dir),
-		"SANDPIT_SERVER_LISTEN=127.0.0.1:0", "SANDPIT_SERVER_KEYLESS=false", "SANDPIT_SERVER_DRAIN=1", "SANDPIT_E2B_TEMPLATES=base=host",
-		"SANDPIT_SERVER_MAX_CONNECTIONS_PER_OWNER=1000")
-	c.environ = slices.Concat(environ, settings)
-	c.process = testserver.Start(tb, c.environ)
-	tb.Cleanup(func() {
-		if c.key != "" {
-			for _, id := range c.list(tb) {
-				c.call(tb, http.MethodDelete, "/sandboxes/"+id)
-			}
-		}
-		c.process.End(tb, syscall.SIGTERM)
-		c.awaitEngines(tb)
-	})
-	c.url = c.process.URL
-	c.key = strings.TrimSpace(c.run(tb, "key", "create", "-q", "--owner", "cloud"))
-	return c
-}
-
-// run runs sandpit as a user of the cloud's machine does.
-func (c *cloud) run(tb testing.TB, args ...string) string {
-	tb.Helper()
-	cmd := exec.CommandContext(tb.Context(), testengine.Path(tb), args...)
-	cmd.Env = c.environ
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		tb.Fatalf("%q: %v\n%s", args, err, &errs)
-	}
-	return string(out)
+	settings = append([]string{"SANDPIT_E2B_TEMPLATES=base=host", "SANDPIT_SERVER_MAX_CONNECTIONS_PER_OWNER=1000"}, settings...)
+	i := testserver.Install(tb, testserver.Options{Settings: settings})
+	return &cloud{Installation: i, url: i.URL, key: i.NewKey(tb, "cloud"), client: http.DefaultClient}
 }
 
 // options returns the options of a provider for this cloud.
@@ -96,24 +56,9 @@ func (c *cloud) post(tb testing.TB, path, body string) (int, []byte) {
 
 func (c *cloud) send(tb testing.TB, method, path, body string) (int, []byte) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), long)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	req.Header.Set("X-Api-Key", c.key)
-	req.Close = true
-	res, err := c.client.Do(req)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return res.StatusCode, text
+	return testserver.Request{
+		Method: method, URL: c.url + path, Body: body, Header: map[string]string{"X-Api-Key": c.key}, Client: c.client,
+	}.Send(tb)
 }
 
 // leftovers returns the cloud's IDs of sandboxes that tests have left.
@@ -148,24 +93,6 @@ func (c *cloud) listWith(tb testing.TB, query string) (ids []string) {
 		ids = append(ids, one.ID)
 	}
 	return ids
-}
-
-// awaitEngines waits for engines to end, which they do soon after their last sandbox.
-func (c *cloud) awaitEngines(tb testing.TB) {
-	tb.Helper()
-	for end := time.Now().Add(long); ; time.Sleep(50 * time.Millisecond) {
-		left, err := filepath.Glob(filepath.Join(c.runtime, "engines", "*"))
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if len(left) == 0 {
-			return
-		}
-		if time.Now().After(end) {
-			tb.Errorf("engines are left: %v", left)
-			return
-		}
-	}
 }
 
 // newProvider opens a provider, and closes it when the test ends.

@@ -65,7 +65,7 @@ func newSecureCloud(t *testing.T) (*cloud, *portSpy) {
 	t.Helper()
 	c := newCloud(t, "SANDPIT_SERVER_TLS=local")
 	trusted := x509.NewCertPool()
-	if !trusted.AppendCertsFromPEM([]byte(c.run(t, "tls", "ca"))) {
+	if !trusted.AppendCertsFromPEM([]byte(c.Output(t, "tls", "ca"))) {
 		t.Fatal("the cloud has no certificate")
 	}
 	transport := &http.Transport{
@@ -124,7 +124,7 @@ func TestPortHosts(t *testing.T) {
 		}
 		return true
 	})
-	if strings.Contains(c.process.Log.String(), token) {
+	if strings.Contains(c.Log.String(), token) {
 		t.Error("the log of the cloud has the token")
 	}
 }
