@@ -6,7 +6,9 @@ import "strings"
 // the characters that end a command.
 func (s *state) checkUnparsed(text string) {
 	s.noteUnclear("it is not valid shell text and was only checked word by word")
-	s.squeezedBomb(text)
+	if name, ok := findSqueezedBomb(text); ok {
+		s.addFinding(forkBombFinding(), []string{name + "(){" + name + "|" + name + "&}"})
+	}
 	var words []string
 	flush := func() {
 		if len(words) > 0 && s.countStep() {
@@ -68,28 +70,4 @@ func lenientWord(text string) (word, rest string) {
 		}
 	}
 	return b.String(), ""
-}
-
-// squeezedBomb finds a fork bomb without the spaces that bash requires, as it is usually
-// quoted: :(){:|:&};:
-func (s *state) squeezedBomb(text string) {
-	squeezed := strings.Join(strings.Fields(text), "")
-	for at := 0; ; {
-		i := strings.Index(squeezed[at:], "(){")
-		if i < 0 {
-			return
-		}
-		i += at
-		at = i + 1
-		begin := strings.LastIndexAny(squeezed[max(0, i-64):i], ";|&(){}") + 1 + max(0, i-64)
-		name := squeezed[begin:i]
-		if name != "" && strings.HasPrefix(squeezed[i+3:], name+"|"+name+"&") {
-			s.addFinding(forkBombFinding(), []string{name + "(){" + name + "|" + name + "&}"})
-			return
-		}
-	}
-}
-
-func forkBombFinding() finding {
-	return finding{Deny, "fork-bomb", "a function that starts itself endlessly"}
 }

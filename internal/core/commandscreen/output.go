@@ -19,7 +19,7 @@ func (s *state) outputOf(name string, args []string, stdin string) string {
 		if len(p.operands) == 0 || p.operands[0] == "-" {
 			return stdin
 		}
-		return s.readFile(p.operands[0])
+		return s.files.read(p.operands[0])
 	case "tee", "sponge", "pv":
 		for _, f := range p.operands {
 			s.writeFile(f, stdin)

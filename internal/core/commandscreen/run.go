@@ -22,9 +22,10 @@ func (s *state) checkCommand(args []string, stdin string) string {
 		return s.checkFunction(args, func() string { return s.checkStatement(body, stdin) })
 	}
 	name := baseName(args[0])
-	if !s.userRules(name, args) && !s.policy.NoBuiltin {
-		s.applyRules(name, args)
+	if name == "find" {
+		s.checkFound(args)
 	}
+	s.rules().check(name, args)
 	if done := s.ownCommand(name, args, stdin); done {
 		return ""
 	}
@@ -64,7 +65,7 @@ func (s *state) checkFunction(args []string, body func() string) string {
 	}
 	s.calls++
 	defer func() { s.calls-- }()
-	defer s.setPositional(args[1:])()
+	defer s.vars.setPositional(args[1:])()
 	return body()
 }
 
@@ -81,7 +82,7 @@ func (s *state) ownCommand(name string, args []string, stdin string) (done bool)
 		return true
 	case ".", "source":
 		if len(rest) > 0 {
-			s.checkScript(s.readFile(rest[0]), false, args)
+			s.checkScript(s.files.read(rest[0]), false, args)
 		}
 		return true
 	case "trap":
@@ -95,7 +96,7 @@ func (s *state) ownCommand(name string, args []string, stdin string) (done bool)
 		}
 	case "set":
 		if i := slices.Index(rest, "--"); i >= 0 {
-			s.setPositional(rest[i+1:])
+			s.vars.setPositional(rest[i+1:])
 		}
 	case "read":
 		for _, n := range parseOptions(rest, "dinNptu").operands {
@@ -124,7 +125,7 @@ func (s *state) checkShell(args []string, stdin string) string {
 	if len(rest) > 0 {
 		rest = rest[1:] // $0
 	}
-	defer s.setPositional(rest)()
+	defer s.vars.setPositional(rest)()
 	s.checkScript(text, ok, args)
 	return string(unknown) + "\n"
 }

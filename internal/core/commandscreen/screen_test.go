@@ -233,6 +233,15 @@ func TestUserRules(t *testing.T) {
 	if v := (commandscreen.Policy{NoBuiltin: true}).CheckText("rm -rf /"); v.Action != commandscreen.Allow {
 		t.Errorf("without rules: %+v", v)
 	}
+	// Whatever holds for find does not hold for the commands that it runs.
+	const found = "find . -exec git push --force {} +"
+	for name, p := range map[string]commandscreen.Policy{
+		"no built-in rules": {Deny: p.Deny, NoBuiltin: true}, "find is allowed": {Deny: p.Deny, Allow: []commandscreen.Rule{{Program: "find"}}},
+	} {
+		if v := p.CheckText(found); v.Action != commandscreen.Deny {
+			t.Errorf("%s: %q: %+v", name, found, v)
+		}
+	}
 }
 
 // TestBounds gives what would take for ever or all memory.

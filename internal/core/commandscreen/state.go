@@ -42,39 +42,21 @@ func worstTaint(text string) string {
 	return ""
 }
 
-// Bounds of one check. A command beyond them is not checked further.
-const (
-	maxParsed   = 128 << 10 // bytes; the most one argument of a process can have
-	maxText     = 1 << 20   // bytes that are checked word by word
-	maxOpeners  = 4096      // opening brackets and backquotes, which bounds recursion
-	maxSteps    = 20_000    // commands and words of one check
-	maxDepth    = 200       // of commands in commands
-	maxTexts    = 10        // of texts in texts
-	maxFields   = 256       // that one word expands to
-	maxLength   = 64 << 10  // bytes of one word
-	maxBytes    = 8 << 20   // bytes of all words of one check
-	maxFunction = 8         // of calls in calls
-	maxNodes    = 500_000   // of the syntax tree, counted at each visit
-)
-
-// state is one check.
+// state is one check: an interpreter of shell text that runs nothing.
 type state struct {
-	policy  Policy
-	verdict Verdict
-	dir     currentDir
-	vars    map[string][]string
-	funcs   map[string]*syntax.Stmt
-	files   map[string]string // written by the same text
-	depth   int
-	texts   int
-	calls   int
-	steps   int
-	bytes   int
-	nodes   int
+	budget
+
+	policy Policy
+	dir    currentDir
+	vars   variables
+	funcs  map[string]*syntax.Stmt
+	files  writtenFiles
+	texts  int // of which one is in another
+	calls  int // of functions, likewise
 }
 
 func newState(p Policy) *state {
-	s := &state{policy: p, vars: map[string][]string{}, funcs: map[string]*syntax.Stmt{}, files: map[string]string{}}
+	s := &state{policy: p, vars: variables{}, funcs: map[string]*syntax.Stmt{}, files: writtenFiles{}}
 	if strings.HasPrefix(p.Dir, "/") {
 		s.dir = currentDir(path.Clean(p.Dir))
 	}
@@ -83,25 +65,10 @@ func newState(p Policy) *state {
 	return s
 }
 
-// countStep counts work and reports whether the bounds allow more.
-func (s *state) countStep() bool {
-	s.steps++
-	if s.steps <= maxSteps && s.bytes <= maxBytes && s.depth <= maxDepth {
-		return true
-	}
-	s.tooMuch()
-	return false
-}
-
-func (s *state) tooMuch() {
-	s.verdict.Unclear = true
-	s.addFinding(finding{Ask, "too-involved", "it is too long or too involved to be checked"}, []string{"..."})
-}
-
 // checkText checks a text for a shell.
 func (s *state) checkText(text string) {
 	if s.texts >= maxTexts || len(text) > maxText {
-		s.tooMuch()
+		s.noteTooMuch()
 		return
 	}
 	s.texts++

@@ -1,7 +1,6 @@
 package commandscreen
 
 import (
-	"path"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -18,15 +17,6 @@ func (s *state) checkStatements(list []*syntax.Stmt, stdin string) string {
 		out.WriteString(s.boundText(s.checkStatement(st, stdin)))
 	}
 	return s.boundText(out.String())
-}
-
-// boundText cuts a text and counts its bytes.
-func (s *state) boundText(text string) string {
-	if len(text) > maxLength {
-		text = text[:maxLength]
-	}
-	s.bytes += len(text)
-	return text
 }
 
 func (s *state) checkStatement(st *syntax.Stmt, stdin string) (out string) {
@@ -66,7 +56,7 @@ func (s *state) readRedirect(r *syntax.Redirect) (text string, ok bool) {
 	case syntax.WordHdoc:
 		return strings.Join(s.expandWord(r.Word), " ") + "\n", true
 	case syntax.RdrIn:
-		return s.readFile(strings.Join(s.expandWord(r.Word), " ")), true
+		return s.files.read(strings.Join(s.expandWord(r.Word), " ")), true
 	default:
 		return "", false
 	}
@@ -79,30 +69,13 @@ func (s *state) checkOutput(r *syntax.Redirect) []string {
 		return nil
 	}
 	for _, f := range fields {
-		s.checkWrites(f, []string{r.Op.String(), f})
+		s.rules().checkWrites(f, []string{r.Op.String(), f})
 	}
 	return fields
 }
 
-// checkWrites checks writing to a file.
-func (s *state) checkWrites(name string, args []string) {
-	switch {
-	case s.dir.isDevice(name):
-		s.addFinding(finding{Deny, "device", "it overwrites a device"}, args)
-	case name == "/proc/sysrq-trigger":
-		s.addFinding(finding{Warn, "halt", "it stops the machine"}, args)
-	}
-}
-
-// readFile returns the known content of a file.
-func (s *state) readFile(name string) string {
-	if text, ok := s.files[path.Clean(name)]; ok {
-		return text
-	}
-	return worstTaint(name) + string(unknown)
-}
-
-func (s *state) writeFile(name, text string) { s.files[path.Clean(name)] = s.boundText(text) }
+// writeFile records the content of a file, as far as it is known.
+func (s *state) writeFile(name, text string) { s.files.write(name, s.boundText(text)) }
 
 func (s *state) checkNode(cmd syntax.Command, stdin string) string {
 	switch c := cmd.(type) {
@@ -167,12 +140,7 @@ func (s *state) checkLoop(loop syntax.Loop) {
 
 // checkInside checks only the commands below a node.
 func (s *state) checkInside(node syntax.Node) {
-	syntax.Walk(node, func(n syntax.Node) bool {
-		s.nodes++
-		if s.nodes > maxNodes {
-			s.tooMuch()
-			return false
-		}
+	s.walkNodes(node, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.CmdSubst:
 			s.checkStatements(n.Stmts, "")
@@ -267,82 +235,14 @@ func (s *state) assignVariables(list []*syntax.Assign) {
 func (s *state) declareFunction(f *syntax.FuncDecl) {
 	name := f.Name.Value
 	s.funcs[name] = f.Body
-	b := s.bombIn(name, f.Body)
+	b := findBomb(&s.budget, name, f.Body)
 	if b.pipe || (b.background && b.calls > 1) {
 		s.addFinding(forkBombFinding(), []string{name + "() {...}"})
 	} else if b.background {
 		s.addFinding(finding{Warn, "endless", "a function that starts itself again in the background"}, []string{name + "() {...}"})
 	}
 	dir := s.dir
-	defer s.setPositional(nil)()
+	defer s.vars.setPositional(nil)()
 	s.checkStatement(f.Body, string(unknown))
 	s.dir = dir
-}
-
-// bombSigns are the ways in which a function calls itself.
-type bombSigns struct {
-	calls            int
-	pipe, background bool
-}
-
-func (s *state) bombIn(name string, body *syntax.Stmt) (b bombSigns) {
-	syntax.Walk(body, func(n syntax.Node) bool {
-		s.nodes++
-		if s.nodes > maxNodes {
-			s.tooMuch()
-			return false
-		}
-		switch n := n.(type) {
-		case *syntax.CallExpr:
-			if callsItself(n, name) {
-				b.calls++
-			}
-		case *syntax.Stmt:
-			b.background = b.background || (n.Background && s.countCalls(name, n) > 0)
-		case *syntax.BinaryCmd:
-			b.pipe = b.pipe || (isPipe(n) && s.countCalls(name, n.X) > 0 && s.countCalls(name, n.Y) > 0)
-		}
-		return true
-	})
-	return b
-}
-
-// countCalls counts the calls of a function below a node.
-func (s *state) countCalls(name string, node syntax.Node) (calls int) {
-	syntax.Walk(node, func(n syntax.Node) bool {
-		s.nodes++
-		if c, ok := n.(*syntax.CallExpr); ok && callsItself(c, name) {
-			calls++
-		}
-		return s.nodes <= maxNodes
-	})
-	return calls
-}
-
-func callsItself(c *syntax.CallExpr, name string) bool {
-	return len(c.Args) > 0 && c.Args[0].Lit() == name
-}
-
-// setPositional sets $1 and so on, and returns a function that restores the old values. Nil
-// arguments are unknown.
-func (s *state) setPositional(args []string) (restore func()) {
-	names := []string{"@", "*", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
-	old := map[string][]string{}
-	for _, n := range names {
-		old[n] = s.vars[n]
-		delete(s.vars, n)
-	}
-	if args != nil {
-		s.vars["@"], s.vars["*"] = args, args
-		for i, a := range args[:min(len(args), 9)] {
-			s.vars[names[i+2]] = []string{a}
-		}
-	}
-	return func() {
-		for _, n := range names {
-			if delete(s.vars, n); old[n] != nil {
-				s.vars[n] = old[n]
-			}
-		}
-	}
 }

@@ -5,18 +5,18 @@ import "strings"
 // userRule is the Verdict.Rule of the user's rules.
 const userRule = "user"
 
-// userRules checks a command against the user's rules. It reports whether one of them
+// checkUser checks a command against the user's rules. It reports whether one of them
 // matched, so that the built-in rules do not apply.
-func (s *state) userRules(program string, args []string) (settled bool) {
+func (c ruleChecker) checkUser(program string, args []string) (settled bool) {
 	for _, group := range []struct {
 		rules  []Rule
 		action Action
 		reason string
 	}{
-		{s.policy.Deny, Deny, "refused by a rule"},
-		{s.policy.Ask, Ask, "a rule asks for confirmation"},
-		{s.policy.Warn, Warn, "a rule warns of it"},
-		{s.policy.Allow, Allow, ""},
+		{c.policy.Deny, Deny, "refused by a rule"},
+		{c.policy.Ask, Ask, "a rule asks for confirmation"},
+		{c.policy.Warn, Warn, "a rule warns of it"},
+		{c.policy.Allow, Allow, ""},
 	} {
 		for _, r := range group.rules {
 			if !r.matchesCommand(program, args[1:]) {
@@ -26,7 +26,7 @@ func (s *state) userRules(program string, args []string) (settled bool) {
 			if reason == "" {
 				reason = group.reason
 			}
-			s.addFinding(finding{group.action, userRule, reason}, args)
+			c.addFinding(finding{group.action, userRule, reason}, args)
 			return true
 		}
 	}

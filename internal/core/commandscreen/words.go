@@ -33,7 +33,7 @@ func (s *state) expandWord(w *syntax.Word) (fields []string) {
 			fields = append(fields, strings.FieldsFunc(text, func(r rune) bool { return r == split })...)
 		}
 		if len(fields) > maxFields {
-			s.tooMuch()
+			s.noteTooMuch()
 			return fields[:maxFields]
 		}
 	}
@@ -87,7 +87,7 @@ func (s *state) expandBraces(parts []syntax.WordPart) [][]syntax.WordPart {
 		for _, head := range list {
 			for _, tail := range elems {
 				if len(next) == maxFields || !s.countStep() {
-					s.tooMuch()
+					s.noteTooMuch()
 					return next
 				}
 				next = append(next, append(slices.Clip(head), tail...))
@@ -118,7 +118,7 @@ func (s *state) joinProduct(heads, tails []string) []string {
 		return tails
 	}
 	if len(heads)*len(tails) > maxFields {
-		s.tooMuch()
+		s.noteTooMuch()
 	}
 	var list []string
 	for _, h := range heads {
@@ -184,9 +184,9 @@ func (s *state) expandParam(p *syntax.ParamExp) []string {
 	if p.Length || p.Param == nil {
 		return []string{string(isSet)}
 	}
-	values, known := s.lookupVariable(p.Param.Value)
+	values, known := s.vars.lookup(s.dir, p.Param.Value)
 	if p.Excl && known && len(values) == 1 {
-		values, known = s.lookupVariable(values[0])
+		values, known = s.vars.lookup(s.dir, values[0])
 	}
 	switch {
 	case p.Index != nil:
@@ -201,19 +201,6 @@ func (s *state) expandParam(p *syntax.ParamExp) []string {
 		return values
 	}
 	return s.applyExpansion(p, values, known)
-}
-
-func (s *state) lookupVariable(name string) (values []string, known bool) {
-	if values, known = s.vars[name]; known {
-		if len(values) == 0 { // an empty list
-			return []string{""}, true
-		}
-		return values, true
-	}
-	if name == "PWD" && s.dir != "" {
-		return []string{string(s.dir)}, true
-	}
-	return []string{string(unknown)}, false
 }
 
 func (s *state) replacePattern(values []string, r *syntax.Replace) (list []string) {
@@ -233,7 +220,7 @@ func (s *state) replacePattern(values []string, r *syntax.Replace) (list []strin
 			times = -1
 		}
 		if len(v)*(len(to[0])+1) > maxBytes {
-			s.tooMuch()
+			s.noteTooMuch()
 			break
 		}
 		list = append(list, s.boundText(strings.Replace(v, from[0], to[0], times)))
