@@ -20,8 +20,8 @@ func confinedChecks() []check {
 	}
 }
 
-// within returns files that cannot leave some directories.
-func (c *trial) within(dirs ...string) sandpit.Files {
+// confineFiles returns files that cannot leave some directories.
+func confineFiles(c *trial, dirs ...string) sandpit.Files {
 	c.Helper()
 	confiner, ok := sandpit.As[sandpit.Confiner](c.guest())
 	if !ok {
@@ -84,7 +84,7 @@ func fileCalls() []named[func(context.Context, sandpit.Files, string) error] {
 
 func confinedInside(c *trial) {
 	dir := c.dir()
-	files, ctx := c.within(dir), c.ctx()
+	files, ctx := confineFiles(c, dir), c.ctx()
 	c.must(files.WriteFile(ctx, "", dir+"/a/file", strings.NewReader("inside"), sandpit.WriteOptions{}), "write")
 	equal(c, "the file", c.readAll(files.ReadFile(ctx, "", dir+"/a/file")), "inside")
 	c.must(files.MakeDir(ctx, "", dir+"/b"), "make")
@@ -99,14 +99,14 @@ func confinedInside(c *trial) {
 	c.must(files.Remove(ctx, "", dir+"/b"), "remove")
 
 	c.shell(`ln -s "$1" "$1.link"`, dir) // the directory itself may be a link
-	viaLink := c.within(dir + ".link")
+	viaLink := confineFiles(c, dir+".link")
 	c.must(viaLink.WriteFile(ctx, "", dir+".link/file", strings.NewReader("x"), sandpit.WriteOptions{}), "write")
 	equal(c, "the file", c.get(dir+"/file"), "x")
 }
 
 func confinedOutside(c *trial) {
 	dir, outside := c.dir(), c.dir()
-	files := c.within(dir)
+	files := confineFiles(c, dir)
 	c.put(outside+"/file", "outside")
 	c.shell(`cd "$1"; ln -s "$2" abs; ln -s "../$(basename "$2")" rel; ln -s .. up; mkdir real; ln -s ../abs real/chain`, dir, outside)
 	base := outside[strings.LastIndex(outside, "/")+1:]
@@ -135,7 +135,7 @@ func confinedOutside(c *trial) {
 
 func confinedSeveral(c *trial) {
 	a, b, neither := c.dir(), c.dir(), c.dir()
-	files, ctx := c.within(a, b), c.ctx()
+	files, ctx := confineFiles(c, a, b), c.ctx()
 	write := func(name string) error {
 		return files.WriteFile(ctx, "", name, strings.NewReader("x"), sandpit.WriteOptions{})
 	}
@@ -147,7 +147,7 @@ func confinedSeveral(c *trial) {
 }
 
 func confinedNowhere(c *trial) {
-	c.within(c.workDir)
+	confineFiles(c, c.workDir)
 	confiner, _ := sandpit.As[sandpit.Confiner](c.guest())
 	for _, dirs := range [][]string{nil, {""}, {"relative"}, {c.workDir, "relative"}, {"/a\nb"}, {"/a\x00b"}} {
 		_, err := confiner.Within(dirs...)
@@ -176,7 +176,7 @@ func confinedExchanged(c *trial) {
 		cmd = sandpit.Command{Args: []string{"python3", "-c", fastExchange}}
 	}
 	cmd.Dir = dir + "/in"
-	files := c.within(dir + "/in")
+	files := confineFiles(c, dir+"/in")
 	exchanging, _ := c.startReady(cmd)
 	read, ctx, codes := 0, c.ctx(), make(map[sandpit.Code]error)
 	for begin := time.Now(); time.Since(begin) < time.Second; {

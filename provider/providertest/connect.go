@@ -22,8 +22,8 @@ func connectChecks() []check {
 	}
 }
 
-// info returns how a process is listed.
-func (c *trial) info(is func(sandpit.ProcessInfo) bool) (sandpit.ProcessInfo, bool) {
+// findProcess returns how a process is listed.
+func findProcess(c *trial, is func(sandpit.ProcessInfo) bool) (sandpit.ProcessInfo, bool) {
 	c.Helper()
 	list, err := c.guest().ListProcesses(c.ctx())
 	c.must(err, "list processes")
@@ -36,13 +36,13 @@ func (c *trial) info(is func(sandpit.ProcessInfo) bool) (sandpit.ProcessInfo, bo
 // isListed reports whether a process is listed.
 func (c *trial) isListed(pid int) bool {
 	c.Helper()
-	_, ok := c.info(func(p sandpit.ProcessInfo) bool { return p.PID == pid })
+	_, ok := findProcess(c, func(p sandpit.ProcessInfo) bool { return p.PID == pid })
 	return ok
 }
 
-func (c *trial) tagged(tag string) (sandpit.ProcessInfo, bool) {
+func findTagged(c *trial, tag string) (sandpit.ProcessInfo, bool) {
 	c.Helper()
-	return c.info(func(p sandpit.ProcessInfo) bool { return p.Tag == tag })
+	return findProcess(c, func(p sandpit.ProcessInfo) bool { return p.Tag == tag })
 }
 
 // newTag returns a tag that no other check uses.
@@ -51,7 +51,7 @@ func newTag() string { return "tag " + string(sandpit.NewID()) }
 func listRunning(c *trial) {
 	dir, tag := c.dir(), newTag()
 	p := c.start(sandpit.Command{Args: []string{"sleep", "1000"}, Env: map[string]string{"A": "1"}, Dir: dir, Tag: tag})
-	info, ok := c.tagged(tag)
+	info, ok := findTagged(c, tag)
 	if !ok {
 		c.Fatal("the process is not listed")
 	}
@@ -82,7 +82,7 @@ func outlivesCaller(c *trial) {
 	_, err = p.Wait(c.ctx())
 	c.wantCode(err, "wait for what is followed no more", sandpit.Canceled)
 
-	info, ok := c.tagged(tag)
+	info, ok := findTagged(c, tag)
 	if !ok {
 		c.Fatal("the process has ended with its caller")
 	}

@@ -58,8 +58,8 @@ func (c *trial) long() context.Context {
 
 func newCommandID() string { return "check." + string(sandpit.NewID()) }
 
-// launch starts a command in the shared sandbox that outlives its followers.
-func (c *trial) launch(cmd sandpit.Command) (id string) {
+// launchCommand starts a command in the shared sandbox that outlives its followers.
+func launchCommand(c *trial, cmd sandpit.Command) (id string) {
 	c.Helper()
 	c.journal()
 	if cmd.ID == "" {
@@ -125,8 +125,8 @@ func listAndForget(c *trial) {
 	j := c.journal()
 	const long = 100
 	args := append([]string{"sh", "-c", "echo out; echo err >&2; exit 9"}, slices.Repeat([]string{"argument"}, long)...)
-	first := c.launch(sandpit.Command{Args: args, Tag: "a tag"})
-	second := c.launch(sandpit.Command{Args: []string{"cat"}, Stdin: c.blocked("")})
+	first := launchCommand(c, sandpit.Command{Args: args, Tag: "a tag"})
+	second := launchCommand(c, sandpit.Command{Args: []string{"cat"}, Stdin: c.blocked("")})
 	c.follow(first, sandpit.Offsets{})
 	list, err := j.ListCommands(c.ctx())
 	c.must(err, "list commands")
@@ -157,13 +157,13 @@ func listAndForget(c *trial) {
 	c.wantCode(err, "get what is forgotten", sandpit.NotFound)
 	again := shellCommand("exit 6")
 	again.ID = first
-	equal(c, "the id", c.launch(again), first)
+	equal(c, "the id", launchCommand(c, again), first)
 	equal(c, "exit code of the next", c.follow(first, sandpit.Offsets{}).Command.Status.Code, 6)
 }
 
 func journalNothing(c *trial) {
 	j := c.journal()
-	id := c.launch(shellCommand("echo out"))
+	id := launchCommand(c, shellCommand("echo out"))
 	c.follow(id, sandpit.Offsets{})
 	for _, unknown := range []string{newCommandID(), "", "a b", strings.Repeat("x", 1000)} {
 		_, err := j.GetCommand(c.ctx(), unknown)
@@ -215,7 +215,7 @@ func (w cutter) Write(b []byte) (int, error) {
 // at the same offset.
 func cutAgain(c *trial) {
 	j := c.journal()
-	id := c.launch(shellCommand(cutScript))
+	id := launchCommand(c, shellCommand(cutScript))
 	seed := uint64(time.Now().UnixNano())
 	c.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // nothing secret
@@ -319,7 +319,7 @@ func orderOfBoth(c *trial) {
 
 func followNoWait(c *trial) {
 	dir := c.dir()
-	id := c.launch(shellCommand(`echo early; : > "$1/said"; while ! test -e "$1/go"; do sleep 0.05; done; echo late`, dir))
+	id := launchCommand(c, shellCommand(`echo early; : > "$1/said"; while ! test -e "$1/go"; do sleep 0.05; done; echo late`, dir))
 	c.eventually("the first output", func() bool {
 		_, err := c.guest().Stat(c.ctx(), "", dir+"/said")
 		return err == nil
@@ -344,7 +344,7 @@ func followNoWait(c *trial) {
 func journaledTerminal(c *trial) {
 	cmd := shellCommand("echo out; echo err >&2; exit 3")
 	cmd.Terminal = &sandpit.TerminalSize{Cols: 80, Rows: 24}
-	h := c.follow(c.launch(cmd), sandpit.Offsets{})
+	h := c.follow(launchCommand(c, cmd), sandpit.Offsets{})
 	equal(c, "output", h.stdout.String(), "out\r\nerr\r\n")
 	equal(c, "errors", h.stderr.String(), "")
 	equal(c, "whether it has a terminal", h.Command.Terminal, true)

@@ -95,8 +95,8 @@ func readersIndependent(c *trial) {
 func droppedReported(c *trial) {
 	const size = 72 << 20
 	j, ctx := c.journal(), c.long()
-	id := c.launchUnfollowed(c.box, shellCommand(patternScript, strconv.Itoa(size)))
-	c.awaitEnd(ctx, j, id)
+	id := launchUnfollowed(c, c.box, shellCommand(patternScript, strconv.Itoa(size)))
+	awaitCommandEnd(ctx, c, j, id)
 	var out patternWriter
 	followed, err := followPattern(ctx, j, id, &out)
 	c.must(err, "follow after the end")
@@ -111,7 +111,7 @@ func droppedReported(c *trial) {
 }
 
 // launchUnfollowed starts a command and disconnects.
-func (c *trial) launchUnfollowed(box sandpit.Instance, cmd sandpit.Command) (id string) {
+func launchUnfollowed(c *trial, box sandpit.Instance, cmd sandpit.Command) (id string) {
 	c.Helper()
 	cmd.ID = newCommandID()
 	ctx, goAway := context.WithCancel(c.ctx())
@@ -122,8 +122,8 @@ func (c *trial) launchUnfollowed(box sandpit.Instance, cmd sandpit.Command) (id 
 	return cmd.ID
 }
 
-// awaitEnd waits for the end of a command without a follower.
-func (c *trial) awaitEnd(ctx context.Context, j sandpit.Journal, id string) {
+// awaitCommandEnd waits for the end of a command without a follower.
+func awaitCommandEnd(ctx context.Context, c *trial, j sandpit.Journal, id string) {
 	c.Helper()
 	for {
 		info, err := j.GetCommand(ctx, id)
@@ -154,8 +154,8 @@ func journalDiskFull(c *trial) {
 	if r.stderr == "" {
 		c.Fatalf("the disk is not full: %+v", r)
 	}
-	id := c.launchUnfollowed(box, shellCommand(patternScript, strconv.Itoa(size)))
-	c.awaitEnd(ctx, j, id)
+	id := launchUnfollowed(c, box, shellCommand(patternScript, strconv.Itoa(size)))
+	awaitCommandEnd(ctx, c, j, id)
 	var out patternWriter
 	followed, err := followPattern(ctx, j, id, &out)
 	c.must(err, "follow")

@@ -27,7 +27,7 @@ func portChecks() []check {
 // closedPort is a port without a listener.
 const closedPort = 1
 
-func (c *trial) request(rt http.RoundTripper, method, path string, body io.Reader) (*http.Response, error) {
+func sendRequest(c *trial, rt http.RoundTripper, method, path string, body io.Reader) (*http.Response, error) {
 	c.Helper()
 	r, err := http.NewRequestWithContext(c.ctx(), method, "http://sandbox"+path, body)
 	c.must(err, "make a request")
@@ -35,7 +35,7 @@ func (c *trial) request(rt http.RoundTripper, method, path string, body io.Reade
 }
 
 func nothingListens(c *trial) {
-	res, err := c.request(c.box.HTTP(closedPort), http.MethodGet, "/", nil)
+	res, err := sendRequest(c, c.box.HTTP(closedPort), http.MethodGet, "/", nil)
 	if err == nil {
 		_ = res.Body.Close()
 	}
@@ -50,7 +50,7 @@ func nothingListens(c *trial) {
 
 func badPorts(c *trial) {
 	for _, port := range []int{0, -1, 65536, 1 << 40} {
-		res, err := c.request(c.box.HTTP(port), http.MethodGet, "/", nil)
+		res, err := sendRequest(c, c.box.HTTP(port), http.MethodGet, "/", nil)
 		if err == nil {
 			_ = res.Body.Close()
 		}
@@ -119,7 +119,7 @@ func serverInside(c *trial) {
 	c.must(process.Signal(c.ctx(), sandpit.SIGKILL), "kill the server")
 	c.wait(process)
 	c.eventually("the closed port", func() bool {
-		res, err := c.request(c.box.HTTP(port), http.MethodGet, "/", nil)
+		res, err := sendRequest(c, c.box.HTTP(port), http.MethodGet, "/", nil)
 		if err == nil {
 			_ = res.Body.Close()
 		}
@@ -130,7 +130,7 @@ func serverInside(c *trial) {
 func httpCalls(c *trial, port int) {
 	rt := c.box.HTTP(port)
 	for path, want := range map[string]string{"/": "you asked for /", "/a%20b?c=d": "you asked for /a%20b?c=d", "/missing": "nothing here"} {
-		res, err := c.request(rt, http.MethodGet, path, nil) //nolint:bodyclose // readAll closes it
+		res, err := sendRequest(c, rt, http.MethodGet, path, nil) //nolint:bodyclose // readAll closes it
 		c.must(err, "get "+path)
 		equal(c, "answer", c.readAll(res.Body, nil), want)
 		if !c.OwnHost {
@@ -138,11 +138,11 @@ func httpCalls(c *trial, port int) {
 		}
 		equal(c, "missing", res.StatusCode == http.StatusNotFound, path == "/missing")
 	}
-	res, err := c.request(rt, http.MethodGet, "/big", nil) //nolint:bodyclose // readAll closes it
+	res, err := sendRequest(c, rt, http.MethodGet, "/big", nil) //nolint:bodyclose // readAll closes it
 	c.must(err, "get much")
 	equal(c, "bytes", len(c.readAll(res.Body, nil)), 8<<20)
 	data := noise(4 << 20)
-	res, err = c.request(rt, http.MethodPost, "/", bytes.NewReader(data)) //nolint:bodyclose // readAll closes it
+	res, err = sendRequest(c, rt, http.MethodPost, "/", bytes.NewReader(data)) //nolint:bodyclose // readAll closes it
 	c.must(err, "post much")
 	equal(c, "hash", sha256.Sum256([]byte(c.readAll(res.Body, nil))), sha256.Sum256(data))
 }
@@ -188,11 +188,11 @@ func httpUpgrade(c *trial, port int) {
 	if !ok {
 		c.Fatalf("the connection is a %T, which cannot be written to", res.Body)
 	}
-	c.converse(conn)
+	converse(c, conn)
 }
 
 // converse exchanges data with the server's echo and closes the connection.
-func (c *trial) converse(conn io.ReadWriteCloser) {
+func converse(c *trial, conn io.ReadWriteCloser) {
 	c.Helper()
 	lines := bufio.NewReader(conn)
 	for range 3 {
@@ -223,7 +223,7 @@ func dialServer(c *trial, port int) {
 		line, err = lines.ReadString('\n')
 		c.must(err, "read")
 	}
-	c.converse(struct {
+	converse(c, struct {
 		io.Reader
 		io.WriteCloser
 	}{lines, conn})

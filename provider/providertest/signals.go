@@ -78,10 +78,10 @@ func signalsGroup(c *trial) {
 	p, pids := c.startReady(shellCommand(family))
 	c.must(p.Signal(c.ctx(), sandpit.SIGKILL), "signal")
 	equal(c, "status", c.wait(p), sandpit.ExitStatus{Code: 137, Signaled: true})
-	c.allEnd(pids)
+	awaitAllEnd(c, pids)
 }
 
-func (c *trial) allEnd(pids string) {
+func awaitAllEnd(c *trial, pids string) {
 	c.Helper()
 	fields := strings.Fields(pids)
 	if len(fields) < 2 {
@@ -125,7 +125,7 @@ func timeoutGroup(c *trial) {
 	p, pids := c.startReady(cmd)
 	_, err := p.Wait(c.ctx())
 	c.wantCode(err, "wait for a process with a timeout", sandpit.Timeout)
-	c.allEnd(pids)
+	awaitAllEnd(c, pids)
 }
 
 func timeoutUnused(c *trial) {

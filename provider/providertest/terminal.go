@@ -40,7 +40,7 @@ func (s *screen) String() string {
 	return s.text.String()
 }
 
-// session is a process at a terminal.
+// openSession starts a process at a terminal.
 type session struct {
 	c       *trial
 	process sandpit.Process
@@ -48,7 +48,7 @@ type session struct {
 	screen  screen
 }
 
-func (c *trial) session(args ...string) *session {
+func openSession(c *trial, args ...string) *session {
 	c.Helper()
 	keysR, keysW := io.Pipe()
 	c.Cleanup(func() { _ = keysW.Close() })
@@ -71,7 +71,7 @@ func (s *session) expect(text string) {
 }
 
 func isTerminal(c *trial) {
-	s := c.session("sh", "-c", `test -t 0 && test -t 1 && test -t 2 && echo "all three"; echo loud >&2; : < /dev/tty && echo by name`)
+	s := openSession(c, "sh", "-c", `test -t 0 && test -t 1 && test -t 2 && echo "all three"; echo loud >&2; : < /dev/tty && echo by name`)
 	equal(c, "status", c.wait(s.process), sandpit.ExitStatus{})
 	equal(c, "screen", s.screen.String(), "all three\r\nloud\r\nby name\r\n")
 }
@@ -80,7 +80,7 @@ func terminalSizes(c *trial) {
 	if !c.hasProgram("stty") {
 		c.Skip("the image has no stty")
 	}
-	s := c.session("sh", "-c", `stty size; while read -r line; do stty size; done`)
+	s := openSession(c, "sh", "-c", `stty size; while read -r line; do stty size; done`)
 	s.expect("17 91")
 	c.must(s.process.Resize(c.ctx(), sandpit.TerminalSize{Cols: 200, Rows: 50}), "resize")
 	s.press("\r")
@@ -95,10 +95,10 @@ func resizeNone(c *trial) {
 }
 
 func controlC(c *trial) {
-	s := c.session("sleep", "1000")
+	s := openSession(c, "sleep", "1000")
 	s.press("\x03")
 	equal(c, "status", c.wait(s.process), sandpit.ExitStatus{Code: 130, Signaled: true})
-	shell := c.session("sh", "-c", `trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done`)
+	shell := openSession(c, "sh", "-c", `trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done`)
 	shell.expect("ready")
 	shell.press("\x03")
 	equal(c, "status", c.wait(shell.process), sandpit.ExitStatus{Code: 9})
@@ -106,7 +106,7 @@ func controlC(c *trial) {
 }
 
 func controlD(c *trial) {
-	s := c.session("cat")
+	s := openSession(c, "cat")
 	s.press("some words\r")
 	s.expect("some words\r\nsome words\r\n") // the echo of the input, and cat's output
 	s.press("\x04")
@@ -114,14 +114,14 @@ func controlD(c *trial) {
 }
 
 func endOfTerminal(c *trial) {
-	s := c.session("cat")
+	s := openSession(c, "cat")
 	s.press("last words\r")
 	c.must(s.keys.Close(), "close the input")
 	equal(c, "status", c.wait(s.process), sandpit.ExitStatus{})
 }
 
 func hangUp(c *trial) {
-	s := c.session("sh", "-c", "echo ready; sleep 1000")
+	s := openSession(c, "sh", "-c", "echo ready; sleep 1000")
 	s.expect("ready")
 	c.must(s.process.Signal(c.ctx(), sandpit.SIGKILL), "kill")
 	equal(c, "status", c.wait(s.process), sandpit.ExitStatus{Code: 137, Signaled: true})
@@ -134,7 +134,7 @@ func jobControl(c *trial) {
 	if !c.hasProgram("bash") {
 		c.Skip("the image has no bash")
 	}
-	s := c.session("env", "TERM=dumb", "bash", "--norc", "-i")
+	s := openSession(c, "env", "TERM=dumb", "bash", "--norc", "-i")
 	s.press("PS1='ready> '\r")
 	s.expect("\nready> ")
 	s.press("sh -c 'echo it runs; exec sleep 1000'\r")

@@ -45,8 +45,8 @@ printf 'a\377b' > 'odd name ü/bytes' && : > nothing && chmod 700 dir && chmod 6
 ln -s dir/file link && ln -s /no/where dangling && ln -s ../.. dir/up && ln dir/file hard &&
 TZ=UTC touch -d '2001-02-03 04:05:06' dir/file empty && mkfifo pipe`
 
-// members reads a tar stream.
-func (c *trial) members(r io.Reader) map[string]member {
+// readMembers reads a tar stream.
+func readMembers(c *trial, r io.Reader) map[string]member {
 	c.Helper()
 	all := make(map[string]member)
 	for t := tar.NewReader(r); ; {
@@ -67,8 +67,8 @@ func (c *trial) members(r io.Reader) map[string]member {
 	}
 }
 
-// stream returns a tar stream.
-func (c *trial) stream(members ...member) *bytes.Buffer {
+// newStream returns a tar stream.
+func newStream(c *trial, members ...member) *bytes.Buffer {
 	c.Helper()
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
@@ -95,7 +95,7 @@ func readTree(c *trial) {
 	c.shell(plant, dir)
 	r, err := c.guest().ReadTree(c.ctx(), "", dir)
 	c.must(err, "read the tree")
-	all := c.members(r)
+	all := readMembers(c, r)
 	c.must(r.Close(), "close")
 	clean := make(map[string]member)
 	for name, m := range all {
@@ -121,7 +121,7 @@ func readTree(c *trial) {
 func writeTree(c *trial) {
 	dir := c.dir() + "/made/if/missing"
 	at := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
-	stream := c.stream(
+	stream := newStream(c,
 		member{tar.Header{Name: "./", Typeflag: tar.TypeDir, Mode: 0o750}, ""},
 		member{tar.Header{Name: "script", Mode: 0o755, ModTime: at}, "#!/bin/sh\necho ran\n"},
 		member{tar.Header{Name: "closed/", Typeflag: tar.TypeDir, Mode: 0o555}, ""},
@@ -156,7 +156,7 @@ func treeOfFile(c *trial) {
 	r, err := c.guest().ReadTree(c.ctx(), "", dir+"/a file")
 	c.must(err, "read the tree")
 	defer r.Close()
-	all := c.members(r)
+	all := readMembers(c, r)
 	equal(c, "number of members", len(all), 1)
 	equal(c, "content", all["a file"].content, "content")
 }
@@ -184,7 +184,7 @@ func treeOutside(c *trial) {
 			members[i].Linkname = strings.Replace(members[i].Linkname, path.Dir(base)+"/", base+"/", 1)
 			members[i].Name = strings.Replace(members[i].Name, path.Dir(base)+"/", base+"/", 1)
 		}
-		err := c.guest().WriteTree(c.ctx(), "", base+"/tree", c.stream(append([]member{file("first", "fine")}, members...)...))
+		err := c.guest().WriteTree(c.ctx(), "", base+"/tree", newStream(c, append([]member{file("first", "fine")}, members...)...))
 		if err != nil || strings.Contains(members[len(members)-1].Name, outside) {
 			c.wantCode(err, "write the tree", sandpit.Invalid)
 		}
@@ -195,7 +195,7 @@ func treeOutside(c *trial) {
 }
 
 func notTar(c *trial) {
-	whole := c.stream(file("a", strings.Repeat("x", 10_000))).String()
+	whole := newStream(c, file("a", strings.Repeat("x", 10_000))).String()
 	for name, stream := range map[string]string{
 		"text":           strings.Repeat("this is not a tar stream. ", 100),
 		"noise":          string(noise(4096)),
@@ -214,11 +214,11 @@ func treeErrors(c *trial) {
 	_, err := c.guest().ReadTree(c.ctx(), "", dir+"/none")
 	c.wantCode(err, "read the tree of nothing", sandpit.NotFound)
 	c.put(dir+"/file", "")
-	err = c.guest().WriteTree(c.ctx(), "", dir+"/file", c.stream(file("a", "x")))
+	err = c.guest().WriteTree(c.ctx(), "", dir+"/file", newStream(c, file("a", "x")))
 	c.wantCode(err, "write a tree where a file is", sandpit.Invalid)
 	_, err = c.guest().ReadTree(c.ctx(), "nobody-knows", dir)
 	c.wantCode(err, "an unknown user", sandpit.Invalid)
-	failing := io.MultiReader(strings.NewReader(c.stream(file("a", "x")).String()[:700]), failingReader{})
+	failing := io.MultiReader(strings.NewReader(newStream(c, file("a", "x")).String()[:700]), failingReader{})
 	if err := c.guest().WriteTree(c.ctx(), "", dir, failing); !errors.Is(err, errFailing) {
 		c.Errorf("write what cannot be read: %v, want the reader's error", err)
 	}
@@ -231,11 +231,11 @@ func treeOfMany(c *trial) {
 	for i := range members {
 		members[i] = file(fmt.Sprintf("d%d/file%d", i%10, i), fmt.Sprint("content ", i))
 	}
-	c.must(c.guest().WriteTree(c.ctx(), "", dir, c.stream(members...)), "write the tree")
+	c.must(c.guest().WriteTree(c.ctx(), "", dir, newStream(c, members...)), "write the tree")
 	equal(c, "number of files", strings.TrimSpace(c.shell(`find "$1" -type f | wc -l`, dir)), strconv.Itoa(many))
 	r, err := c.guest().ReadTree(c.ctx(), "", dir)
 	c.must(err, "read the tree")
-	all := c.members(r)
+	all := readMembers(c, r)
 	c.must(r.Close(), "close")
 	equal(c, "number of members", len(all), many+11)
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/core/textlen"
 )
 
-// trial is one running check.
+// trial is one running check. Its methods are what the checks of several files use; what those of one
+// file need is a function of that file.
 type trial struct {
 	*testing.T
 	*suite
