@@ -25,7 +25,7 @@ const (
 	gatewayLinkFD   = 3
 	gatewayListenFD = 4 // its control socket, which already listens
 	gatewayConfigFD = 5 // a file without a name that has a gatewayConfig
-	gatewayLifeFD   = 6 // a pipe whose other end the sandbox's engine has
+	gatewayLifeFD   = 6 // a pipe that ends with the sandbox's engine, which has its other end
 	gatewayDialFD   = 7 // the dialer's socket, from which it receives connections
 )
 
@@ -152,7 +152,8 @@ func readGatewayConfig(f *os.File) (gatewayConfig, error) {
 	return cfg, nil
 }
 
-// writeGatewayConfig replaces the content of f in one write.
+// writeGatewayConfig replaces the content of f in one write. A shorter text is filled with spaces, because
+// truncating the file would be a second step, before which this process can be killed.
 func writeGatewayConfig(f *os.File, cfg gatewayConfig) error {
 	data, err := json.Marshal(cfg)
 	if err != nil {

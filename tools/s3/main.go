@@ -27,7 +27,7 @@ import (
 )
 
 func main() {
-	dir := flag.String("dir", "", "where the buckets are")
+	dir := flag.String("dir", "", "directory of the buckets")
 	flag.Parse()
 	if err := run(*dir); err != nil {
 		fmt.Fprintln(os.Stderr, "s3:", err)
@@ -35,8 +35,8 @@ func main() {
 	}
 }
 
-// place is the address of the store, the certificate to trust, and the credentials.
-type place struct {
+// endpoint is the address of the store, the certificate to trust, and the credentials.
+type endpoint struct {
 	URL    string `json:"url"`
 	CA     string `json:"ca"`
 	Access string `json:"access"`
@@ -46,30 +46,30 @@ type place struct {
 func run(dir string) error {
 	out := os.Stdout
 	os.Stdout = os.Stderr // the library prints to it
-	where := place{Access: "tester", Secret: "a-secret-of-the-tests"}
-	sides := filepath.Join(dir, "meta")
+	printed := endpoint{Access: "tester", Secret: "a-secret-of-the-tests"}
+	metadataDir := filepath.Join(dir, "meta")
 	buckets := filepath.Join(dir, "buckets")
-	for _, d := range []string{sides, filepath.Join(buckets, "boxes")} {
+	for _, d := range []string{metadataDir, filepath.Join(buckets, "boxes")} {
 		if err := os.MkdirAll(d, 0o700); err != nil {
 			return err
 		}
 	}
-	keeper, err := meta.NewSideCar(sides)
+	metadata, err := meta.NewSideCar(metadataDir)
 	if err != nil {
 		return err
 	}
-	store, err := posix.New(buckets, keeper, posix.PosixOpts{SideCarDir: sides})
+	store, err := posix.New(buckets, metadata, posix.PosixOpts{SideCarDir: metadataDir})
 	if err != nil {
 		return err
 	}
-	root := auth.Account{Access: where.Access, Secret: where.Secret, Role: auth.RoleAdmin}
+	root := auth.Account{Access: printed.Access, Secret: printed.Secret, Role: auth.RoleAdmin}
 	users, err := auth.New(&auth.Opts{RootAccount: root})
 	if err != nil {
 		return err
 	}
 	socket := filepath.Join(dir, "socket")
 	listening := make(chan struct{})
-	gateway, err := s3api.New(store, middlewares.RootUserConfig{Access: where.Access, Secret: where.Secret}, "us-east-1",
+	gateway, err := s3api.New(store, middlewares.RootUserConfig{Access: printed.Access, Secret: printed.Secret}, "us-east-1",
 		users, nil, nil, nil, nil, s3api.WithQuiet(), s3api.WithConcurrencyLimiter(1000, 1000), s3api.WithOnListen(func() { close(listening) }))
 	if err != nil {
 		return err
@@ -96,9 +96,9 @@ func run(dir string) error {
 	front.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	front.StartTLS()
 	defer front.Close()
-	where.URL = front.URL
-	where.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}))
-	if err := json.NewEncoder(out).Encode(where); err != nil {
+	printed.URL = front.URL
+	printed.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: front.Certificate().Raw}))
+	if err := json.NewEncoder(out).Encode(printed); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, os.Stdin)
