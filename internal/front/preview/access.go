@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/clock"
+	"github.com/sandpit-dev/sandpit/internal/core/manager"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/core/token"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
@@ -35,55 +37,67 @@ type pass struct {
 // freePass is the pass of a request that needs nothing.
 func freePass() pass { return pass{release: func() {}} }
 
-// authorizeViewer finds out whether a request may see a port. The request that it returns is to
-// be used from there on: its context ends when the token or key does that was shown. The
-// caller releases the pass.
-func (g *Gateway) authorizeViewer(w http.ResponseWriter, r *http.Request, t target) (*http.Request, pass, error) {
+// authorizer decides which requests see a port, by tokens, keys, tickets and cookies. Its methods
+// return the request to use from there on: its context ends when the token or key does that it
+// shows. The caller releases the pass. All methods may be called concurrently.
+type authorizer struct {
+	manager *manager.Manager
+	tokens  *token.Tokens
+	keys    Keys
+	clock   clock.Clock
+	admit   func(http.ResponseWriter, *http.Request) (*http.Request, error) // of the API's listener
+	frames  []string                                                        // see Options.Frames
+	ports   *portSettings
+	tickets tickets
+}
+
+// authorizeViewer decides whether a request may see a port.
+func (a *authorizer) authorizeViewer(w http.ResponseWriter, r *http.Request, t target) (*http.Request, pass, error) {
 	if t.label != "" {
-		return g.enterByLabel(r, t)
+		return a.enterByLabel(r, t)
 	}
-	if known, r, p, err := g.enterAsE2B(r, t); known {
+	if known, r, p, err := a.enterAsE2B(r, t); known {
 		return r, p, err
 	}
 	known := errPrivate()
 	if t.mode == byHeader {
-		admitted, err := g.o.Admit(w, withoutUser(r, t))
+		admitted, err := a.admit(w, withoutUser(r, t))
 		if err != nil && sandpit.CodeOf(err) != sandpit.Unauthenticated {
 			return r, freePass(), err // the wrong name, a page of another site, too often
 		}
 		r, known = r.WithContext(admitted.Context()), err
 	}
-	said := g.previewOf(t.id, t.port)
-	if isPublic(said, t.rules) {
+	settings := a.ports.find(t.id, t.port)
+	if isPublic(settings, t.rules) {
 		return r, freePass(), nil
 	}
 	if secret, shown := shownToken(r.Header, t.port); shown {
-		return g.admitToken(r, secret, grantsFor(said)...)
+		return a.admitToken(r, secret, grantsFor(settings)...)
 	}
 	switch {
 	case t.mode == byHeader && known == nil:
-		return g.enterByKey(r, t)
+		return a.enterByKey(r, t)
 	case t.mode == byHeader || t.port == guestPort:
 		return r, freePass(), known
 	}
-	if in, p, shown, err := g.enterByURL(r, said); shown {
+	if in, p, shown, err := a.enterByURL(r, settings); shown {
 		return in, p, err
 	}
-	if in, p, shown, err := g.enterByBearer(r, t); shown {
+	if in, p, shown, err := a.enterByBearer(r, t); shown {
 		return in, p, err
 	}
-	return g.enterByCookie(r, said)
+	return a.enterByCookie(r, settings)
 }
 
 // enterByBearer admits a request to a host name of a port that has an API key of the sandbox's owner
 // in the header Authorization. Other values of the header are for the program at the port, which
 // never sees API keys.
-func (g *Gateway) enterByBearer(r *http.Request, t target) (in *http.Request, p pass, shown bool, err error) {
+func (a *authorizer) enterByBearer(r *http.Request, t target) (in *http.Request, p pass, shown bool, err error) {
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if secret = strings.TrimSpace(secret); !strings.EqualFold(scheme, "Bearer") || !api.IsKey(secret) {
 		return r, freePass(), false, nil
 	}
-	key, err := g.o.Keys.Check(r.Context(), secret)
+	key, err := a.keys.Check(r.Context(), secret)
 	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
 		err = errPrivate()
 	}
@@ -91,7 +105,7 @@ func (g *Gateway) enterByBearer(r *http.Request, t target) (in *http.Request, p 
 		return r, freePass(), true, err
 	}
 	r = r.WithContext(api.WithPrincipal(r.Context(), api.Principal{Owner: key.Owner, Admin: key.Admin, KeyID: key.ID}))
-	in, p, err = g.enterByKey(r, t)
+	in, p, err = a.enterByKey(r, t)
 	if code := sandpit.CodeOf(err); code == sandpit.NotFound || code == sandpit.Gone {
 		err = errPrivate() // whether the sandbox exists or not
 	}
@@ -99,48 +113,48 @@ func (g *Gateway) enterByBearer(r *http.Request, t target) (in *http.Request, p 
 }
 
 // grantsFor are what a token in a header may be for.
-func grantsFor(said store.Preview) []token.Grant {
-	if said.Port == guestPort {
-		return []token.Grant{token.Guest(said.Sandbox)}
+func grantsFor(settings store.Preview) []token.Grant {
+	if settings.Port == guestPort {
+		return []token.Grant{token.Guest(settings.Sandbox)}
 	}
-	grants := []token.Grant{previewOf(said), token.Traffic(said.Sandbox)}
-	if said.Port == toolboxPort {
-		grants = append(grants, token.Guest(said.Sandbox))
+	grants := []token.Grant{grantOf(settings), token.Traffic(settings.Sandbox)}
+	if settings.Port == toolboxPort {
+		grants = append(grants, token.Guest(settings.Sandbox))
 	}
 	return grants
 }
 
-func previewOf(said store.Preview) token.Grant {
-	return token.Preview(said.Sandbox, said.Port, said.Epoch)
+func grantOf(settings store.Preview) token.Grant {
+	return token.Preview(settings.Sandbox, settings.Port, settings.Epoch)
 }
 
 // admitToken lets a request in that shows a token for one of some grants.
-func (g *Gateway) admitToken(r *http.Request, secret string, grants ...token.Grant) (*http.Request, pass, error) {
-	return enterBy(r, func() (*token.Admission, error) { return g.o.Tokens.Admit(r.Context(), secret, grants...) })
+func (a *authorizer) admitToken(r *http.Request, secret string, grants ...token.Grant) (*http.Request, pass, error) {
+	return enterBy(r, func() (*token.Admission, error) { return a.tokens.Admit(r.Context(), secret, grants...) })
 }
 
 // enterBy lets a request in for which admit returns an admission.
 func enterBy(r *http.Request, admit func() (*token.Admission, error)) (*http.Request, pass, error) {
-	a, err := admit()
+	in, err := admit()
 	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
 		err = errPrivate()
 	}
 	if err != nil {
 		return r, freePass(), err
 	}
-	return r.WithContext(a.Context()), pass{until: a.Expires, release: a.Release}, nil
+	return r.WithContext(in.Context()), pass{until: in.Expires, release: in.Release}, nil
 }
 
 // enterByKey lets a request in whose API key was looked at.
-func (g *Gateway) enterByKey(r *http.Request, t target) (*http.Request, pass, error) {
-	if _, err := api.Find(r.Context(), g.o.Manager, t.id); err != nil {
+func (a *authorizer) enterByKey(r *http.Request, t target) (*http.Request, pass, error) {
+	if _, err := api.Find(r.Context(), a.manager, t.id); err != nil {
 		return r, freePass(), err
 	}
 	p, err := api.PrincipalOf(r.Context())
 	if err != nil {
 		return r, freePass(), err
 	}
-	ctx, release, err := g.o.Keys.Attach(r.Context(), p.KeyID)
+	ctx, release, err := a.keys.Attach(r.Context(), p.KeyID)
 	if err != nil {
 		return r, freePass(), err
 	}
@@ -185,7 +199,7 @@ const (
 
 // enterByURL admits a request whose URL contains a token or ticket for the port. A URL with
 // several of them admits nothing. Neither it nor a link preview uses up a ticket.
-func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Request, p pass, shown bool, err error) {
+func (a *authorizer) enterByURL(r *http.Request, settings store.Preview) (in *http.Request, p pass, shown bool, err error) {
 	name, value, several := queryValue(r.URL.RawQuery)
 	switch {
 	case value == "" && !several:
@@ -193,15 +207,15 @@ func (g *Gateway) enterByURL(r *http.Request, said store.Preview) (in *http.Requ
 	case several, name == queryTicket && r.Method != http.MethodGet:
 		return r, freePass(), true, errPrivate()
 	case name == queryTicket:
-		if value, err = g.exchangeTicket(r.Context(), value, said); err != nil {
+		if value, err = a.exchangeTicket(r.Context(), value, settings); err != nil {
 			return r, freePass(), true, err
 		}
 	}
-	grants := []token.Grant{previewOf(said)}
+	grants := []token.Grant{grantOf(settings)}
 	if name == queryDaytona {
-		grants = grantsFor(said)
+		grants = grantsFor(settings)
 	}
-	in, p, err = g.admitToken(r, value, grants...)
+	in, p, err = a.admitToken(r, value, grants...)
 	if err == nil {
 		p.fresh, p.byBrowser = value, true
 	}
@@ -259,43 +273,24 @@ func isOurCookie(name string) bool {
 }
 
 // enterByCookie lets a request in that has a cookie which opens the port.
-func (g *Gateway) enterByCookie(r *http.Request, said store.Preview) (*http.Request, pass, error) {
+func (a *authorizer) enterByCookie(r *http.Request, settings store.Preview) (*http.Request, pass, error) {
 	for _, c := range r.Cookies() {
 		if !isOurCookie(c.Name) {
 			continue
 		}
-		in, p, err := g.admitToken(r, c.Value, grantsFor(said)...)
+		in, p, err := a.admitToken(r, c.Value, grantsFor(settings)...)
 		if sandpit.CodeOf(err) == sandpit.Unauthenticated {
 			continue
 		}
 		if err == nil {
 			p.byBrowser = true
-			if err = g.checkPage(r); err != nil {
+			if err = a.checkPage(r); err != nil {
 				p.release()
 			}
 		}
 		return in, p, err
 	}
 	return r, freePass(), errPrivate()
-}
-
-// setTokenCookie gives a browser the token as a cookie, for this port only.
-func (g *Gateway) setTokenCookie(w http.ResponseWriter, r *http.Request, t target, p pass) {
-	c := &http.Cookie{ //nolint:gosec // it is as secure as the connection is
-		Name: plainCookie, Value: p.fresh, Path: t.prefix + "/", Expires: p.until,
-		HttpOnly: true, Secure: g.isEncrypted(r, t), SameSite: http.SameSiteLaxMode,
-	}
-	if c.Secure && t.mode == byHost {
-		c.Name = secureCookie
-	}
-	http.SetCookie(w, c)
-}
-
-// isEncrypted reports whether the viewer's connection is encrypted, here or by a trusted
-// proxy.
-func (g *Gateway) isEncrypted(r *http.Request, t target) bool {
-	places := g.o.Places()
-	return r.TLS != nil || t.mode == byHost && places.Scheme == "https" || t.mode == byPath && strings.HasPrefix(places.Paths, "https:")
 }
 
 // isVisit reports whether a person opens a page, rather than a program a URL.

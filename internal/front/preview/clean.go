@@ -9,9 +9,9 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
-// notAsked are headers of a request that a sandbox does not see: sandpit's own, and those in
+// hiddenRequestHeaders are headers of a request that a sandbox does not see: sandpit's own, and those in
 // which proxies vouch for a user, which are not verified.
-var notAsked = []string{
+var hiddenRequestHeaders = []string{
 	headerSandbox, headerPort, headerToken, headerTraffic, headerDaytona, "Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip",
 	"X-Cluster-Client-Ip", "Cf-Connecting-Ip", "Fastly-Client-Ip", "X-Original-Url", "X-Rewrite-Url", "X-Original-Host", "X-Host",
 	"X-Remote-User", "Remote-User", "X-Authenticated-User", "Proxy-Authorization", "Expect",
@@ -19,7 +19,7 @@ var notAsked = []string{
 
 // cleanRequest removes from a request what is not the sandbox's business.
 func cleanRequest(h http.Header, t target) {
-	for _, name := range notAsked {
+	for _, name := range hiddenRequestHeaders {
 		h.Del(name)
 	}
 	if t.port == guestPort {
@@ -65,52 +65,52 @@ func cleanCookies(h http.Header) {
 	}
 }
 
-// notTold are headers of an answer that would change what a browser or a proxy believes
+// refusedHeaders are headers of an answer that would change what a browser or a proxy believes
 // of more than this preview.
-var notTold = []string{
+var refusedHeaders = []string{
 	"Alt-Svc", "Clear-Site-Data", "Strict-Transport-Security", "Public-Key-Pins", "Public-Key-Pins-Report-Only",
 	"Proxy-Authenticate", "Proxy-Status", "Nel", "Report-To", "Reporting-Endpoints", "X-Accel-Redirect", "X-Accel-Buffering", "X-Sendfile",
 	"X-Accel-Expires", "X-Accel-Limit-Rate", "X-Accel-Charset",
 }
 
-// notShared are headers of an answer that hold for a whole origin, which previews by path
+// originHeaders are headers of an answer that hold for a whole origin, which previews by path
 // share.
-var notShared = []string{
+var originHeaders = []string{
 	"Service-Worker-Allowed", "Speculation-Rules", "Use-As-Dictionary", "Secure-Session-Registration", "Sec-Session-Registration",
 	"Secure-Session-Challenge", "Sec-Session-Challenge", "Set-Login",
 }
 
 // cleanAnswer removes from an answer what is not the sandbox's to say, and makes its
 // links ours. An error says why the answer is not for a viewer.
-func (g *Gateway) cleanAnswer(h http.Header, r *http.Request, t target) error {
-	for _, name := range notTold {
+func (v view) cleanAnswer(h http.Header) error {
+	for _, name := range refusedHeaders {
 		h.Del(name)
 	}
-	if t.mode == byPath {
-		for _, name := range notShared {
+	if v.target.mode == byPath {
+		for _, name := range originHeaders {
 			h.Del(name)
 		}
 	}
-	if err := g.cleanLinks(h, r, t); err != nil {
+	if err := v.cleanLinks(h); err != nil {
 		return err
 	}
-	cleanSetCookies(h, t)
+	cleanSetCookies(h, v.target)
 	return nil
 }
 
 // cleanLinks makes the links of an answer lead where its viewer sees the sandbox.
-func (g *Gateway) cleanLinks(h http.Header, r *http.Request, t target) error {
-	for name, outer := range map[string]func(string, *http.Request, target) (string, bool){
-		"Location": g.outerLink, "Content-Location": g.outerLink, "Refresh": g.outerRefresh,
+func (v view) cleanLinks(h http.Header) error {
+	for name, outer := range map[string]func(string) (string, bool){
+		"Location": v.outerLink, "Content-Location": v.outerLink, "Refresh": v.outerRefresh,
 	} {
 		text := h.Get(name)
-		if text == "" || name == "Refresh" && t.mode != byPath {
-			if t.mode == byPath {
+		if text == "" || name == "Refresh" && v.target.mode != byPath {
+			if v.target.mode == byPath {
 				h.Del(name) // there may be more of them
 			}
 			continue
 		}
-		to, ok := outer(text, r, t)
+		to, ok := outer(text)
 		if !ok {
 			return errLink
 		}

@@ -18,12 +18,13 @@ var plainHost = pattern.New(`^[A-Za-z0-9.-]+(:[0-9]{1,5})?$`)
 // confinePage has a browser keep a page to its own path: it may neither ask for nor show, send
 // to or start what is below another's, and has no hold of windows. The policy comes beside
 // the sandbox's own, and both count.
-func (g *Gateway) confinePage(h http.Header, r *http.Request, t target) {
+func (v view) confinePage(h http.Header) {
+	r, t := v.request, v.target
 	if t.mode != byPath {
 		return
 	}
 	own := "'self'"
-	if secure := g.isEncrypted(r, t); plainHost().MatchString(r.Host) {
+	if secure := v.isEncrypted(); plainHost().MatchString(r.Host) {
 		own = "http://" + r.Host + t.prefix + "/ ws://" + r.Host + t.prefix + "/ https: wss:"
 		if secure { // else all hosts would be the own one, too
 			own = "https://" + r.Host + t.prefix + "/ wss://" + r.Host + t.prefix + "/"

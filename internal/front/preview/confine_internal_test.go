@@ -13,7 +13,6 @@ import (
 // TestConfine looks at the policies of pages at every kind of address.
 func TestConfine(t *testing.T) {
 	t.Parallel()
-	g := &Gateway{o: Options{Places: func() Places { return Places{} }}}
 	by := target{id: fuzzID, port: 8000, mode: byPath, prefix: "/p/x/8000"}
 	for name, tc := range map[string]struct {
 		host   string
@@ -32,14 +31,14 @@ func TestConfine(t *testing.T) {
 			r.TLS = &tls.ConnectionState{}
 		}
 		h := http.Header{"Content-Security-Policy": {"default-src *"}, "Cross-Origin-Opener-Policy": {"unsafe-none"}}
-		g.confinePage(h, r, by)
+		view{request: r, target: by}.confinePage(h)
 		got := h.Values("Content-Security-Policy")
 		if len(got) != 2 || got[0] != "default-src *" || !strings.HasPrefix(got[1], tc.want) || strings.Contains(got[1], "script") ||
 			h.Get("Cross-Origin-Opener-Policy") != "noopener-allow-popups" {
 			t.Errorf("%s: %q", name, h)
 		}
 		h = http.Header{}
-		g.confinePage(h, r, target{id: fuzzID, port: 8000, mode: byHost})
+		view{request: r, target: target{id: fuzzID, port: 8000, mode: byHost}}.confinePage(h)
 		if len(h) > 0 {
 			t.Errorf("%s by host name: %q", name, h)
 		}

@@ -68,15 +68,15 @@ func cookieName(part string) string {
 	return strings.TrimSpace(name)
 }
 
-// expireCookies returns what has a browser forget cookies that were set for the parent of the
-// host names of previews. A cookie of that name which is a preview's own stays.
-func (g *Gateway) expireCookies(names []string, t target) (lines []string) {
-	if t.mode != byHost || !strings.Contains(g.o.Domain, ".") {
+// expireCookies returns what has a browser forget cookies that were set for the domain of the host
+// names of previews. A cookie of that name which is a preview's own stays.
+func expireCookies(names []string, domain string, t target) (lines []string) {
+	if t.mode != byHost || !strings.Contains(domain, ".") {
 		return nil
 	}
 	size := 0
 	for _, name := range names {
-		line := name + "=; Domain=" + g.o.Domain + "; Path=/; Max-Age=0"
+		line := name + "=; Domain=" + domain + "; Path=/; Max-Age=0"
 		if !plainCookieName().MatchString(name) || size+len(line) > maxExpiring {
 			continue
 		}

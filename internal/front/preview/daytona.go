@@ -39,8 +39,8 @@ func isReserved(port int) bool {
 }
 
 // isPublic reports whether a port needs no token.
-func isPublic(said store.Preview, rules Rules) bool {
-	return said.Public && said.Port != guestPort || rules.Public && !isReserved(said.Port)
+func isPublic(settings store.Preview, rules Rules) bool {
+	return settings.Public && settings.Port != guestPort || rules.Public && !isReserved(settings.Port)
 }
 
 // TokenURL returns the URL of a port without a token, and a token for it. The token is good for
@@ -53,7 +53,7 @@ func (g *Gateway) TokenURL(ctx context.Context, id sandpit.ID, port int) (wire.P
 	u := wire.PreviewURL{Port: port}
 	err := g.checkAccess(ctx, id, port)
 	if err == nil {
-		u.Public = isPublic(g.previewOf(id, port), g.rulesOf(id))
+		u.Public = isPublic(g.ports.find(id, port), g.rulesOf(id))
 		var guest string
 		if guest, u.Token, err = g.AccessTokens(ctx, id, true); port == toolboxPort {
 			u.Token = guest
@@ -91,7 +91,7 @@ func (g *Gateway) signedURL(ctx context.Context, id sandpit.ID, port int, life t
 		return u, err
 	}
 	u.ExpiresAt = g.o.Clock.Now().Add(life).UTC()
-	secret, err := g.o.Tokens.Issue(ctx, previewOf(g.previewOf(id, port)), h, u.ExpiresAt, "signed URL")
+	secret, err := g.o.Tokens.Issue(ctx, grantOf(g.ports.find(id, port)), h, u.ExpiresAt, "signed URL")
 	if err != nil {
 		return u, err
 	}
@@ -195,9 +195,9 @@ func (g *Gateway) resolveSigned(r *http.Request, t target) target {
 }
 
 // enterByLabel admits a request whose host name contains a token.
-func (g *Gateway) enterByLabel(r *http.Request, t target) (*http.Request, pass, error) {
+func (a *authorizer) enterByLabel(r *http.Request, t target) (*http.Request, pass, error) {
 	return enterBy(r, func() (*token.Admission, error) {
-		return g.o.Tokens.AdmitLabel(r.Context(), t.label, previewOf(g.previewOf(t.id, t.port)))
+		return a.tokens.AdmitLabel(r.Context(), t.label, grantOf(a.ports.find(t.id, t.port)))
 	})
 }
 

@@ -81,18 +81,18 @@ func holderOf(ctx context.Context) (token.Holder, error) {
 
 // enterAsE2B admits or refuses a request by E2B's rules. It returns no decision for other
 // requests.
-func (g *Gateway) enterAsE2B(r *http.Request, t target) (known bool, in *http.Request, p pass, err error) {
+func (a *authorizer) enterAsE2B(r *http.Request, t target) (known bool, in *http.Request, p pass, err error) {
 	switch {
 	case t.mode == byPath:
 		return false, r, freePass(), nil
 	case t.port != guestPort:
 		return t.rules.E2B && !t.rules.Private, r, freePass(), nil
 	case isSigned(r):
-		in, p, err = g.enterBySignature(r, t.id)
+		in, p, err = a.enterBySignature(r, t.id)
 		return true, in, p, err
 	}
 	if secret, shown := shownToken(r.Header, guestPort); shown {
-		in, p, err = g.admitToken(r, secret, token.Guest(t.id))
+		in, p, err = a.admitToken(r, secret, token.Guest(t.id))
 		return sandpit.CodeOf(err) != sandpit.Unauthenticated, in, p, err
 	}
 	return t.rules.E2B && isHealth(r), r, freePass(), nil
@@ -123,19 +123,19 @@ func signatureOf(method string, query url.Values, token string) string {
 
 // enterBySignature lets a request in whose URL was signed with a token of the guest, and has
 // not expired. Unauthenticated.
-func (g *Gateway) enterBySignature(r *http.Request, id sandpit.ID) (*http.Request, pass, error) {
-	a, err := g.o.Tokens.AdmitSigned(r.Context(), id, signedWith(r))
+func (a *authorizer) enterBySignature(r *http.Request, id sandpit.ID) (*http.Request, pass, error) {
+	in, err := a.tokens.AdmitSigned(r.Context(), id, signedWith(r))
 	if sandpit.CodeOf(err) == sandpit.Unauthenticated {
 		err = errSignature("invalid signature")
 	}
 	if err != nil {
 		return r, freePass(), err
 	}
-	if err := checkExpiration(r.URL.Query(), g.o.Clock.Now()); err != nil {
-		a.Release()
+	if err := checkExpiration(r.URL.Query(), a.clock.Now()); err != nil {
+		in.Release()
 		return r, freePass(), err
 	}
-	return r.WithContext(a.Context()), pass{release: a.Release}, nil
+	return r.WithContext(in.Context()), pass{release: in.Release}, nil
 }
 
 // signedWith returns what reports whether a request was signed with a token.
@@ -244,7 +244,7 @@ func problemOf(p wire.Problem, t target, err error) problem {
 	switch code := p.Code; {
 	case code == sandpit.Unauthenticated && t.port == guestPort:
 		out.Code, out.Sandbox = http.StatusUnauthorized, ""
-		if _, told := err.(*signatureError); !told { //nolint:errorlint // made here, and never wrapped
+		if _, isSigned := err.(*signatureError); !isSigned { //nolint:errorlint // made here, and never wrapped
 			out.Message = unauthorized
 		}
 	case code == sandpit.Unauthenticated:

@@ -86,13 +86,13 @@ func TestE2BGuest(t *testing.T) {
 	}
 	for _, pairs := range [][]string{named(id, preview.GuestPort, "X-Access-Token", token), {"X-Access-Token", token}} {
 		got := get(t, c, at+"/health", pairs...)
-		var told struct {
+		var shown struct {
 			Sandbox sandpit.ID `json:"sandboxId"`
 			Code    int        `json:"code"`
 			Message string     `json:"message"`
 		}
-		if err := json.Unmarshal([]byte(got.body), &told); err != nil || got.status != http.StatusBadGateway || told.Code != got.status ||
-			told.Sandbox != id || !strings.HasPrefix(told.Message, "The sandbox was not found: ") {
+		if err := json.Unmarshal([]byte(got.body), &shown); err != nil || got.status != http.StatusBadGateway || shown.Code != got.status ||
+			shown.Sandbox != id || !strings.HasPrefix(shown.Message, "The sandbox was not found: ") {
 			t.Errorf("%d: %s", got.status, got.body)
 		}
 	}

@@ -77,7 +77,7 @@ func FuzzCleanRequest(f *testing.F) {
 			if name == "Cookie" {
 				continue // cookies go by their names, below
 			}
-			if slices.Contains(notAsked, name) || strings.HasPrefix(name, "X-Forwarded") || strings.Contains(name, "_") || slices.ContainsFunc(values, isOurSecret) {
+			if slices.Contains(hiddenRequestHeaders, name) || strings.HasPrefix(name, "X-Forwarded") || strings.Contains(name, "_") || slices.ContainsFunc(values, isOurSecret) {
 				t.Errorf("%q: %q is left of %q", name, values, text)
 			}
 		}
@@ -98,7 +98,6 @@ func FuzzBoundCookies(f *testing.F) {
 	f.Add("a=1; b=2", 1)
 	f.Add("a=1; sandpit_preview=x; a=1;;=; b\x00=3; a=1", 5000)
 	f.Add("__Host-sandpit_preview=y; toss=\"1;2\"; x=y=z; \r\n=1", 9000)
-	g := &Gateway{o: Options{Domain: "preview.test"}}
 	f.Fuzz(func(t *testing.T, text string, times int) {
 		times = min(max(times, 1), 10000)
 		if len(text)*times > 1<<20 {
@@ -123,7 +122,7 @@ func FuzzBoundCookies(f *testing.F) {
 		if len(dropped) == 0 && !slices.Equal(h["Cookie"], lines) {
 			t.Errorf("%q became %q", lines, h["Cookie"])
 		}
-		for _, line := range g.expireCookies(dropped, target{mode: byHost}) {
+		for _, line := range expireCookies(dropped, "preview.test", target{mode: byHost}) {
 			name, rest, _ := strings.Cut(line, "=")
 			if isOurCookie(name) || strings.ContainsAny(line, "\r\n") || rest != "; Domain=preview.test; Path=/; Max-Age=0" {
 				t.Errorf("an answer says %q", line)
@@ -139,7 +138,6 @@ func FuzzCleanAnswer(f *testing.F) {
 	f.Add("Set-Cookie: =sandpit_preview=x;;PATH =/;domain\r\nLocation: http://localhost:8000//evil.example", false)
 	f.Add("Location: /\\evil.example\r\nContent-Location: /%2f/x", true)
 	r := httptest.NewRequestWithContext(f.Context(), http.MethodGet, "http://8000-x.localhost/", nil)
-	g := &Gateway{o: Options{Places: func() Places { return Places{} }}}
 	f.Fuzz(func(t *testing.T, text string, paths bool) {
 		h := headerOf(text)
 		if h == nil {
@@ -150,10 +148,10 @@ func FuzzCleanAnswer(f *testing.F) {
 			to.mode, to.prefix = byPath, "/p/"+string(fuzzID)+"/8000"
 		}
 		before := h.Clone()
-		if err := g.cleanAnswer(h, r, to); err != nil {
+		if err := (view{request: r, target: to}).cleanAnswer(h); err != nil {
 			return
 		}
-		for _, name := range notTold {
+		for _, name := range refusedHeaders {
 			if h.Get(name) != "" {
 				t.Errorf("%s is shown", name)
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -71,19 +70,10 @@ type Places struct {
 // concurrently.
 type Gateway struct {
 	o       Options
-	tickets tickets
+	ports   *portSettings
+	access  *authorizer
 	buffers sync.Pool // of *[]byte, of bufferSize
 	large   sync.Pool // and of largeSize
-
-	changing sync.Mutex // held while the settings of a port change
-	mu       sync.Mutex
-	said     map[spot]store.Preview
-}
-
-// spot is a port of a sandbox.
-type spot struct {
-	id   sandpit.ID
-	port int
 }
 
 // Open returns a gateway with the stored settings of ports.
@@ -103,67 +93,18 @@ func Open(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Observe == nil {
 		o.Observe = func(*http.Request, api.Outcome) {}
 	}
-	list, err := o.Store.Sandboxes().ListPreviews(ctx)
+	ports, err := openPortSettings(ctx, o.Store.Sandboxes(), o.Manager)
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{o: o, said: make(map[spot]store.Preview, len(list))}
-	for _, p := range list {
-		g.said[spot{p.Sandbox, p.Port}] = p
-	}
-	return g, nil
-}
-
-// previewOf returns the settings of a port.
-func (g *Gateway) previewOf(id sandpit.ID, port int) store.Preview {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	p, ok := g.said[spot{id, port}]
-	if !ok {
-		p = store.Preview{Sandbox: id, Port: port}
-	}
-	return p
-}
-
-// changePreview replaces the settings of a port.
-func (g *Gateway) changePreview(ctx context.Context, id sandpit.ID, port int, edit func(*store.Preview)) error {
-	g.changing.Lock()
-	defer g.changing.Unlock()
-	before := g.previewOf(id, port)
-	p := before
-	if edit(&p); p == before {
-		return nil
-	}
-	if err := g.o.Store.Sandboxes().SetPreview(ctx, p); err != nil {
-		return err
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.said[spot{id, port}] = p
-	g.pruneRecords()
-	return nil
-}
-
-// pruneAbove is from how many ports on those are looked for whose sandbox is forgotten.
-const pruneAbove = 1000
-
-// pruneRecords removes ports of sandboxes whose rows no longer exist. The
-// lock is held.
-func (g *Gateway) pruneRecords() {
-	if len(g.said) <= pruneAbove {
-		return
-	}
-	for at := range g.said {
-		if _, err := g.o.Manager.Get(at.id); sandpit.CodeOf(err) == sandpit.NotFound {
-			delete(g.said, at)
-		}
-	}
+	access := &authorizer{manager: o.Manager, tokens: o.Tokens, keys: o.Keys, clock: o.Clock, admit: o.Admit, frames: o.Frames, ports: ports}
+	return &Gateway{o: o, ports: ports, access: access}, nil
 }
 
 // The times that a URL may be good for.
 const (
-	usualLife = time.Hour
-	maxLife   = 30 * 24 * time.Hour
+	defaultLife = time.Hour
+	maxLife     = 30 * 24 * time.Hour
 )
 
 // checkAccess refuses sandboxes that the caller may not use, and reserved ports.
@@ -194,11 +135,11 @@ func (g *Gateway) URL(ctx context.Context, id sandpit.ID, port int, life time.Du
 		err = sandpit.Errorf(sandpit.Invalid, "a URL that is good for %v: want at most %v", life, maxLife)
 	}
 	if life == 0 {
-		life = usualLife
+		life = defaultLife
 	}
 	var u wire.PreviewURL
 	if err == nil {
-		u, err = g.previewURL(ctx, g.previewOf(id, port), life, note)
+		u, err = g.previewURL(ctx, g.ports.find(id, port), life, note)
 	}
 	g.reportEvent(ctx, "give a preview URL", id, port, err)
 	return u, err
@@ -213,7 +154,7 @@ func (g *Gateway) previewURL(ctx context.Context, p store.Preview, life time.Dur
 			return wire.PreviewURL{}, err
 		}
 		u.ExpiresAt = g.o.Clock.Now().Add(life).Truncate(time.Second).UTC()
-		if u.Token, err = g.o.Tokens.Issue(ctx, previewOf(p), h, u.ExpiresAt, note); err != nil {
+		if u.Token, err = g.o.Tokens.Issue(ctx, grantOf(p), h, u.ExpiresAt, note); err != nil {
 			return wire.PreviewURL{}, err
 		}
 		query = "?" + queryToken + "=" + u.Token
@@ -242,7 +183,7 @@ func (g *Gateway) SetPublic(ctx context.Context, id sandpit.ID, port int, public
 		action = "make a port private"
 	}
 	return g.setAndReport(ctx, action, id, port, func() error {
-		return g.changePreview(ctx, id, port, func(p *store.Preview) { p.Public = public })
+		return g.ports.change(ctx, id, port, func(p *store.Preview) { p.Public = public })
 	})
 }
 
@@ -250,7 +191,7 @@ func (g *Gateway) SetPublic(ctx context.Context, id sandpit.ID, port int, public
 // what such URLs have opened. Errors as with URL.
 func (g *Gateway) Revoke(ctx context.Context, id sandpit.ID, port int) error {
 	return g.setAndReport(ctx, "revoke preview URLs", id, port, func() error {
-		err := g.changePreview(ctx, id, port, func(p *store.Preview) {
+		err := g.ports.change(ctx, id, port, func(p *store.Preview) {
 			p.Public = false
 			p.Epoch++
 		})
@@ -271,18 +212,7 @@ func (g *Gateway) setAndReport(ctx context.Context, action string, id sandpit.ID
 }
 
 // Public lists the public ports of a sandbox, in order.
-func (g *Gateway) Public(id sandpit.ID) []int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	var list []int
-	for at, p := range g.said {
-		if at.id == id && p.Public {
-			list = append(list, at.port)
-		}
-	}
-	slices.Sort(list)
-	return list
-}
+func (g *Gateway) Public(id sandpit.ID) []int { return g.ports.listPublic(id) }
 
 func (g *Gateway) reportEvent(ctx context.Context, action string, id sandpit.ID, port int, err error) {
 	actor := ""

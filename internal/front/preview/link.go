@@ -229,28 +229,25 @@ func splitRest(rest string) (path, tail string) {
 	return rest, ""
 }
 
-// outerLink returns the target of a sandbox's link for the viewer of request r. A link to
+// outerLink returns the target of a sandbox's link for the viewer. A link to
 // another site does not change; every other one stays below the preview. It returns false for
 // an ambiguous link.
-func (g *Gateway) outerLink(text string, r *http.Request, t target) (string, bool) {
-	scheme := "http"
-	if g.isEncrypted(r, t) {
-		scheme = "https"
-	}
-	l, ok := parseLink(text, scheme)
+func (v view) outerLink(text string) (string, bool) {
+	t := v.target
+	l, ok := parseLink(text, v.scheme())
 	if t.mode != byPath {
-		return hostLink(text, l, ok, r, t), true
+		return hostLink(text, l, ok, v.request, t), true
 	}
 	switch {
 	case !ok:
 		return "", false
 	case l.foreign:
 		return l.text, true
-	case l.host != "" && !g.isOwn(l, r, t):
+	case l.host != "" && !v.isOwn(l):
 		return l.text, true
 	}
 	path, tail := splitRest(l.rest)
-	inner, _, ok := t.innerPath(r.URL.EscapedPath(), "")
+	inner, _, ok := t.innerPath(v.request.URL.EscapedPath(), "")
 	if !ok {
 		return "", false
 	}
@@ -262,7 +259,7 @@ func (g *Gateway) outerLink(text string, r *http.Request, t target) (string, boo
 		}
 	case path == "":
 		path = cleanPath(inner)
-		if query := withoutToken(r.URL.RawQuery); !strings.HasPrefix(tail, "?") && query != "" {
+		if query := withoutToken(v.request.URL.RawQuery); !strings.HasPrefix(tail, "?") && query != "" {
 			tail = "?" + query + tail
 		}
 	default:
@@ -285,13 +282,13 @@ func hostLink(text string, l link, ok bool, r *http.Request, t target) string {
 
 // isOwn reports whether a link leads to the listener of previews by path, however its address
 // is written, or to this port as programs inside see it.
-func (g *Gateway) isOwn(l link, r *http.Request, t target) bool {
-	if isInside(l, t.port) {
+func (v view) isOwn(l link) bool {
+	if isInside(l, v.target.port) {
 		return true
 	}
 	var hosts []string
 	atPort := false
-	for _, at := range g.ownAddresses(r) {
+	for _, at := range v.ownAddresses() {
 		if host, port, ok := parseAuthority(at); ok {
 			hosts = append(hosts, host)
 			atPort = atPort || isPort(l.port, port)
@@ -308,12 +305,12 @@ func isPort(plain, port string) bool {
 }
 
 // ownAddresses are the addresses, with their ports, at which previews by path are reached.
-func (g *Gateway) ownAddresses(r *http.Request) []string {
-	list := []string{r.Host}
-	if u, err := url.Parse(g.o.Places().Paths); err == nil && u.Host != "" {
+func (v view) ownAddresses() []string {
+	list := []string{v.request.Host}
+	if u, err := url.Parse(v.places.Paths); err == nil && u.Host != "" {
 		list = append(list, u.Host)
 	}
-	if at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+	if at, ok := v.request.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		list = append(list, at.String())
 	}
 	return list
@@ -332,7 +329,7 @@ var refreshPattern = pattern.New(`^[\t\n\f\r ]*([0-9.]*)[\t\n\f\r ]*(?:[;,\t\n\f
 
 // outerRefresh returns the header Refresh as a viewer gets it by path; false for one that
 // browsers could read in another way.
-func (g *Gateway) outerRefresh(text string, r *http.Request, t target) (string, bool) {
+func (v view) outerRefresh(text string) (string, bool) {
 	parts := refreshPattern().FindStringSubmatch(text)
 	if parts == nil {
 		return "", false
@@ -344,6 +341,6 @@ func (g *Gateway) outerRefresh(text string, r *http.Request, t target) (string, 
 	if quote := to[0]; quote == '"' || quote == '\'' {
 		to, _, _ = strings.Cut(to[1:], string(quote))
 	}
-	to, ok := g.outerLink(to, r, t)
+	to, ok := v.outerLink(to)
 	return parts[1] + ";url=" + to, ok
 }

@@ -10,23 +10,22 @@ import (
 	"testing"
 )
 
-// linkRig is a gateway whose previews by path are at 127.0.0.1:8091, and at a name.
-func linkRig(tb testing.TB) (*Gateway, *http.Request, target) {
+// newLinkView returns a view by path of a server at 127.0.0.1:8091, and at a name.
+func newLinkView(tb testing.TB) view {
 	tb.Helper()
-	g := &Gateway{o: Options{Places: func() Places { return Places{Paths: "http://previews.lan:8091"} }}}
 	to := target{id: fuzzID, port: 8000, mode: byPath, prefix: "/p/" + string(fuzzID) + "/8000"}
 	ctx := context.WithValue(tb.Context(), http.LocalAddrContextKey, &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2), Port: 8091})
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:8091"+to.prefix+"/dir/page?q=1&sandpit_token=spv_x", nil)
-	return g, r, to
+	return view{request: r, target: to, places: Places{Paths: "http://previews.lan:8091"}}
 }
 
 // TestOuterLink keeps every link that is of the server's own below the preview, in all the
 // ways in which browsers could be led elsewhere.
 func TestOuterLink(t *testing.T) {
 	t.Parallel()
-	g, r, to := linkRig(t)
+	v := newLinkView(t)
 	const other = "/p/sbbbbbbbbbbbbbbbbbbb/8000/"
-	own := to.prefix
+	own := v.target.prefix
 	for link, want := range map[string]string{
 		// Of the program.
 		"/x": "/x", "x": "/dir/x", "./x": "/dir/x", "../x": "/x", "?a": "/dir/page?a", "#f": "/dir/page?q=1#f", "": "/dir/page?q=1", "/a%2Fb": "/a%2Fb",
@@ -49,7 +48,7 @@ func TestOuterLink(t *testing.T) {
 		"http://127.0.0.1:8091\\@evil.example/": "/@evil.example/", "\\\\127.0.0.1:8091" + other: other, "/\\127.0.0.1:8091" + other: other,
 		"h\nttp://127.0.0.1:8091" + other: other,
 	} {
-		if got, ok := g.outerLink(link, r, to); !ok || got != own+want {
+		if got, ok := v.outerLink(link); !ok || got != own+want {
 			t.Errorf("%q leads to %q, %v; want %q", link, got, ok, own+want)
 		}
 	}
@@ -57,7 +56,7 @@ func TestOuterLink(t *testing.T) {
 		"http://example.org/x", "https://example.org:8091/p/x", "//example.org/x", "http://127.0.0.1:8090/", "http://127.0.0.1/", "http://192.0.2.3:8091/",
 		"http://bücher.example/", "http://[2001:db8::1]:8091/", "mailto:a@b", "vscode://x", "data:text/html,x", "http://my_host.lan/",
 	} {
-		if got, ok := g.outerLink(link, r, to); !ok || got != link {
+		if got, ok := v.outerLink(link); !ok || got != link {
 			t.Errorf("%q leads to %q, %v; want it as it is", link, got, ok)
 		}
 	}
@@ -66,7 +65,7 @@ func TestOuterLink(t *testing.T) {
 		"http://%31%32%37.0.0.1:8091/", "http://127.0.0.1:8091x/", "http://127.0.0.1:99999/", "http://[::1/", "http://[::1%25lo]/", "http://1.2.3.4.5/", "http:///",
 		"http://256.1.1.1/", "http://a b/", "http://4294967296/", "//", "http://:8091/", "http://127.0.0.1:-1/",
 	} {
-		if got, ok := g.outerLink(link, r, to); ok && !strings.HasPrefix(got, own+"/") {
+		if got, ok := v.outerLink(link); ok && !strings.HasPrefix(got, own+"/") {
 			t.Errorf("%q leads to %q, want it refused", link, got)
 		}
 	}
@@ -75,18 +74,18 @@ func TestOuterLink(t *testing.T) {
 // TestOuterRefresh does so for the header that has a browser load something later.
 func TestOuterRefresh(t *testing.T) {
 	t.Parallel()
-	g, r, to := linkRig(t)
+	v := newLinkView(t)
 	for text, want := range map[string]string{
-		"5": "5", " 0 ; url = ../../x": "0;url=" + to.prefix + "/x", "0, /x": "0;url=" + to.prefix + "/x", "0;URL='../../../p/x'": "0;url=" + to.prefix + "/p/x",
-		`0; url="http://127.1:8091/p/x"y`: "0;url=" + to.prefix + "/p/x", "1.5 /x": "1.5;url=" + to.prefix + "/x", "0;https://example.org/": "0;url=https://example.org/",
-		"0;\turl=/x": "0;url=" + to.prefix + "/x",
+		"5": "5", " 0 ; url = ../../x": "0;url=" + v.target.prefix + "/x", "0, /x": "0;url=" + v.target.prefix + "/x", "0;URL='../../../p/x'": "0;url=" + v.target.prefix + "/p/x",
+		`0; url="http://127.1:8091/p/x"y`: "0;url=" + v.target.prefix + "/p/x", "1.5 /x": "1.5;url=" + v.target.prefix + "/x", "0;https://example.org/": "0;url=https://example.org/",
+		"0;\turl=/x": "0;url=" + v.target.prefix + "/x",
 	} {
-		if got, ok := g.outerRefresh(text, r, to); !ok || got != want {
+		if got, ok := v.outerRefresh(text); !ok || got != want {
 			t.Errorf("%q is %q, %v; want %q", text, got, ok, want)
 		}
 	}
 	for _, text := range []string{"", "x", "0; url=http:/x", "-1;url=/x"} {
-		if got, ok := g.outerRefresh(text, r, to); ok {
+		if got, ok := v.outerRefresh(text); ok {
 			t.Errorf("%q is %q, want it refused", text, got)
 		}
 	}
@@ -100,15 +99,15 @@ func FuzzOuterLink(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	g, r, to := linkRig(f)
+	v := newLinkView(f)
 	f.Fuzz(func(t *testing.T, text string) {
-		got, ok := g.outerLink(text, r, to)
+		got, ok := v.outerLink(text)
 		if !ok {
 			return
 		}
 		if strings.HasPrefix(got, "/") && !strings.HasPrefix(got, "//") && !strings.HasPrefix(got, "/\\") {
 			path, _ := splitRest(got)
-			if !strings.HasPrefix(path, to.prefix+"/") || strings.ContainsAny(path, "\\\t\r\n") {
+			if !strings.HasPrefix(path, v.target.prefix+"/") || strings.ContainsAny(path, "\\\t\r\n") {
 				t.Fatalf("%q leads to %q", text, got)
 			}
 			for segment := range strings.SplitSeq(path, "/") {

@@ -56,8 +56,8 @@ func writeError(w *answer, r *http.Request, t target, err error) {
 	}
 	title := headlineOf(p.Code)
 	if t.rules.E2B {
-		told := problemOf(p, t, err)
-		p.Status, title = told.Code, told.title
+		e2b := problemOf(p, t, err)
+		p.Status, title = e2b.Code, e2b.title
 	}
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")

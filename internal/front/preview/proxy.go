@@ -144,8 +144,8 @@ func (g *Gateway) servePort(a *answer, r *http.Request, t target) {
 		writeError(a, r, t, errHead)
 		return
 	}
-	a.expired = g.expireCookies(boundCookies(r.Header), t)
-	r, p, err := g.authorizeViewer(a, r, t)
+	a.expired = expireCookies(boundCookies(r.Header), g.o.Domain, t)
+	r, p, err := g.access.authorizeViewer(a, r, t)
 	if err != nil {
 		writeError(a, r, t, err)
 		return
@@ -158,7 +158,7 @@ func (g *Gateway) servePort(a *answer, r *http.Request, t target) {
 			writeError(a, r, t, errPath)
 			return
 		}
-		g.setTokenCookie(a, r, t, p)
+		g.newView(r, t).setTokenCookie(a, p)
 		writeRedirect(a, http.StatusSeeOther, t.prefix+pathAndQuery(path, withoutToken(r.URL.RawQuery)))
 		return
 	}
@@ -211,6 +211,7 @@ func (g *Gateway) proxyRequest(a *answer, r *http.Request, t target, h *manager.
 	}
 	transport, scheme, done := newUpstream(h, r, t)
 	defer done()
+	v := g.newView(r, t)
 	pieces := &buffers{pool: &g.buffers, size: bufferSize}
 	proxy := httputil.ReverseProxy{
 		Transport:     transport,
@@ -221,17 +222,17 @@ func (g *Gateway) proxyRequest(a *answer, r *http.Request, t target, h *manager.
 			p.Out.URL = &url.URL{Scheme: scheme, Host: "sandbox", Path: path, RawPath: raw, RawQuery: withoutToken(p.In.URL.RawQuery)}
 			p.Out.Host = t.rules.hostFor(p.In.Host, t.port)
 			cleanRequest(p.Out.Header, t)
-			g.setForwarded(p.Out.Header, p.In, t)
+			v.setForwarded(p.Out.Header)
 		},
 		ModifyResponse: func(res *http.Response) error {
 			if code := res.StatusCode; code < 200 && code != http.StatusSwitchingProtocols || code > 599 {
 				return fmt.Errorf("status %d", code)
 			}
-			if err := g.cleanAnswer(res.Header, r, t); err != nil {
+			if err := v.cleanAnswer(res.Header); err != nil {
 				return err
 			}
-			g.confinePage(res.Header, r, t)
-			g.guardFrames(res.Header, r, t, p)
+			v.confinePage(res.Header)
+			v.guardFrames(res.Header, p)
 			if res.ContentLength > largeSize {
 				pieces.pool, pieces.size = &g.large, largeSize
 			}
@@ -243,22 +244,6 @@ func (g *Gateway) proxyRequest(a *answer, r *http.Request, t target, h *manager.
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) { g.writeFailure(ctx, a, r, t, err) },
 	}
 	proxy.ServeHTTP(a, r.WithContext(ctx))
-}
-
-// setForwarded sets headers that tell a program its external address, but not its viewer.
-func (g *Gateway) setForwarded(h http.Header, in *http.Request, t target) {
-	scheme := "http"
-	if g.isEncrypted(in, t) {
-		scheme = "https"
-	}
-	h.Set("X-Forwarded-Proto", scheme)
-	h.Set("X-Forwarded-Host", in.Host)
-	if t.prefix != "" {
-		h.Set("X-Forwarded-Prefix", t.prefix)
-	}
-	if len(h["User-Agent"]) == 0 {
-		h["User-Agent"] = nil // else Go names itself
-	}
 }
 
 // newUpstream is how a port is reached, and the scheme that is spoken there. What it

@@ -17,9 +17,9 @@ import (
 
 // The times that a ticket may be good for, and how many of one sandbox may wait.
 const (
-	usualTicket = 30 * time.Second
-	maxTicket   = 5 * time.Minute
-	mostTickets = 100
+	defaultTicketLife = 30 * time.Second
+	maxTicketLife     = 5 * time.Minute
+	maxTickets        = 100
 )
 
 // The form of a ticket: a prefix that scanners of secrets know, and random bytes.
@@ -60,7 +60,7 @@ func (t *tickets) addTicket(what ticket, now time.Time) (string, error) {
 		}
 		return ended
 	})
-	if count >= mostTickets {
+	if count >= maxTickets {
 		return "", sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "ticket limit reached: sandbox %s has %d unused tickets", what.Sandbox, count),
 			"a ticket is for one browser; wait until they expire, or ask for a URL")
 	}
@@ -87,14 +87,14 @@ func (t *tickets) takeTicket(text string, g token.Grant, epoch int64, now time.T
 
 // exchangeTicket takes a ticket for a port, and returns a token instead. Unauthenticated: the
 // ticket is not valid, or the API key that asked for it has ended.
-func (g *Gateway) exchangeTicket(ctx context.Context, text string, said store.Preview) (string, error) {
-	now := g.o.Clock.Now()
-	found, ok := g.tickets.takeTicket(text, previewOf(said), g.o.Tokens.Epoch(said.Sandbox), now)
+func (a *authorizer) exchangeTicket(ctx context.Context, text string, settings store.Preview) (string, error) {
+	now := a.clock.Now()
+	found, ok := a.tickets.takeTicket(text, grantOf(settings), a.tokens.Epoch(settings.Sandbox), now)
 	if !ok {
 		return "", errPrivate()
 	}
 	until := now.Add(found.life).Truncate(time.Second)
-	secret, err := g.o.Tokens.Issue(ctx, found.Grant, found.holder, until, "opened with a ticket")
+	secret, err := a.tokens.Issue(ctx, found.Grant, found.holder, until, "opened with a ticket")
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return "", errPrivate()
 	}
@@ -119,27 +119,27 @@ func (g *Gateway) newTicket(ctx context.Context, id sandpit.ID, port int, life, 
 		return wire.PreviewTicket{}, err
 	}
 	switch {
-	case life < 0 || life > maxTicket:
-		return wire.PreviewTicket{}, sandpit.Errorf(sandpit.Invalid, "a ticket that is good for %v: want at most %v", life, maxTicket)
+	case life < 0 || life > maxTicketLife:
+		return wire.PreviewTicket{}, sandpit.Errorf(sandpit.Invalid, "a ticket that is good for %v: want at most %v", life, maxTicketLife)
 	case session < 0 || session > maxLife:
 		return wire.PreviewTicket{}, sandpit.Errorf(sandpit.Invalid, "a session of %v: want at most %v", session, maxLife)
 	}
 	if life == 0 {
-		life = usualTicket
+		life = defaultTicketLife
 	}
 	if session == 0 {
-		session = usualLife
+		session = defaultLife
 	}
-	said := g.previewOf(id, port)
-	out := wire.PreviewTicket{Port: port, Public: said.Public}
+	settings := g.ports.find(id, port)
+	out := wire.PreviewTicket{Port: port, Public: settings.Public}
 	query := ""
-	if !said.Public {
+	if !settings.Public {
 		holder, err := holderOf(ctx)
 		if err != nil {
 			return wire.PreviewTicket{}, err
 		}
 		now := g.o.Clock.Now()
-		text, err := g.tickets.addTicket(ticket{previewOf(said), g.o.Tokens.Epoch(id), holder, now.Add(life), session}, now)
+		text, err := g.access.tickets.addTicket(ticket{grantOf(settings), g.o.Tokens.Epoch(id), holder, now.Add(life), session}, now)
 		if err != nil {
 			return wire.PreviewTicket{}, err
 		}

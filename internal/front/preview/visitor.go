@@ -31,14 +31,14 @@ var errBounce = sandpit.Errorf(sandpit.PermissionDenied, "a page of another site
 
 // checkPage refuses requests that a page of another origin makes with the viewer's cookie.
 // Only a followed link may come from another origin.
-func (g *Gateway) checkPage(r *http.Request) error {
+func (a *authorizer) checkPage(r *http.Request) error {
 	site := r.Header.Get("Sec-Fetch-Site")
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case site == "same-origin" || site == "none":
 		return nil
 	case site != "":
-		if read && r.Header.Get("Sec-Fetch-Mode") == "navigate" && (r.Header.Get("Sec-Fetch-Dest") == "document" || g.isFramer(r)) {
+		if read && r.Header.Get("Sec-Fetch-Mode") == "navigate" && (r.Header.Get("Sec-Fetch-Dest") == "document" || a.isFramer(r)) {
 			return nil
 		}
 		return errPage
@@ -51,7 +51,7 @@ func (g *Gateway) checkPage(r *http.Request) error {
 	}
 	referer := r.Header.Get("Referer")
 	switch visit := isVisit(r); {
-	case referer != "" && isHost(referer, r.Host), visit && g.isFramer(r):
+	case referer != "" && isHost(referer, r.Host), visit && a.isFramer(r):
 		return nil
 	case visit:
 		return errBounce
@@ -66,9 +66,9 @@ func isHost(text, host string) bool {
 }
 
 // isFramer reports whether a request comes from a page that may show previews in frames.
-func (g *Gateway) isFramer(r *http.Request) bool {
+func (a *authorizer) isFramer(r *http.Request) bool {
 	u, err := url.Parse(r.Header.Get("Referer"))
-	return err == nil && slices.Contains(g.o.Frames, strings.ToLower(u.Scheme+"://"+u.Host))
+	return err == nil && slices.Contains(a.frames, strings.ToLower(u.Scheme+"://"+u.Host))
 }
 
 // guardFrames has a browser show a private preview in frames of its own pages only, and in
@@ -76,19 +76,19 @@ func (g *Gateway) isFramer(r *http.Request) bool {
 //
 // By path other previews have the same origin. Where browsers say in Sec-Fetch-* what a frame
 // is about to load, those were refused; elsewhere there are no frames by path.
-func (g *Gateway) guardFrames(h http.Header, r *http.Request, t target, p pass) {
+func (v view) guardFrames(h http.Header, p pass) {
 	if !p.byBrowser {
 		return
 	}
-	own, told := "'self'", r.Header.Get("Sec-Fetch-Site") != ""
-	if t.mode == byPath && !told {
+	own, isDeclared := "'self'", v.request.Header.Get("Sec-Fetch-Site") != ""
+	if v.target.mode == byPath && !isDeclared {
 		own = "'none'"
-		if len(g.o.Frames) > 0 {
+		if len(v.frames) > 0 {
 			own = "" // 'none' must be alone
 		}
 	}
-	h.Add("Content-Security-Policy", strings.Join(strings.Fields("frame-ancestors "+own+" "+strings.Join(g.o.Frames, " ")), " "))
-	if !told {
+	h.Add("Content-Security-Policy", strings.Join(strings.Fields("frame-ancestors "+own+" "+strings.Join(v.frames, " ")), " "))
+	if !isDeclared {
 		keepReferer(h)
 	}
 }
