@@ -80,7 +80,7 @@ process.exit(status ?? 1);`
 
 // runCode runs a program, and kills it when the client disconnects. Python programs that draw
 // run in the code interpreter, which reports charts; all others in the plain runtime.
-func (s *Server) runCode(ctx context.Context, c *call) error {
+func runCode(ctx context.Context, c *call) error {
 	var in runRequest
 	if err := c.readBody(&in); err != nil {
 		return err
@@ -89,11 +89,11 @@ func (s *Server) runCode(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	if cmd.Timeout, err = s.parseTimeout(in.Timeout); err != nil {
+	if cmd.Timeout, err = c.server.parseTimeout(in.Timeout); err != nil {
 		return err
 	}
 	if in.Language == interpreter.Python && drawsPattern().MatchString(in.Code) {
-		done, err := s.runDrawing(ctx, c, in, cmd.Timeout)
+		done, err := runDrawing(ctx, c, in, cmd.Timeout)
 		if code := sandpit.CodeOf(err); code != sandpit.Unsupported && code != sandpit.NotFound {
 			return c.writeResult(done, err)
 		}
@@ -161,8 +161,8 @@ except ImportError:
 // runDrawing runs a Python program in an interpreter of its own.
 //
 // Unsupported, NotFound: the sandbox has no interpreter; nothing was run.
-func (s *Server) runDrawing(ctx context.Context, c *call, in runRequest, timeout time.Duration) (runResponse, error) {
-	p, err := s.programs.findPrograms(c)
+func runDrawing(ctx context.Context, c *call, in runRequest, timeout time.Duration) (runResponse, error) {
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return runResponse{}, err
 	}

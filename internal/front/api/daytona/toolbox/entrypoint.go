@@ -34,7 +34,7 @@ func (c *call) findEntrypoint(ctx context.Context) (sandpit.Journal, sandpit.Com
 }
 
 // getEntrypoint responds with the session of the start command, which is empty without one.
-func (s *Server) getEntrypoint(ctx context.Context, c *call) error {
+func getEntrypoint(ctx context.Context, c *call) error {
 	_, info, err := c.findEntrypoint(ctx)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		return c.writeJSON(http.StatusOK, sessionDTO{entrypointID, []commandDTO{}})
@@ -53,8 +53,8 @@ func (s *Server) getEntrypoint(ctx context.Context, c *call) error {
 }
 
 // readEntrypointLogs responds with the output of the start command, which is empty without one.
-func (s *Server) readEntrypointLogs(ctx context.Context, c *call) error {
-	p, err := s.programs.findPrograms(c)
+func readEntrypointLogs(ctx context.Context, c *call) error {
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (s *Server) readEntrypointLogs(ctx context.Context, c *call) error {
 	journal, info, err := c.findEntrypoint(ctx)
 	if sandpit.CodeOf(err) == sandpit.NotFound {
 		record.end()
-		return s.sendLogs(ctx, c, record)
+		return sendLogs(ctx, c, record)
 	}
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (s *Server) readEntrypointLogs(ctx context.Context, c *call) error {
 		if err := copyLog(ctx); err != nil {
 			return err
 		}
-		return s.sendLogs(ctx, c, record)
+		return sendLogs(ctx, c, record)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	copied := make(chan struct{})
@@ -87,7 +87,7 @@ func (s *Server) readEntrypointLogs(ctx context.Context, c *call) error {
 		_ = copyLog(ctx) // the reader gets what there is until the end
 	}()
 	defer func() { cancel(); <-copied }()
-	return s.sendLogs(ctx, c, record)
+	return sendLogs(ctx, c, record)
 }
 
 // logWriter writes one stream of a command to a log.

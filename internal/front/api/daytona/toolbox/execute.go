@@ -30,8 +30,8 @@ const (
 
 // registerProcess adds the calls about commands, sessions, terminals and interpreters.
 func (s *Server) registerProcess(mux api.Router) {
-	s.handle(mux, "POST /process/execute", s.executeCommand)
-	s.handle(mux, "POST /process/code-run", s.runCode)
+	s.handle(mux, "POST /process/execute", executeCommand)
+	s.handle(mux, "POST /process/code-run", runCode)
 	s.registerSessions(mux)
 	s.registerTerminals(mux)
 	s.registerInterpreter(mux)
@@ -45,7 +45,7 @@ type executeResponse struct {
 }
 
 // executeCommand runs a command in a shell, and kills it when the client disconnects.
-func (s *Server) executeCommand(ctx context.Context, c *call) error {
+func executeCommand(ctx context.Context, c *call) error {
 	var in struct {
 		Command string            `json:"command"`
 		Dir     string            `json:"cwd"`
@@ -58,7 +58,7 @@ func (s *Server) executeCommand(ctx context.Context, c *call) error {
 	if err := checkCommand(in.Command); err != nil {
 		return err
 	}
-	timeout, err := s.parseTimeout(in.Timeout)
+	timeout, err := c.server.parseTimeout(in.Timeout)
 	if err != nil {
 		return err
 	}

@@ -167,7 +167,7 @@ func (interpreterHandlers) executeInContext(ctx context.Context, c *call) error 
 	if err != nil {
 		return err
 	}
-	k, err := c.server.openSocket(ctx, c)
+	k, err := openSocket(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -65,20 +65,20 @@ func isFrom(version string, minimum int) bool {
 }
 
 // readLogs responds with the output of a command in a session.
-func (s *Server) readLogs(ctx context.Context, c *call) error {
-	cmd, err := s.findCommand(c)
+func readLogs(ctx context.Context, c *call) error {
+	cmd, err := findCommand(c)
 	if err != nil {
 		return err
 	}
-	return s.sendLogs(ctx, c, cmd.log)
+	return sendLogs(ctx, c, cmd.log)
 }
 
 // sendLogs responds with recorded output: what there is, as JSON or as text for older clients,
 // or everything until it ends, over a WebSocket or as the body of a response.
-func (s *Server) sendLogs(ctx context.Context, c *call, record *outputLog) error {
+func sendLogs(ctx context.Context, c *call, record *outputLog) error {
 	switch {
 	case isUpgrade(c.r):
-		return s.followOnSocket(ctx, c, record)
+		return followOnSocket(ctx, c, record)
 	case c.r.URL.Query().Get("follow") == "true":
 		return followInBody(ctx, c, record)
 	case splitsOutput(c.r):
@@ -147,8 +147,8 @@ func followInBody(ctx context.Context, c *call, record *outputLog) error {
 }
 
 // followOnSocket sends output as binary frames, and closes the WebSocket at its end.
-func (s *Server) followOnSocket(ctx context.Context, c *call, record *outputLog) error {
-	conn, err := s.openSocket(ctx, c)
+func followOnSocket(ctx context.Context, c *call, record *outputLog) error {
+	conn, err := openSocket(ctx, c)
 	if err != nil {
 		return err
 	}

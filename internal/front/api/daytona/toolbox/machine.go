@@ -24,11 +24,11 @@ func (s *Server) registerMachine(mux api.Router) {
 		"GET /user-home-dir":      machineHandlers{}.getHomeDir,
 		"GET /work-dir":           machineHandlers{}.getWorkDir,
 		"GET /project-dir":        machineHandlers{}.getWorkDir, // of clients before version 0.120
-		"GET /version":            s.getVersion,
+		"GET /version":            getVersion,
 		"GET /port":               machineHandlers{}.listPorts,
 		"GET /port/{port}/in-use": machineHandlers{}.checkPort,
-		"GET /system/metrics":     s.getMetrics,
-		"POST /env":               s.updateEnv,
+		"GET /system/metrics":     getMetrics,
+		"POST /env":               updateEnv,
 		"POST /init":              machineHandlers{}.initialize,
 		"/computeruse/":           machineHandlers{}.refuseComputerUse,
 	} {
@@ -57,8 +57,8 @@ func (machineHandlers) getWorkDir(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, dirResponse{dir})
 }
 
-func (s *Server) getVersion(_ context.Context, c *call) error {
-	return c.writeJSON(http.StatusOK, map[string]string{"version": s.o.Version})
+func getVersion(_ context.Context, c *call) error {
+	return c.writeJSON(http.StatusOK, map[string]string{"version": c.server.o.Version})
 }
 
 // portList has the ports at which programs listen.
@@ -142,8 +142,8 @@ type metrics struct {
 // measureInterval is the time over which the use of processors is measured.
 const measureInterval = 100 * time.Millisecond
 
-func (s *Server) getMetrics(ctx context.Context, c *call) error {
-	first, err := s.o.Manager.Usage().Measure(ctx, c.id)
+func getMetrics(ctx context.Context, c *call) error {
+	first, err := c.server.o.Manager.Usage().Measure(ctx, c.id)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (s *Server) getMetrics(ctx context.Context, c *call) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	last, err := s.o.Manager.Usage().Measure(ctx, c.id)
+	last, err := c.server.o.Manager.Usage().Measure(ctx, c.id)
 	if err != nil {
 		return err
 	}

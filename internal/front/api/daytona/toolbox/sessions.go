@@ -66,19 +66,19 @@ type commandDTO struct {
 
 // registerSessions adds the calls about sessions.
 func (s *Server) registerSessions(mux api.Router) {
-	s.handle(mux, "POST /process/session", s.createSession)
-	s.handle(mux, "GET /process/session", s.listSessions)
-	s.handle(mux, "GET /process/session/{session}", s.getSession)
-	s.handle(mux, "DELETE /process/session/{session}", s.deleteSession)
-	s.handle(mux, "POST /process/session/{session}/exec", s.executeInSession)
-	s.handle(mux, "GET /process/session/{session}/command/{command}", s.getCommand)
-	s.handle(mux, "GET /process/session/{session}/command/{command}/logs", s.readLogs)
-	s.handle(mux, "POST /process/session/{session}/command/{command}/input", s.sendInput)
-	s.handle(mux, "GET /process/session/entrypoint", s.getEntrypoint)
-	s.handle(mux, "GET /process/session/entrypoint/logs", s.readEntrypointLogs)
+	s.handle(mux, "POST /process/session", createSession)
+	s.handle(mux, "GET /process/session", listSessions)
+	s.handle(mux, "GET /process/session/{session}", getSession)
+	s.handle(mux, "DELETE /process/session/{session}", deleteSession)
+	s.handle(mux, "POST /process/session/{session}/exec", executeInSession)
+	s.handle(mux, "GET /process/session/{session}/command/{command}", getCommand)
+	s.handle(mux, "GET /process/session/{session}/command/{command}/logs", readLogs)
+	s.handle(mux, "POST /process/session/{session}/command/{command}/input", sendInput)
+	s.handle(mux, "GET /process/session/entrypoint", getEntrypoint)
+	s.handle(mux, "GET /process/session/entrypoint/logs", readEntrypointLogs)
 }
 
-func (s *Server) createSession(ctx context.Context, c *call) error {
+func createSession(ctx context.Context, c *call) error {
 	var in struct {
 		ID string `json:"sessionId"`
 	}
@@ -88,7 +88,7 @@ func (s *Server) createSession(ctx context.Context, c *call) error {
 	if err := checkName("sessionId", in.ID); err != nil {
 		return err
 	}
-	p, err := s.programs.findPrograms(c)
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
@@ -131,8 +131,8 @@ func (p *programs) openSession(ctx context.Context, id string) error {
 }
 
 // findSession returns the session in the path. NotFound.
-func (s *Server) findSession(c *call) (*programs, *session, error) {
-	p, err := s.programs.findPrograms(c)
+func findSession(c *call) (*programs, *session, error) {
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -145,8 +145,8 @@ func (s *Server) findSession(c *call) (*programs, *session, error) {
 }
 
 // findCommand returns the command in the path. NotFound.
-func (s *Server) findCommand(c *call) (*command, error) {
-	_, found, err := s.findSession(c)
+func findCommand(c *call) (*command, error) {
+	_, found, err := findSession(c)
 	if err != nil {
 		return nil, err
 	}
@@ -159,8 +159,8 @@ func (s *Server) findCommand(c *call) (*command, error) {
 	return nil, sandpit.Errorf(sandpit.NotFound, "command not found")
 }
 
-func (s *Server) listSessions(_ context.Context, c *call) error {
-	p, err := s.programs.findPrograms(c)
+func listSessions(_ context.Context, c *call) error {
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
@@ -176,16 +176,16 @@ func (s *Server) listSessions(_ context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, list)
 }
 
-func (s *Server) getSession(_ context.Context, c *call) error {
-	_, found, err := s.findSession(c)
+func getSession(_ context.Context, c *call) error {
+	_, found, err := findSession(c)
 	if err != nil {
 		return err
 	}
 	return c.writeJSON(http.StatusOK, found.toDTO())
 }
 
-func (s *Server) deleteSession(_ context.Context, c *call) error {
-	p, found, err := s.findSession(c)
+func deleteSession(_ context.Context, c *call) error {
+	p, found, err := findSession(c)
 	if err != nil {
 		return err
 	}
@@ -217,8 +217,8 @@ func (o *session) releaseLogs() {
 	}
 }
 
-func (s *Server) getCommand(_ context.Context, c *call) error {
-	cmd, err := s.findCommand(c)
+func getCommand(_ context.Context, c *call) error {
+	cmd, err := findCommand(c)
 	if err != nil {
 		return err
 	}
@@ -265,7 +265,7 @@ type executeResult struct {
 
 // executeInSession runs a command in a session. If the client disconnects, the command keeps
 // running: it belongs to the session.
-func (s *Server) executeInSession(ctx context.Context, c *call) error {
+func executeInSession(ctx context.Context, c *call) error {
 	var in executeRequest
 	if err := c.readBody(&in); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (s *Server) executeInSession(ctx context.Context, c *call) error {
 	if strings.TrimSpace(in.Command) == "" {
 		return sandpit.Errorf(sandpit.Invalid, "command cannot be empty")
 	}
-	p, found, err := s.findSession(c)
+	p, found, err := findSession(c)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (s *Server) executeInSession(ctx context.Context, c *call) error {
 		id: newID(), text: in.Command, log: newOutputLog(maxLog, p.account), echoes: !in.NoEcho,
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
-	async, limit := in.RunAsync || in.Async, s.o.CommandTimeout
+	async, limit := in.RunAsync || in.Async, c.server.o.CommandTimeout
 	if async {
 		cmd.input, limit = shell.NewInput(), maxTimeout // no client waits for it
 	}
@@ -431,14 +431,14 @@ const (
 )
 
 // sendInput gives a running command input, which ends a line.
-func (s *Server) sendInput(ctx context.Context, c *call) error {
+func sendInput(ctx context.Context, c *call) error {
 	var in struct {
 		Data string `json:"data"`
 	}
 	if err := c.readBody(&in); err != nil {
 		return err
 	}
-	cmd, err := s.findCommand(c)
+	cmd, err := findCommand(c)
 	if err != nil {
 		return err
 	}

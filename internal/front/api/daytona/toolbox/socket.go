@@ -88,7 +88,7 @@ var errResponded = errors.New("the response was sent")
 
 // openSocket upgrades a request. From then on the connection belongs to the socket, which the
 // caller must close.
-func (s *Server) openSocket(ctx context.Context, c *call) (*socket, error) {
+func openSocket(ctx context.Context, c *call) (*socket, error) {
 	if err := checkUpgrade(c.r); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (s *Server) openSocket(ctx context.Context, c *call) (*socket, error) {
 	k := &socket{conn: conn, call: c}
 	k.reading, k.endRead = context.WithCancel(context.WithoutCancel(ctx))
 	k.ctx, k.cancel = context.WithCancel(ctx)
-	k.group.Go(func() { k.pingClient(s.o.Heartbeat) })
+	k.group.Go(func() { k.pingClient(c.server.o.Heartbeat) })
 	return k, nil
 }
 

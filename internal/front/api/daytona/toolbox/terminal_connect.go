@@ -22,23 +22,23 @@ type controlFrame struct {
 
 // connectTerminal connects a WebSocket to a terminal. Clients get the error about a missing
 // terminal as a control frame.
-func (s *Server) connectTerminal(ctx context.Context, c *call) error {
+func connectTerminal(ctx context.Context, c *call) error {
 	if err := checkUpgrade(c.r); err != nil {
 		return err
 	}
-	p, t, err := s.findTerminal(c)
+	p, t, err := findTerminal(c)
 	if err == nil {
 		err = p.startTerminal(ctx, t)
 	}
 	if err != nil {
-		return s.refuseTerminal(ctx, c, err)
+		return refuseTerminal(ctx, c, err)
 	}
-	return s.serveTerminal(ctx, c, t)
+	return serveTerminal(ctx, c, t)
 }
 
 // refuseTerminal sends an error over a WebSocket.
-func (s *Server) refuseTerminal(ctx context.Context, c *call, err error) error {
-	k, openErr := s.openSocket(ctx, c)
+func refuseTerminal(ctx context.Context, c *call, err error) error {
+	k, openErr := openSocket(ctx, c)
 	if openErr != nil {
 		return openErr
 	}
@@ -71,8 +71,8 @@ func closeReason(value any) string {
 
 // serveTerminal connects a WebSocket to a terminal until either side ends. The terminal
 // continues without the client.
-func (s *Server) serveTerminal(ctx context.Context, c *call, t *terminal) error {
-	k, err := s.openSocket(ctx, c)
+func serveTerminal(ctx context.Context, c *call, t *terminal) error {
+	k, err := openSocket(ctx, c)
 	if err != nil {
 		return err
 	}

@@ -68,13 +68,13 @@ type terminalDTO struct {
 
 // registerTerminals adds the calls about terminals.
 func (s *Server) registerTerminals(mux api.Router) {
-	s.handle(mux, "POST /process/pty", s.createTerminal)
-	s.handle(mux, "GET /process/pty", s.listTerminals)
-	s.handle(mux, "GET /process/pty/create-connect", s.createAndConnect)
-	s.handle(mux, "GET /process/pty/{terminal}", s.getTerminal)
-	s.handle(mux, "DELETE /process/pty/{terminal}", s.deleteTerminal)
-	s.handle(mux, "GET /process/pty/{terminal}/connect", s.connectTerminal)
-	s.handle(mux, "POST /process/pty/{terminal}/resize", s.resizeTerminal)
+	s.handle(mux, "POST /process/pty", createTerminal)
+	s.handle(mux, "GET /process/pty", listTerminals)
+	s.handle(mux, "GET /process/pty/create-connect", createAndConnect)
+	s.handle(mux, "GET /process/pty/{terminal}", getTerminal)
+	s.handle(mux, "DELETE /process/pty/{terminal}", deleteTerminal)
+	s.handle(mux, "GET /process/pty/{terminal}/connect", connectTerminal)
+	s.handle(mux, "POST /process/pty/{terminal}/resize", resizeTerminal)
 }
 
 // terminalRequest describes a new terminal.
@@ -87,12 +87,12 @@ type terminalRequest struct {
 	Lazy bool              `json:"lazyStart"`
 }
 
-func (s *Server) createTerminal(ctx context.Context, c *call) error {
+func createTerminal(ctx context.Context, c *call) error {
 	var in terminalRequest
 	if err := c.readBody(&in); err != nil {
 		return err
 	}
-	t, err := s.openTerminal(ctx, c, in)
+	t, err := openTerminal(ctx, c, in)
 	if err != nil {
 		return err
 	}
@@ -101,19 +101,19 @@ func (s *Server) createTerminal(ctx context.Context, c *call) error {
 
 // createAndConnect opens a terminal and connects it. Clients get an error as a control frame,
 // because they do not show the response to a refused WebSocket.
-func (s *Server) createAndConnect(ctx context.Context, c *call) error {
+func createAndConnect(ctx context.Context, c *call) error {
 	if err := checkUpgrade(c.r); err != nil {
 		return err
 	}
 	var t *terminal
 	in, err := readTerminalQuery(c.r)
 	if err == nil {
-		t, err = s.openTerminal(ctx, c, in)
+		t, err = openTerminal(ctx, c, in)
 	}
 	if err != nil {
-		return s.refuseTerminal(ctx, c, err)
+		return refuseTerminal(ctx, c, err)
 	}
-	return s.serveTerminal(ctx, c, t)
+	return serveTerminal(ctx, c, t)
 }
 
 // readTerminalQuery reads the description of a new terminal from a query, and its environment
@@ -172,7 +172,7 @@ const maxSide = 1000
 
 // openTerminal creates a terminal, and starts its shell unless that starts with the first
 // connection. AlreadyExists. Exhausted: there are too many.
-func (s *Server) openTerminal(ctx context.Context, c *call, in terminalRequest) (*terminal, error) {
+func openTerminal(ctx context.Context, c *call, in terminalRequest) (*terminal, error) {
 	in.ID = cmp.Or(in.ID, newID())
 	if err := checkName("id", in.ID); err != nil {
 		return nil, err
@@ -184,7 +184,7 @@ func (s *Server) openTerminal(ctx context.Context, c *call, in terminalRequest) 
 	if in.Dir, err = c.shownDir(ctx, in.Dir); err != nil {
 		return nil, err
 	}
-	p, err := s.programs.findPrograms(c)
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return nil, err
 	}
@@ -331,8 +331,8 @@ func killProcess(ctx context.Context, p sandpit.Process) error {
 }
 
 // findTerminal returns the terminal in the path. NotFound.
-func (s *Server) findTerminal(c *call) (*programs, *terminal, error) {
-	p, err := s.programs.findPrograms(c)
+func findTerminal(c *call) (*programs, *terminal, error) {
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -344,8 +344,8 @@ func (s *Server) findTerminal(c *call) (*programs, *terminal, error) {
 	return nil, nil, sandpit.Errorf(sandpit.NotFound, "PTY session not found")
 }
 
-func (s *Server) listTerminals(_ context.Context, c *call) error {
-	p, err := s.programs.findPrograms(c)
+func listTerminals(_ context.Context, c *call) error {
+	p, err := c.server.programs.findPrograms(c)
 	if err != nil {
 		return err
 	}
@@ -372,8 +372,8 @@ func (t *terminal) toDTO() terminalDTO {
 	return terminalDTO{t.id, t.dir, envs, t.size.Cols, t.size.Rows, t.created, active, t.lazy}
 }
 
-func (s *Server) getTerminal(_ context.Context, c *call) error {
-	_, t, err := s.findTerminal(c)
+func getTerminal(_ context.Context, c *call) error {
+	_, t, err := findTerminal(c)
 	if err != nil {
 		return err
 	}
@@ -381,8 +381,8 @@ func (s *Server) getTerminal(_ context.Context, c *call) error {
 }
 
 // deleteTerminal kills the shell of a terminal, and removes the terminal.
-func (s *Server) deleteTerminal(ctx context.Context, c *call) error {
-	p, t, err := s.findTerminal(c)
+func deleteTerminal(ctx context.Context, c *call) error {
+	p, t, err := findTerminal(c)
 	if err != nil {
 		return err
 	}
@@ -406,7 +406,7 @@ func (s *Server) deleteTerminal(ctx context.Context, c *call) error {
 	return c.writeJSON(http.StatusOK, struct{}{}) // clients for Go decode an object of objects
 }
 
-func (s *Server) resizeTerminal(ctx context.Context, c *call) error {
+func resizeTerminal(ctx context.Context, c *call) error {
 	var in struct {
 		Cols *int `json:"cols"`
 		Rows *int `json:"rows"`
@@ -421,7 +421,7 @@ func (s *Server) resizeTerminal(ctx context.Context, c *call) error {
 	if err != nil {
 		return err
 	}
-	_, t, err := s.findTerminal(c)
+	_, t, err := findTerminal(c)
 	if err != nil {
 		return err
 	}

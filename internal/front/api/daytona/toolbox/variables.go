@@ -91,7 +91,7 @@ type variablesRequest struct {
 }
 
 // updateEnv changes the variables of programs that start later.
-func (s *Server) updateEnv(ctx context.Context, c *call) error {
+func updateEnv(ctx context.Context, c *call) error {
 	var req variablesRequest
 	if err := c.readBody(&req); err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s *Server) updateEnv(ctx context.Context, c *call) error {
 	if err := c.checkRemovable(ctx, req); err != nil {
 		return err
 	}
-	if err := s.variables.wrapGuest(c.id, c.sandbox.Guest()).set.change(req); err != nil {
+	if err := c.server.variables.wrapGuest(c.id, c.sandbox.Guest()).set.change(req); err != nil {
 		return err
 	}
 	return c.writeJSON(http.StatusOK, map[string]string{"message": "the environment was updated"})
