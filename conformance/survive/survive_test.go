@@ -70,7 +70,7 @@ func TestCommandsSurvive(t *testing.T) {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	lines, pause := rhythm(commands, kills)
+	speed := paceOf(commands, kills)
 	var (
 		group sync.WaitGroup
 		ended atomic.Int64
@@ -78,7 +78,7 @@ func TestCommandsSurvive(t *testing.T) {
 	for i := range commands {
 		group.Go(func() {
 			defer ended.Add(1)
-			runOne(ctx, t, c.Sandboxes.Open(list[i%len(list)].ID), i, lines, pause)
+			runOne(ctx, t, c.Sandboxes.Open(list[i%len(list)].ID), i, speed)
 		})
 	}
 	done := make(chan struct{})
@@ -93,7 +93,7 @@ func TestCommandsSurvive(t *testing.T) {
 	})
 	<-done
 	t.Logf("%d commands of %d lines on each stream in %s: %d servers killed, %d connections reset",
-		commands, lines, time.Since(begin).Round(time.Second), killed, resets)
+		commands, speed.lines, time.Since(begin).Round(time.Second), killed, resets)
 	if killed < kills {
 		t.Errorf("only %d servers were killed before all had ended, want %d", killed, kills)
 	}
@@ -130,29 +130,34 @@ func disturb(w *world, p *proxy, done <-chan struct{}, kills int, over func()) (
 	}
 }
 
-// rhythm returns how many lines each command puts out, and the time between two. All
-// together start as many programs in a second however many they are, since that is
-// what a machine runs out of, and each kill falls into the time of all.
-func rhythm(commands, kills int) (lines int, pause time.Duration) {
-	pause = max(200*time.Millisecond, time.Duration(commands)*5*time.Millisecond)
-	return 20 + int(time.Duration(kills)*4*time.Second/pause), pause
+// pace is how many lines each command puts out, and the time between two.
+type pace struct {
+	lines int
+	pause time.Duration
+}
+
+// paceOf returns the pace of commands. All together start as many programs in a second however
+// many they are, since that is what a machine runs out of.
+func paceOf(commands, kills int) pace {
+	pause := max(200*time.Millisecond, time.Duration(commands)*5*time.Millisecond)
+	return pace{20 + int(time.Duration(kills)*4*time.Second/pause), pause}
 }
 
 // runOne runs one command and compares what arrives.
-func runOne(ctx context.Context, t *testing.T, s *client.Sandbox, i, lines int, pause time.Duration) {
+func runOne(ctx context.Context, t *testing.T, s *client.Sandbox, i int, speed pace) {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(ctx, 10*patience, errStopped)
 	defer cancel()
 	var stdout, stderr bytes.Buffer
 	name, code := "command-"+strconv.Itoa(i), i%200
 	status, err := s.Exec(ctx, sandpit.Command{
-		Args:   []string{"sh", "-c", script, "sh", name, strconv.Itoa(lines), strconv.Itoa(code), fmt.Sprint(pause.Seconds()), killsOver},
+		Args:   []string{"sh", "-c", script, "sh", name, strconv.Itoa(speed.lines), strconv.Itoa(code), fmt.Sprint(speed.pause.Seconds()), killsOver},
 		Stdout: &stdout, Stderr: &stderr,
 	})
 	if err != nil || status.Code != code {
 		t.Errorf("%s: %v, %v, want exit status %d", name, status, err, code)
 	}
-	wantOut, wantErr := expected(name, lines)
+	wantOut, wantErr := expected(name, speed.lines)
 	for stream, pair := range map[string][2][]byte{"stdout": {stdout.Bytes(), wantOut}, "stderr": {stderr.Bytes(), wantErr}} {
 		if !bytes.Equal(pair[0], pair[1]) {
 			t.Errorf("%s: %s has %d bytes, want %d; it differs from byte %d on", name, stream, len(pair[0]), len(pair[1]), differsAt(pair[0], pair[1]))
