@@ -425,9 +425,9 @@ func TestNothingStays(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, "SANDPIT_SERVER_MCP_IDLE_TIMEOUT=3")
 	key := s.key(t, "leaks")
-	s.connect(t, key, "", nil)                                                                   // which only listens
-	call(t, s.connect(t, key, "", nil), "shell_exec", map[string]any{"command": "sleep 1000 &"}) // which creates a sandbox
-	s.awaitBoxes(t, "leaks", 0)                                                                  // for idleness
+	s.connect(t, key, "", nil) // which only listens
+	call(t, s.connect(t, key, "", nil), "shell_exec", map[string]any{"command": "sleep 1000 &"})
+	s.awaitBoxes(t, "leaks", 0) // for idleness
 
 	// What follows may take longer than such a session lasts.
 	s.end(t, syscall.SIGKILL)
