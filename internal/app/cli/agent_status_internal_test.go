@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/agent/model"
 	"github.com/sandpit-dev/sandpit/agent/model/openai"
+	"github.com/sandpit-dev/sandpit/internal/app/config"
 )
 
 // TestModelKeyHint has a vendor refuse the key of a model: the hint is about that key, and not about the key
@@ -39,5 +41,21 @@ func TestPipeStatus(t *testing.T) {
 	}
 	if status, ok := errors.AsType[exitStatus](toPipeStatus(syscall.EPIPE)); !ok || int(status) != 141 {
 		t.Errorf("%v", status)
+	}
+}
+
+// TestLockedTranscript resumes a transcript that another agent writes: the exit status says so.
+func TestLockedTranscript(t *testing.T) {
+	t.Parallel()
+	o := agentCommand{transcript: filepath.Join(t.TempDir(), "t.jsonl")}
+	first, err := o.openTranscript(config.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := resumeTranscript(o.transcript); exitCodeOf(err) != statusConflict {
+		t.Errorf("%v has the exit status %d", err, exitCodeOf(err))
+	}
+	if err := first.close(); err != nil {
+		t.Error(err)
 	}
 }

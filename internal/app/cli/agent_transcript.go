@@ -85,7 +85,7 @@ func lockTranscript(f *os.File) error {
 		return nil
 	}
 	_ = f.Close() // nothing was written
-	return sandpit.Errorf(sandpit.Conflict, "another agent writes the transcript %s", f.Name())
+	return verbError{sandpit.Errorf(sandpit.Conflict, "another agent writes the transcript %s", f.Name())}
 }
 
 // writer returns where lines are written, or nil.
