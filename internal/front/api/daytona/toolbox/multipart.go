@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
 // partWriter writes a multipart/form-data response.
@@ -90,7 +91,7 @@ func (c *call) receiveFile(ctx context.Context) (string, error) {
 		return "", err
 	}
 	for {
-		part, err := form.NextPart()
+		part, err := form.nextPart()
 		if errors.Is(err, io.EOF) {
 			return "", sandpit.Errorf(sandpit.Invalid, `upload %s: the form has no part "file"`, p)
 		}
@@ -99,27 +100,80 @@ func (c *call) receiveFile(ctx context.Context) (string, error) {
 		}
 		if part.FormName() == "file" {
 			err = c.guest.WriteFile(ctx, "", p, part, sandpit.WriteOptions{})
-			return p, errors.Join(toFileError(err), skipRest(form))
+			return p, errors.Join(toFileError(err), form.skipRest())
 		}
 	}
 }
 
+const (
+	// maxPartHead bounds what precedes the content of a part, in bytes: the header of Go's reader may
+	// have 10 MiB, and no account of memory knows of it.
+	maxPartHead = 64 << 10
+	// maxFieldName bounds the index in the name of a field, in bytes.
+	maxFieldName = 1 << 10
+)
+
+var errPartHead = fmt.Errorf("the header of a part has more than %d bytes", maxPartHead)
+
+// form reads the parts of a body.
+type form struct {
+	parts   *multipart.Reader
+	body    *headReader
+	current *multipart.Part
+}
+
+// headReader is a body of which at most left bytes are read while a header is expected.
+type headReader struct {
+	io.ReadCloser
+
+	isHead bool
+	left   int
+}
+
+// Read implements io.Reader.
+func (h *headReader) Read(p []byte) (int, error) {
+	if !h.isHead {
+		return h.ReadCloser.Read(p)
+	}
+	if h.left == 0 {
+		return 0, errPartHead
+	}
+	n, err := h.ReadCloser.Read(p[:min(len(p), h.left)])
+	h.left -= n
+	return n, err
+}
+
 // readForm returns a reader of the parts of the body.
-func (c *call) readForm() (*multipart.Reader, error) {
-	form, err := c.r.MultipartReader()
+func (c *call) readForm() (*form, error) {
+	body := &headReader{ReadCloser: c.r.Body}
+	c.r.Body = body
+	parts, err := c.r.MultipartReader()
 	if err != nil {
 		return nil, sandpit.Errorf(sandpit.Invalid, "read the form: %w", err)
 	}
-	return form, nil
+	return &form{parts: parts, body: body}, nil
+}
+
+// nextPart skips the rest of a part and returns the next one, or io.EOF.
+func (f *form) nextPart() (*multipart.Part, error) {
+	if f.current != nil {
+		if _, err := io.Copy(io.Discard, f.current); err != nil {
+			return nil, err
+		}
+	}
+	f.body.isHead, f.body.left = true, maxPartHead
+	part, err := f.parts.NextPart()
+	f.body.isHead, f.current = false, part
+	return part, err
 }
 
 func toFormError(err error) error { return sandpit.Errorf(sandpit.Invalid, "read the form: %w", err) }
 
 // skipRest reads the rest of a form, so that the client reads the response after it has sent
 // everything.
-func skipRest(form *multipart.Reader) error {
+func (f *form) skipRest() error {
 	for {
-		_, err := form.NextPart()
+		_, err := f.nextPart()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -140,7 +194,7 @@ func (fileHandlers) uploadFiles(ctx context.Context, c *call) error {
 	paths := make(map[string]string)
 	var first error
 	for {
-		part, err := form.NextPart()
+		part, err := form.nextPart()
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -163,19 +217,29 @@ func (fileHandlers) uploadFiles(ctx context.Context, c *call) error {
 	return c.writeEmpty(http.StatusOK)
 }
 
-// maxUploads is the maximum number of paths of one upload whose files have not arrived.
-const maxUploads = 10_000
+const (
+	// maxUploads is the maximum number of paths of one upload whose files have not arrived.
+	maxUploads = 10_000
+	// uploadCost is the memory of such a path besides its text, in bytes.
+	uploadCost = 128
+)
 
 // receivePart handles one part of a form of pairs. It removes a path when its file arrives.
 func (c *call) receivePart(ctx context.Context, part *multipart.Part, paths map[string]string) error {
 	name := part.FormName()
 	if index, found := strings.CutSuffix(name, ".path"); found {
+		if len(index) > maxFieldName {
+			return sandpit.Errorf(sandpit.Invalid, "a field of the form has a name of %d bytes, want at most %d", len(name), maxFieldName)
+		}
 		text, err := io.ReadAll(io.LimitReader(part, maxFieldPath))
 		if err != nil {
 			return toFormError(err)
 		}
 		if len(paths) >= maxUploads {
 			return sandpit.Errorf(sandpit.Invalid, "the form has more than %d paths without a file", maxUploads)
+		}
+		if err := memory.AccountOf(ctx).Reserve(int64(len(index) + len(text) + uploadCost)); err != nil {
+			return err
 		}
 		paths[index] = string(text)
 		return nil
@@ -189,6 +253,7 @@ func (c *call) receivePart(ctx context.Context, part *multipart.Part, paths map[
 		return sandpit.Errorf(sandpit.Invalid, "the form has no %.50s.path before %.50s", index, name)
 	}
 	delete(paths, index)
+	memory.AccountOf(ctx).Return(int64(len(index) + len(given) + uploadCost))
 	p, err := c.filePath(ctx, index+".path", given)
 	if err != nil {
 		return err

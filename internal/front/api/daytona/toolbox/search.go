@@ -13,7 +13,7 @@ import (
 	"github.com/sandpit-dev/sandpit/internal/inside/applet"
 )
 
-// maxFound is how many matches a search returns.
+// maxFound is how many matches a search returns, and in how many files one call replaces a text.
 const maxFound = 10_000
 
 // maxReplaced bounds a file in which text is replaced, in bytes, and replaceCost is the memory
@@ -122,6 +122,9 @@ func (fileHandlers) replaceInFiles(ctx context.Context, c *call) error {
 	}
 	if len(req.Files) == 0 || req.Pattern == "" || req.NewValue == nil {
 		return sandpit.Errorf(sandpit.Invalid, "files, pattern and newValue are required")
+	}
+	if len(req.Files) > maxFound {
+		return sandpit.Errorf(sandpit.Invalid, "files: %d, want at most %d", len(req.Files), maxFound)
 	}
 	results := make([]replaceResult, len(req.Files))
 	for i, name := range req.Files {

@@ -22,6 +22,10 @@ const (
 	// forgotten first; maxPending is how many may wait or run.
 	maxCommands = 1000
 	maxPending  = 100
+	// maxTexts bounds the texts of the listed commands of a session, in bytes, and commandCost is the
+	// memory of a command besides its text and output.
+	maxTexts    = 2 * maxCommand
+	commandCost = 1 << 10
 	// maxSessionID is the maximum number of bytes of the name of a session or terminal.
 	maxSessionID = 256
 )
@@ -35,6 +39,8 @@ type session struct {
 	mu       sync.Mutex
 	closed   bool
 	commands []*command
+	size     int             // of the texts of commands
+	account  *memory.Account // of these
 	last     <-chan struct{} // closed when the latest command has ended
 }
 
@@ -126,7 +132,7 @@ func (p *programs) openSession(ctx context.Context, id string) error {
 		delete(p.sessions, id)
 		return err
 	}
-	p.sessions[id] = &session{id: id, shell: opened}
+	p.sessions[id] = &session{id: id, shell: opened, account: p.account}
 	return nil
 }
 
@@ -212,9 +218,19 @@ func (o *session) releaseLogs() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
-	for _, cmd := range o.commands {
-		cmd.log.release()
+	for len(o.commands) > 0 {
+		o.dropOldest()
 	}
+}
+
+// dropOldest forgets the oldest command, and its output. The caller holds the lock.
+func (o *session) dropOldest() {
+	oldest := o.commands[0]
+	oldest.log.release()
+	o.size -= len(oldest.text)
+	o.account.Return(int64(len(oldest.text) + commandCost))
+	o.commands[0] = nil
+	o.commands = o.commands[1:]
 }
 
 func getCommand(_ context.Context, c *call) error {
@@ -270,8 +286,8 @@ func executeInSession(ctx context.Context, c *call) error {
 	if err := c.readBody(&in); err != nil {
 		return err
 	}
-	if strings.TrimSpace(in.Command) == "" {
-		return sandpit.Errorf(sandpit.Invalid, "command cannot be empty")
+	if err := checkCommand(in.Command); err != nil {
+		return err
 	}
 	p, found, err := findSession(c)
 	if err != nil {
@@ -347,7 +363,7 @@ func (p *programs) startCommand(o *session, cmd *command, run func()) error {
 	if o.closed {
 		return withStatus(sandpit.Errorf(sandpit.Gone, "the session has ended"), http.StatusGone, "SESSION_ENDED")
 	}
-	if err := o.makeRoom(); err != nil {
+	if err := o.makeRoom(len(cmd.text)); err != nil {
 		return err
 	}
 	earlier := o.last
@@ -360,8 +376,10 @@ func (p *programs) startCommand(o *session, cmd *command, run func()) error {
 		run()
 	})
 	if !started {
+		o.account.Return(int64(len(cmd.text) + commandCost))
 		return p.endError()
 	}
+	o.size += len(cmd.text)
 	o.commands, o.last = append(o.commands, cmd), cmd.done
 	return nil
 }
@@ -378,9 +396,11 @@ func (cmd *command) waitFor(earlier <-chan struct{}) {
 
 func (cmd *command) markStarted() { cmd.starting.Do(func() { close(cmd.started) }) }
 
-// makeRoom forgets the oldest ended commands of a session that has too many. The caller holds
-// the lock.
-func (o *session) makeRoom() error {
+// makeRoom reserves memory for a command with a text of a number of bytes. It forgets the oldest
+// ended commands of a session that has too many. The caller holds the lock.
+//
+// Exhausted: too many commands wait, or there is not enough memory.
+func (o *session) makeRoom(size int) error {
 	pending := 0
 	for i := len(o.commands) - 1; i >= 0 && !o.commands[i].hasEnded(); i-- {
 		pending++
@@ -388,11 +408,10 @@ func (o *session) makeRoom() error {
 	if pending >= maxPending {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d commands of this session run or wait, the limit is reached", pending), "use another session")
 	}
-	for len(o.commands) >= maxCommands {
-		o.commands[0].log.release()
-		o.commands = o.commands[1:]
+	for len(o.commands) > 0 && (len(o.commands) >= maxCommands || o.size+size > maxTexts && o.commands[0].hasEnded()) {
+		o.dropOldest()
 	}
-	return nil
+	return o.account.Reserve(int64(size + commandCost))
 }
 
 // run runs a command in the shell of its session, and sets its result.

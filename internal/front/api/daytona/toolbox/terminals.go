@@ -21,7 +21,7 @@ import (
 
 const (
 	defaultCols, defaultRows = 80, 24
-	// terminalCost is the memory of a terminal without its output, in bytes.
+	// terminalCost is the memory of a terminal besides what its request says and its output, in bytes.
 	terminalCost = 64 << 10
 	// envsProtocol is the subprotocol with the environment of a new terminal.
 	envsProtocol = "X-Daytona-Pty-Envs"
@@ -36,6 +36,7 @@ type terminal struct {
 	envs    map[string]string
 	lazy    bool
 	created time.Time
+	cost    int64 // reserved bytes of memory, without its output
 	screen  *outputLog
 	input   *shell.Input
 	ended   chan struct{} // closed when the following is set
@@ -86,6 +87,9 @@ type terminalRequest struct {
 	Rows *int              `json:"rows"`
 	Lazy bool              `json:"lazyStart"`
 }
+
+// cost returns the memory of a terminal without its output, in bytes.
+func (r terminalRequest) cost() int64 { return terminalCost + memory.SizeOf(r) }
 
 func createTerminal(ctx context.Context, c *call) error {
 	var in terminalRequest
@@ -189,7 +193,7 @@ func openTerminal(ctx context.Context, c *call, in terminalRequest) (*terminal, 
 		return nil, err
 	}
 	t := &terminal{
-		id: in.ID, dir: in.Dir, envs: in.Envs, lazy: in.Lazy, created: time.Now().UTC(), size: size,
+		id: in.ID, dir: in.Dir, envs: in.Envs, lazy: in.Lazy, created: time.Now().UTC(), size: size, cost: in.cost(),
 		screen: newOutputLog(maxScreen, p.account), input: shell.NewInput(), ended: make(chan struct{}),
 	}
 	if err := p.addTerminal(t); err != nil {
@@ -223,7 +227,7 @@ func (p *programs) addTerminal(t *terminal) error {
 	if len(p.terminals) >= maxTerminals {
 		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "%d terminals are open, the limit is reached", len(p.terminals)), "close one first")
 	}
-	if err := p.account.Reserve(terminalCost); err != nil {
+	if err := p.account.Reserve(t.cost); err != nil {
 		return err
 	}
 	p.terminals[t.id] = t
@@ -238,7 +242,7 @@ func (p *programs) removeTerminal(t *terminal) {
 	}
 	delete(p.terminals, t.id)
 	t.screen.release()
-	p.account.Return(terminalCost)
+	p.account.Return(t.cost)
 }
 
 func (t *terminal) hasEnded() bool { return isClosed(t.ended) }
