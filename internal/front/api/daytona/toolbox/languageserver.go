@@ -30,6 +30,8 @@ const (
 	messageCost = 4
 	// maxQueued is how many messages may wait until a language server reads them.
 	maxQueued = 64
+	// maxOpen is how many documents may be open.
+	maxOpen = 10_000
 	// maxServerErrors bounds what is kept of the errors that one writes, in bytes.
 	maxServerErrors = 4 << 10
 )
@@ -74,7 +76,7 @@ type serverKey struct{ language, project string }
 type languageServers struct {
 	mu       sync.Mutex
 	all      map[serverKey]*languageServer
-	starting sync.Map // of serverKey: another call starts it
+	starting map[serverKey]bool
 }
 
 var errNotInitialized = withCode("LSP_SERVER_NOT_INITIALIZED", sandpit.Errorf(sandpit.Invalid, "the language server is not running: start it first"))
@@ -98,13 +100,10 @@ func (l *languageServers) start(ctx context.Context, c *call, set *programs, key
 	if _, err := l.find(key); err == nil {
 		return nil
 	}
-	if _, other := l.starting.LoadOrStore(key, true); other {
-		return sandpit.Errorf(sandpit.Conflict, "start a language server: another call is starting it")
-	}
-	defer l.starting.Delete(key)
-	if err := l.makeRoom(); err != nil {
+	if err := l.beginStart(key); err != nil {
 		return err
 	}
+	defer l.endStart(key)
 	server, err := c.launchServer(ctx, set, key)
 	if err != nil {
 		return err
@@ -122,19 +121,35 @@ func (l *languageServers) start(ctx context.Context, c *call, set *programs, key
 	return nil
 }
 
-// makeRoom removes those that have ended. Exhausted: too many are running.
-func (l *languageServers) makeRoom() error {
+// beginStart counts a language server that is being started, and removes those that have ended.
+//
+// Exhausted: too many are running. Conflict: another call is starting this one.
+func (l *languageServers) beginStart(key serverKey) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.starting[key] {
+		return sandpit.Errorf(sandpit.Conflict, "start a language server: another call is starting it")
+	}
 	for key, server := range l.all {
 		if server.hasEnded() {
 			delete(l.all, key)
 		}
 	}
-	if len(l.all) >= maxServers {
-		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the sandbox has %d language servers, its maximum", len(l.all)), "stop one")
+	if n := len(l.all) + len(l.starting); n >= maxServers {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "the sandbox has %d language servers, its maximum", n), "stop one")
 	}
+	if l.starting == nil {
+		l.starting = make(map[serverKey]bool)
+	}
+	l.starting[key] = true
 	return nil
+}
+
+// endStart ends the start of a language server, which has succeeded or failed.
+func (l *languageServers) endStart(key serverKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.starting, key)
 }
 
 // stop ends a language server. Invalid: it is not running.
@@ -164,7 +179,7 @@ func (l *languageServers) stop(ctx context.Context, key serverKey) error {
 // concurrently.
 type languageServer struct {
 	process sandpit.Process
-	account *memory.Account
+	account *memory.Account // of its messages, until it ends
 	stderr  *workspace.Window
 	out     chan []byte // messages that it has not read yet
 	ended   chan struct{}
@@ -204,7 +219,7 @@ func (c *call) launchServer(ctx context.Context, set *programs, key serverKey) (
 	}
 	running, cancel := context.WithCancel(set.ctx)
 	server := &languageServer{
-		account: set.account, stderr: workspace.NewWindow(maxServerErrors), out: make(chan []byte, maxQueued), ended: make(chan struct{}), cancel: cancel,
+		account: set.open(), stderr: workspace.NewWindow(maxServerErrors), out: make(chan []byte, maxQueued), ended: make(chan struct{}), cancel: cancel,
 		pending: make(map[int64]chan serverMessage), open: make(map[string]bool),
 	}
 	known := languages()[key.language]
@@ -220,10 +235,12 @@ func (c *call) launchServer(ctx context.Context, set *programs, key serverKey) (
 		}
 		if err != nil {
 			cancel()
+			server.account.Close()
 		}
 		return server, err
 	}
 	cancel()
+	server.account.Close()
 	return nil, sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "the sandbox has no language server for %s: no program %s", key.language, known.args[0]),
 		"install "+known.args[0]+" in the sandbox or its image")
 }
@@ -262,6 +279,7 @@ func (l *languageServer) writeMessages(running context.Context, to *io.PipeWrite
 			if _, err := to.Write(message); err != nil {
 				return // the process has ended
 			}
+			l.account.Return(int64(len(message)))
 		case <-running.Done():
 			return
 		}
@@ -295,6 +313,7 @@ func (l *languageServer) end(err error) {
 	l.err = err
 	close(l.ended)
 	l.cancel()
+	l.account.Close()
 }
 
 func (l *languageServer) hasEnded() bool { return isClosed(l.ended) }
@@ -343,6 +362,9 @@ func (l *languageServer) openDocument(ctx context.Context, uri, languageID, text
 	if err := l.closeDocument(ctx, uri); err != nil {
 		return err
 	}
+	if n := l.countOpen(); n >= maxOpen {
+		return sandpit.WithHint(sandpit.Errorf(sandpit.Exhausted, "open %.200s: %d documents are open, the limit is reached", uri, n), "close one")
+	}
 	document := map[string]any{"uri": uri, "languageId": languageID, "version": 1, "text": text}
 	if err := l.notify(ctx, "textDocument/didOpen", map[string]any{"textDocument": document}); err != nil {
 		return err
@@ -351,6 +373,13 @@ func (l *languageServer) openDocument(ctx context.Context, uri, languageID, text
 	defer l.mu.Unlock()
 	l.open[uri] = true
 	return nil
+}
+
+// countOpen returns how many documents are open.
+func (l *languageServer) countOpen() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.open)
 }
 
 // closeDocument closes a document if it is open.

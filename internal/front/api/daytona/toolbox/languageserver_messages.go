@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
 )
 
 // readMessages reads messages until one is invalid or the process ends.
@@ -81,20 +82,80 @@ func (l *languageServer) deliver(m serverMessage) bool {
 	return found
 }
 
+const (
+	// maxSettings is how many settings a language server may ask for at once, and maxRequestID bounds
+	// the ID of a request of one, in bytes. Both are sent back.
+	maxSettings  = 1000
+	maxRequestID = 256
+	// elementCost is the memory of an element of a list in a response, besides its text: as a value,
+	// while the list grows, and as what it is converted to.
+	elementCost = 512
+)
+
+// decode decodes the result of a request. A list takes much more memory than its text, which is
+// reserved until the request of the context ends.
+//
+// Exhausted: there is not enough memory. Internal: the result is invalid.
+func decode(ctx context.Context, raw json.RawMessage, to any) error {
+	if err := memory.AccountOf(ctx).Reserve(int64(countElements(raw)) * elementCost); err != nil {
+		return err
+	}
+	if json.Unmarshal(raw, to) != nil {
+		return errServerResponse
+	}
+	return nil
+}
+
+// countElements returns how many elements the lists in a JSON value have at most.
+func countElements(raw []byte) (n int) {
+	var lists []bool // whether the value at each depth is a list
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			for i++; i < len(raw) && raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+		case '[', '{':
+			isList := raw[i] == '['
+			if lists = append(lists, isList); isList {
+				n++
+			}
+		case ']', '}':
+			lists = lists[:max(len(lists)-1, 0)]
+		case ',':
+			if len(lists) > 0 && lists[len(lists)-1] {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // respond answers a request of the server. Settings do not exist, and the rest needs no answer
 // but null. Notifications get none.
 func (l *languageServer) respond(m serverMessage) error {
 	if m.Method == "" || len(m.ID) == 0 {
 		return nil
 	}
+	if len(m.ID) > maxRequestID {
+		return errServerResponse
+	}
 	var settings struct {
-		Items []json.RawMessage `json:"items"`
+		Items []struct{} `json:"items"` // which take no memory
 	}
 	result := json.RawMessage("null")
 	if m.Method == "workspace/configuration" && json.Unmarshal(m.Params, &settings) == nil {
+		if len(settings.Items) > maxSettings {
+			return errServerResponse
+		}
 		result = json.RawMessage("[" + strings.TrimSuffix(strings.Repeat("null,", len(settings.Items)), ",") + "]")
 	}
 	text, err := encodeMessage(serverMessage{ID: m.ID, Result: result})
+	if err == nil {
+		err = l.account.Reserve(int64(len(text)))
+	}
 	if err != nil {
 		return err
 	}
@@ -102,6 +163,7 @@ func (l *languageServer) respond(m serverMessage) error {
 	case l.out <- text: // the reader must not wait: the server may be waiting for it
 		return nil
 	default:
+		l.account.Return(int64(len(text)))
 		return sandpit.Errorf(sandpit.Unavailable, "the language server does not read its messages")
 	}
 }
@@ -122,6 +184,9 @@ func (l *languageServer) send(ctx context.Context, m serverMessage, params any) 
 		m.Params = text
 	}
 	text, err := encodeMessage(m)
+	if err == nil {
+		err = l.account.Reserve(int64(len(text))) // until the process has read it
+	}
 	if err != nil {
 		return err
 	}
@@ -129,10 +194,12 @@ func (l *languageServer) send(ctx context.Context, m serverMessage, params any) 
 	case l.out <- text:
 		return nil
 	case <-l.ended:
-		return l.endError()
+		err = l.endError()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		err = context.Cause(ctx)
 	}
+	l.account.Return(int64(len(text)))
+	return err
 }
 
 // notify sends a message that has no response.

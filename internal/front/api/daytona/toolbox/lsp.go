@@ -205,7 +205,7 @@ func (lspHandlers) complete(ctx context.Context, c *call) error {
 		return err
 	}
 	defer release()
-	list, err := parseCompletions(raw)
+	list, err := parseCompletions(ctx, raw)
 	if err != nil {
 		return err
 	}
@@ -213,14 +213,14 @@ func (lspHandlers) complete(ctx context.Context, c *call) error {
 }
 
 // parseCompletions parses a list, its items alone, or null.
-func parseCompletions(raw json.RawMessage) (list completionList, err error) {
-	if strings.HasPrefix(string(raw), "[") {
-		err = json.Unmarshal(raw, &list.Items)
+func parseCompletions(ctx context.Context, raw json.RawMessage) (list completionList, err error) {
+	if len(raw) > 0 && raw[0] == '[' {
+		err = decode(ctx, raw, &list.Items)
 	} else {
-		err = json.Unmarshal(raw, &list)
+		err = decode(ctx, raw, &list)
 	}
 	if err != nil {
-		return list, errServerResponse
+		return list, err
 	}
 	if list.Items == nil {
 		list.Items = []completionItem{}

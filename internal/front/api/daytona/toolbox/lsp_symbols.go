@@ -3,13 +3,13 @@ package toolbox
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"path"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/inside/applet"
 )
 
@@ -100,9 +100,13 @@ func (c *call) searchSymbols(ctx context.Context, server *languageServer, req ls
 			return nil, err
 		}
 		for _, one := range found {
-			if strings.Contains(strings.ToLower(one.Name), text) {
-				list = append(list, one)
+			if !strings.Contains(strings.ToLower(one.Name), text) {
+				continue
 			}
+			if err := memory.AccountOf(ctx).Reserve(int64(len(one.Name) + len(one.Location.URI))); err != nil { // the rest was reserved
+				return nil, err
+			}
+			list = append(list, one)
 		}
 	}
 	return list, nil
@@ -122,8 +126,8 @@ func (l *languageServer) requestSymbols(ctx context.Context, method string, para
 	}
 	defer release()
 	var found []anySymbol
-	if err := json.Unmarshal(raw, &found); err != nil {
-		return nil, errServerResponse
+	if err := decode(ctx, raw, &found); err != nil {
+		return nil, err
 	}
 	return appendSymbols([]symbol{}, found, document, 0), nil
 }

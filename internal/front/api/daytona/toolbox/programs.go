@@ -40,6 +40,7 @@ type programs struct {
 	shells  *shell.Sessions
 	remote  *interpreter.Remote
 	account *memory.Account // of recorded output
+	open    func() *memory.Account
 	ctx     context.Context //nolint:containedctx // of the programs, which outlive requests
 	cancel  context.CancelCauseFunc
 	group   sync.WaitGroup // of goroutines that follow programs
@@ -85,7 +86,7 @@ func newPrograms(c *call, all *registry) *programs {
 	starter := resumedGuest{c.guest, func(ctx context.Context) error { return all.resumes.await(ctx, c.id) }}
 	p := &programs{
 		guest: c.guest, starter: starter, shells: shell.NewSessions(starter, shell.SetOptions{Max: maxSessions, IdleTimeout: -1, Memory: open}),
-		remote: interpreter.NewRemote(c.guest, interpreter.RemoteOptions{}), account: open(),
+		remote: interpreter.NewRemote(c.guest, interpreter.RemoteOptions{}), account: open(), open: open,
 		sessions: make(map[string]*session), terminals: make(map[string]*terminal), contexts: make(map[string]*interpreterContext),
 	}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
