@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/token"
 	"github.com/sandpit-dev/sandpit/internal/front/api/daytona/toolbox"
 )
 
@@ -52,6 +53,7 @@ class H(http.server.BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(418)
         self.send_header("Set-Cookie", "a=b")
+        self.send_header("Refresh", "0; url=//example.com"); self.send_header("WWW-Authenticate", "Basic realm=x")
         self.send_header("X-Own", "yes")
         self.end_headers()
         self.wfile.write((self.path + "\n" + str(self.headers)).encode() + body)
@@ -89,12 +91,12 @@ func TestPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]string{rigOwner: alice, "Authorization": "Bearer secret", "Cookie": "secret", "X-Daytona-Source": "secret", "X-Kept": "kept"} {
+	for name, value := range map[string]string{rigOwner: alice, "Authorization": "Bearer secret", "Cookie": "secret", "X-Daytona-Source": "secret", "X-Access-Token": token.Prefix + "secret", "X-Kept": "kept"} {
 		r.Header.Set(name, value)
 	}
 	got := i.do(r).want(http.StatusTeapot, nil)
 	if !strings.HasPrefix(got.body, "/a%20b/c%2Fd?q=1\n") || !strings.HasSuffix(got.body, "body") || !strings.Contains(got.body, "X-Kept: kept") ||
-		strings.Contains(got.body, "secret") || got.header.Get("Set-Cookie") != "" || got.header.Get("X-Own") != "yes" ||
+		strings.Contains(got.body, "secret") || got.header.Get("Set-Cookie") != "" || got.header.Get("Refresh") != "" || got.header.Get("Www-Authenticate") != "" || got.header.Get("X-Own") != "yes" ||
 		!strings.Contains(got.header.Get("Content-Security-Policy"), "sandbox") {
 		t.Errorf("%v\n%s", got.header, got.body)
 	}

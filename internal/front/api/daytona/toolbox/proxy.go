@@ -6,9 +6,11 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/token"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 )
 
@@ -56,8 +58,9 @@ func (machineHandlers) forwardToPort(ctx context.Context, c *call) error {
 
 // removeCredentials removes from a request what is for this server and not for the sandbox.
 func removeCredentials(r *http.Request) {
-	for name := range r.Header {
-		if strings.HasPrefix(name, "X-Daytona-") || strings.HasPrefix(name, "X-Forwarded") {
+	for name, values := range r.Header {
+		values = slices.DeleteFunc(values, isSecret)
+		if r.Header[name] = values; len(values) == 0 || strings.HasPrefix(name, "X-Daytona-") || strings.HasPrefix(name, "X-Forwarded") {
 			delete(r.Header, name)
 		}
 	}
@@ -71,13 +74,21 @@ func removeCredentials(r *http.Request) {
 	}
 }
 
+// isSecret reports whether the value of a header is an API key or a token of this server.
+func isSecret(value string) bool {
+	if _, rest, found := strings.Cut(value, " "); found {
+		value = strings.TrimSpace(rest) // of a scheme
+	}
+	return api.IsKey(value) || strings.HasPrefix(value, token.Prefix)
+}
+
 // removeOriginHeaders removes from a response what would change more than itself: it comes from
 // the origin of the API, where no page and no cookie of a sandbox may be.
 func removeOriginHeaders(h http.Header) {
 	for _, name := range []string{
 		"Set-Cookie", "Clear-Site-Data", "Strict-Transport-Security", "Alt-Svc", "Service-Worker-Allowed", "Nel", "Report-To", "Reporting-Endpoints",
 		"Access-Control-Allow-Origin", "Access-Control-Allow-Credentials", "X-Accel-Redirect", "X-Accel-Buffering", "X-Sendfile", "Proxy-Authenticate",
-		"Speculation-Rules", "Set-Login",
+		"WWW-Authenticate", "Refresh", "Speculation-Rules", "Set-Login",
 	} {
 		h.Del(name)
 	}
