@@ -298,6 +298,9 @@ func (o *objectCall) beginParts() error {
 	return nil
 }
 
+// completionCost is how many bytes of memory each byte of a list of parts takes: as text and as parts.
+const completionCost = 12
+
 // maxCompletion is the maximum number of bytes of a list of parts.
 const maxCompletion = 4 << 20
 
@@ -312,7 +315,7 @@ func (o *objectCall) completeParts() error {
 			ETag       string
 		} `xml:"Part"`
 	}
-	text, err := body.readAll(maxCompletion)
+	text, err := body.readAll(o.r.Context(), maxCompletion)
 	if err == nil {
 		err = xml.Unmarshal(text, &in)
 	}

@@ -3,6 +3,7 @@ package daytona
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/md5" //nolint:gosec // ETags of S3 are MD5; nothing relies on them
 	"crypto/sha256"
 	"encoding/base64"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/core/uploads"
 )
 
@@ -108,8 +110,8 @@ func (b *objectBody) toUpload() uploads.Upload {
 func (b *objectBody) etag() string { return `"` + hex.EncodeToString(b.sum.Sum(nil)) + `"` }
 
 // readAll returns the content, of limited size.
-func (b *objectBody) readAll(most int64) ([]byte, error) {
-	text, err := io.ReadAll(io.LimitReader(b, most+1))
+func (b *objectBody) readAll(ctx context.Context, most int64) ([]byte, error) {
+	text, err := memory.ReadAll(ctx, b, most+1, completionCost)
 	if err == nil && int64(len(text)) > most {
 		err = newObjectError(http.StatusBadRequest, "EntityTooLarge", "the request is too large")
 	}

@@ -64,7 +64,10 @@ func (s *Server) authenticate(r *http.Request, id sandpit.ID) (ctx context.Conte
 		end()
 		return nil, nil, err
 	}
-	return context.WithValue(ctx, admittedKey{}, id), func() {
+	// The edge has no owner for a request without a key: its memory was that of all of them.
+	account := s.o.Memory.OpenRequest(client.Owner)
+	return context.WithValue(memory.WithAccount(ctx, account), admittedKey{}, id), func() {
+		account.Close()
 		end()
 		leave()
 	}, nil

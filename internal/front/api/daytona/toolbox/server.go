@@ -35,7 +35,7 @@ type Options struct {
 	// AdmitSigned is Admit for a request whose URL was signed with a token for a sandbox: matches
 	// reports whether it was signed with a secret. Default: requests need an API key.
 	AdmitSigned func(r *http.Request, id sandpit.ID, matches func(secret string) bool) (ctx context.Context, release func(), err error)
-	// Memory limits the memory of sessions. Default: no limit.
+	// Memory limits the memory of sessions, and of requests that show a token. Default: no limit.
 	Memory *memory.Budget
 	// CommandTimeout is the timeout of commands whose request has none. Default: an hour.
 	CommandTimeout time.Duration
