@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/core/manager"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/core/store"
 	"github.com/sandpit-dev/sandpit/internal/front/api"
 	"github.com/sandpit-dev/sandpit/internal/front/api/daytona/toolbox"
@@ -38,6 +39,9 @@ const (
 	bob      = "bob"
 	admin    = "admin" // an administrator
 )
+
+// rigAccount is a header of requests of a test whose memory counts, as behind the edge.
+const rigAccount = "Rig-Account"
 
 // rig is a toolbox server on a manager, with a sandbox of alice.
 type rig struct {
@@ -82,6 +86,11 @@ func rigOn(tb testing.TB, o toolbox.Options, providers map[string]sandpit.Provid
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if owner := r.Header.Get(rigOwner); owner != "" {
 			r = r.WithContext(api.WithPrincipal(r.Context(), api.Principal{Owner: owner, Admin: owner == admin}))
+			if r.Header.Get(rigAccount) != "" {
+				account := o.Memory.OpenRequest(owner)
+				defer account.Close()
+				r = r.WithContext(memory.WithAccount(r.Context(), account))
+			}
 		}
 		mux.ServeHTTP(w, r)
 	}))

@@ -106,3 +106,22 @@ func TestFormBounds(t *testing.T) {
 		t.Errorf("a file of %d bytes arrived, want %d", len(got.body), 300<<10)
 	}
 }
+
+// TestReplaceMemory counts the result of a replacement, which can be much larger than the file.
+func TestReplaceMemory(t *testing.T) {
+	t.Parallel()
+	r, _ := memoryRig(t)
+	const body = "--X\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n%s\r\n--X--\r\n"
+	r.do("POST", "/files/upload?path=/tmp/a", strings.Replace(body, "%s", strings.Repeat("a", 10_000), 1), "Content-Type", "multipart/form-data; boundary=X").want(t, http.StatusOK, nil)
+	for replacement, want := range map[int]bool{3000: false, 2: true} {
+		request := toJSON(t, map[string]any{"files": []string{"/tmp/a"}, "pattern": "a", "newValue": strings.Repeat("b", replacement)})
+		var got []struct {
+			Success bool   `json:"success"`
+			Error   string `json:"error"`
+		}
+		r.do("POST", "/files/replace", request, rigAccount, "yes").want(t, http.StatusOK, &got)
+		if len(got) != 1 || got[0].Success != want || !want && !strings.Contains(got[0].Error, "memory") {
+			t.Errorf("a replacement of %d bytes: %+v, want success %t", replacement, got, want)
+		}
+	}
+}

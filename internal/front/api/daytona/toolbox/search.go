@@ -17,10 +17,10 @@ import (
 const maxFound = 10_000
 
 // maxReplaced bounds a file in which text is replaced, in bytes, and replaceCost is the memory
-// that each of its bytes takes: as bytes, as text, and with the replacement.
+// that each of its bytes takes: as bytes, and as text twice. The result counts besides.
 const (
 	maxReplaced = 32 << 20
-	replaceCost = 4
+	replaceCost = 3
 )
 
 // match is a line that matches a pattern.
@@ -167,9 +167,14 @@ func (c *call) replaceInFile(ctx context.Context, name, old, replacement string)
 	if count == 0 {
 		return nil
 	}
-	if size := len(text) + count*(len(replacement)-len(old)); size > maxReplaced {
+	size := len(text) + count*(len(replacement)-len(old))
+	if size > maxReplaced {
 		return sandpit.Errorf(sandpit.Invalid, "replace in %s: the result has %d bytes, want at most %d", p, size, maxReplaced)
 	}
+	if err := account.Reserve(int64(size)); err != nil {
+		return err
+	}
+	defer account.Return(int64(size))
 	changed := strings.ReplaceAll(string(text), old, replacement)
 	return toFileError(c.guest.WriteFile(ctx, "", p, strings.NewReader(changed), sandpit.WriteOptions{}))
 }
