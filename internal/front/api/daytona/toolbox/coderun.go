@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/memory"
 	"github.com/sandpit-dev/sandpit/internal/core/pattern"
 	"github.com/sandpit-dev/sandpit/internal/inside/interpreter"
 	"github.com/sandpit-dev/sandpit/internal/reach/workspace"
@@ -175,7 +176,7 @@ func runDrawing(ctx context.Context, c *call, in runRequest, timeout time.Durati
 	if err != nil {
 		return runResponse{}, err
 	}
-	out := &drawing{both: workspace.NewWindowOf(ctx, maxOutput, outputCost), charts: []map[string]any{}}
+	out := &drawing{both: workspace.NewWindowOf(ctx, maxOutput, outputCost), account: memory.AccountOf(ctx), charts: []map[string]any{}}
 	cell := interpreter.Cell{Context: "run-" + newID(), Language: interpreter.Python, Env: in.Envs}
 	defer p.removeContext(ctx, cell.Context)
 	for _, code := range []string{fmt.Sprintf(drawingPrelude, argv), in.Code} {
@@ -197,15 +198,18 @@ func (p *programs) removeContext(ctx context.Context, name string) {
 	_ = p.remote.Remove(ctx, name) // it is not used again, and ends with the sandbox
 }
 
-// maxCharts bounds the charts of a program, and maxChartBytes their sizes together.
+// maxCharts bounds the charts of a program, and maxChartBytes their sizes together. chartCost is the
+// memory that each of their bytes takes: as text, and as values.
 const (
 	maxCharts     = 100
 	maxChartBytes = 32 << 20
+	chartCost     = 2
 )
 
 // drawing collects the output and the charts of a program.
 type drawing struct {
 	both     *workspace.Window
+	account  *memory.Account
 	charts   []map[string]any
 	size     int // of the charts, in bytes
 	exitCode int
@@ -244,10 +248,13 @@ func exitCodeOf(value string) int {
 	return 1
 }
 
-// addChart adds what a figure shows, with its picture.
+// addChart adds what a figure shows, with its picture, if there is memory for it.
 func (d *drawing) addChart(e interpreter.Result) {
 	size := len(e.Chart) + len(e.PNG)
 	if len(e.Chart) == 0 || len(d.charts) >= maxCharts || d.size+size > maxChartBytes {
+		return
+	}
+	if d.account.Reserve(int64(size)*chartCost+new(memory.ValueCounter).Count(e.Chart)*memory.ValueCost) != nil {
 		return
 	}
 	var chart map[string]any
