@@ -46,6 +46,9 @@ func (m *Manager) Waiting() int { return m.core.ops.count() }
 // CheckVolumes starts a pass over the volumes that running sandboxes can write.
 func (m *Manager) CheckVolumes(ctx context.Context) { m.volumeMeter.checkWriters(ctx) }
 
+// VolumePassEvery is the time between the manager's own passes over volumes.
+const VolumePassEvery = volumePassEvery
+
 // ChecksVolumes reports whether a pass over an owner's volumes is under way.
 func (m *Manager) ChecksVolumes(owner string) bool {
 	m.volumeMeter.mu.Lock()
