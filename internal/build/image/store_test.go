@@ -61,7 +61,7 @@ func convertAsChild(cache, source, name string, hang bool) error {
 		told = "converted"
 		if hang {
 			fmt.Fprintln(os.Stdout, "midway")
-			select {}
+			time.Sleep(time.Hour) // an endless wait alone would end a program without cgo as a deadlock
 		}
 	})
 	fmt.Fprintln(os.Stdout, told, root.Path)
