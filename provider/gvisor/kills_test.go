@@ -137,7 +137,7 @@ func TestKilledProcess(t *testing.T) {
 	fmt.Fprintln(os.Stderr, "begin")
 	err = operations()[k.Operation].do(t.Context(), k, p, box)
 	fmt.Fprintf(os.Stderr, "end %v\n", err)
-	select {} // until it is killed
+	time.Sleep(time.Hour) // until it is killed; an endless wait alone may end the program as a deadlock
 }
 
 // TestOperationsSurviveKills kills, in the middle of everything that moves a sandbox, the

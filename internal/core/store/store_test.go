@@ -42,7 +42,8 @@ func hold(ctx context.Context, dir string) error {
 		return err
 	}
 	fmt.Println("held")
-	select {}
+	time.Sleep(time.Hour) // an endless wait alone may end the program as a deadlock
+	return nil
 }
 
 func TestOpenInTwoProcesses(t *testing.T) {

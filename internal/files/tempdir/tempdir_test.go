@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/files/tempdir"
@@ -185,7 +186,7 @@ func TestSessionOfTheKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		select {}
+		time.Sleep(time.Hour) // an endless wait alone would end the program as a deadlock
 	}
 	t.Parallel()
 	dir := place(t)
