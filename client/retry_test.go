@@ -32,8 +32,11 @@ func TestRetries(t *testing.T) {
 			_, err := c.Sandboxes.List(ctx, client.Filter{})
 			return err
 		}, 3},
-		"stats":  {func(ctx context.Context, c *client.Client) error { _, err := c.Stats(ctx); return err }, 3},
-		"name":   {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.Rename(ctx, id, "x") }, 3},
+		"stats": {func(ctx context.Context, c *client.Client) error { _, err := c.Stats(ctx); return err }, 3},
+		"name":  {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.Rename(ctx, id, "x") }, 3},
+		"resize": {func(ctx context.Context, c *client.Client) error {
+			return c.Sandboxes.Resize(ctx, id, sandpit.Resources{CPUs: 2})
+		}, 3},
 		"labels": {func(ctx context.Context, c *client.Client) error { return c.Sandboxes.SetLabels(ctx, id, nil) }, 3},
 		"timeout": {func(ctx context.Context, c *client.Client) error {
 			return c.Sandboxes.SetTimeout(ctx, id, time.Hour, "")

@@ -194,6 +194,15 @@ func (g Sandboxes) Rename(ctx context.Context, id sandpit.ID, name string) error
 	return g.client.doCall(ctx, call{method: http.MethodPut, path: apiPath("sandboxes", string(id), "name"), in: wire.Name{Name: name}, idempotent: true})
 }
 
+// Resize changes those limits of a running or stopped sandbox that are not zero in r. A stopped one
+// has them from its next start.
+//
+// NotFound: no such sandbox. Gone: it was deleted. Conflict: it neither runs nor is stopped, or must
+// be stopped first. Invalid: a limit, or none is given. Unsupported: its provider cannot do that.
+func (g Sandboxes) Resize(ctx context.Context, id sandpit.ID, r sandpit.Resources) error {
+	return g.client.doCall(ctx, call{method: http.MethodPost, path: apiPath("sandboxes", string(id), "resize"), in: r, idempotent: true})
+}
+
 // Stats measures a running sandbox.
 func (g Sandboxes) Stats(ctx context.Context, id sandpit.ID) (sandpit.Stats, error) {
 	var s sandpit.Stats

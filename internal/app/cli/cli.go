@@ -105,7 +105,7 @@ func (a *app) addCommands(root *cobra.Command) {
 		{"sandbox", "Commands for sandboxes of a server:", []*cobra.Command{
 			newCreate(a), newList(a), newInspect(a), newExec(a), newShell(a), newTool(a), newSSH(a), newCopy(a), newProcesses(a), newLogs(a),
 			newStats(a), newTop(a), newNetwork(a), newTimeout(a), newPolicy(a), newLabel(a), newURL(a), newPause(a), newSnapshot(a), newFork(a),
-			newRollback(a), newDiff(a), newExport(a), newImport(a), newRename(a), newKill(a), newWait(a), newRemove(a),
+			newRollback(a), newDiff(a), newExport(a), newImport(a), newRename(a), newResize(a), newKill(a), newWait(a), newRemove(a),
 		}},
 		{"server", "Commands for the server:", []*cobra.Command{
 			newCheck(a), newEnv(a), newVolume(a), newEvents(a), newAudit(a), newQueue(a), newKey(a), newToken(a), newSSHKey(a), newProviders(a), newPools(a),

@@ -320,7 +320,7 @@ func routeDoors() map[string]string {
 		daytona + "/ports/{port}/signed-preview-url/{token}/expire", daytona + "/public/{public}", daytona + "/recover", daytona + "/resize",
 		daytona + "/signing-key/rotate", daytona + "/snapshot", daytona + "/ssh-access", daytona + "/start", daytona + "/stop", daytona + "/ttl/{interval}",
 		"/api/api-keys", "/api/secret", "/api/snapshots/{snapshot}/activate", "/api/snapshots/{snapshot}/deactivate", "/api/volumes", "/api/warm-pools",
-		box + "/archive", box + "/checkpoint", box + "/pause", box + "/restore", box + "/resume", box + "/start", box + "/stop", box + "/fork", box + "/rollback",
+		box + "/archive", box + "/checkpoint", box + "/pause", box + "/restore", box + "/resume", box + "/start", box + "/stop", box + "/fork", box + "/rollback", box + "/resize",
 		box + "/announce", box + "/tokens/revoke", box + "/ports/{port}/ticket", box + "/ports/{port}/url", box + "/commands/{cid}/signal", box + "/files/mkdir", box + "/files/move",
 		box + "/sessions/{sid}/jobs/{jid}/signal", box + "/sessions/{sid}/jobs/{jid}/stdin", "/v1/queue/{id}/retry", "/v1/keys", "/v1/snapshots", "/v1/snapshots/import",
 		"/v1/images/pull", "/v1/templates", "/v1/templates/{template}/tags", "/v1/volumes", "/v1/ssh-keys",

@@ -22,6 +22,7 @@ func nativeSandboxRoutes() map[string]attempt {
 		"POST /v1/sandboxes":                               {rule: reference, body: `{"spec": {"image": "{image}"}}`},
 		"POST" + box + "/fork":                             {body: `{}`},
 		"POST" + box + "/rollback":                         {body: `{"snapshot": "{snapshot}"}`},
+		"POST" + box + "/resize":                           {body: `{"cpus": 2}`},
 		"PUT" + box + "/name":                              {body: `{"name": "canary"}`},
 		"PUT" + box + "/labels":                            {body: `{"labels": {"canary": "alice"}}`},
 		"PUT" + box + "/lease":                             {body: `{"action": "kill", "timeout_seconds": 60}`},

@@ -101,10 +101,11 @@ func TestClient(t *testing.T) {
 		},
 		func() error { return c.Sandboxes.SetLabels(ctx, s.ID, map[string]string{"c": "d"}) },
 		func() error { return c.Sandboxes.Rename(ctx, s.ID, "renamed") },
+		func() error { return c.Sandboxes.Resize(ctx, s.ID, sandpit.Resources{CPUs: 3}) },
 	} {
 		ok("change it", step())
 	}
-	if got, err := r.Get(s.ID); err != nil || !got.Lease.Deadline.IsZero() || got.Spec.Labels["c"] != "d" || got.Spec.Name != "renamed" || got.State != sandpit.StateRunning {
+	if got, err := r.Get(s.ID); err != nil || !got.Lease.Deadline.IsZero() || got.Spec.Labels["c"] != "d" || got.Spec.Name != "renamed" || got.Spec.Resources.CPUs != 3 || got.State != sandpit.StateRunning {
 		t.Errorf("it is %+v, %v", got, err)
 	}
 	list, err = c.Sandboxes.List(ctx, client.Filter{})

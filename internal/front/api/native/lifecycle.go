@@ -29,6 +29,12 @@ type pauseIn struct {
 	Disk bool `query:"disk" doc:"Suspend: save the memory to disk."`
 }
 
+type resizeIn struct {
+	SandboxPath
+
+	Body sandpit.Resources
+}
+
 type nameIn struct {
 	SandboxPath
 
@@ -71,6 +77,11 @@ func (h *sandboxHandlers) registerLifecycle(r *registrar) {
 	op = newOperation(http.MethodPut, pathSandbox+"/policy", "setPolicy", "Replace the policy of a sandbox")
 	op.Description = "Missing fields get the defaults of a new sandbox. The request counts as a use of the sandbox. Responses about a sandbox contain its policy."
 	addOperation(r, op, h.setPolicy)
+	op = newOperation(http.MethodPost, pathSandbox+"/resize", "resizeSandbox", "Change the limits of a sandbox")
+	op.Description = "Limits that are missing or 0 do not change. A running sandbox gets more memory and CPU time at once. " +
+		"Less memory, and another size of the disk, need a stopped sandbox, which has them from its next start."
+	op.DefaultStatus = http.StatusOK
+	addOperation(r, op, h.resizeSandbox)
 	op = newOperation(http.MethodPut, pathSandbox+"/name", "renameSandbox", "Replace the name of a sandbox")
 	op.Description = "No other sandbox of the owner may have the same name. A sandbox in any state can be renamed."
 	addOperation(r, op, func(ctx context.Context, in *nameIn) (*sandboxOut, error) {
@@ -108,6 +119,15 @@ func (h *sandboxHandlers) pauseSandbox(ctx context.Context, in *pauseIn) (*sandb
 func (h *sandboxHandlers) setPolicy(ctx context.Context, in *policyIn) (*sandboxOut, error) {
 	return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
 		return h.manager.SetPolicy(ctx, id, in.Body)
+	})
+}
+
+func (h *sandboxHandlers) resizeSandbox(ctx context.Context, in *resizeIn) (*sandboxOut, error) {
+	return changeSandbox(ctx, h.manager, in.ID, func(ctx context.Context, id sandpit.ID) error {
+		if in.Body == (sandpit.Resources{}) {
+			return sandpit.Errorf(sandpit.Invalid, "a resize without a limit")
+		}
+		return h.manager.Resize(ctx, id, in.Body)
 	})
 }
 

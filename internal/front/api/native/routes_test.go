@@ -160,6 +160,7 @@ func TestOthers(t *testing.T) {
 		{"PUT", "/labels", `{"labels":{}}`},
 		{"PUT", "/policy", `{}`},
 		{"PUT", "/name", `{"name":"x"}`},
+		{"POST", "/resize", `{"cpus":2}`},
 	} {
 		var texts []string
 		for _, id := range []sandpit.ID{s.ID, unknown} {
@@ -221,6 +222,8 @@ func TestErrors(t *testing.T) {
 		"administrator's":      {ask{method: "POST", path: "/v1/sandboxes", key: r.admin, body: `{"spec":{"mounts":[{"source":"/etc","target":"/h"}]}}`}, 403, sandpit.PermissionDenied, "machine itself"},
 		"long key":             {ask{method: "POST", path: "/v1/sandboxes", key: r.ann, body: "{}", header: map[string]string{"Idempotency-Key": long}}, 400, sandpit.Invalid, "Idempotency-Key"},
 		"own label":            {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{"labels":{"sandpit.manager":"x"}}`}, 400, sandpit.Invalid, "reserved for the manager"},
+		"no limits":            {ask{method: "POST", path: box + "/resize", key: r.ann, body: `{}`}, 400, sandpit.Invalid, "without a limit"},
+		"invalid limit":        {ask{method: "POST", path: box + "/resize", key: r.ann, body: `{"memory":-1}`}, 400, sandpit.Invalid, "memory"},
 		"invalid name":         {ask{method: "PUT", path: box + "/name", key: r.ann, body: `{"name":"a b"}`}, 400, sandpit.Invalid, "invalid name"},
 		"no labels":            {ask{method: "PUT", path: box + "/labels", key: r.ann, body: `{}`}, 400, sandpit.Invalid, "labels"},
 		"idle action":          {ask{method: "PUT", path: box + "/policy", key: r.ann, body: `{"idle_action":"explode"}`}, 400, sandpit.Invalid, "idle_action"},
