@@ -16,10 +16,10 @@ func newResize(a *app) *cobra.Command {
 		Short: "Change the limits of running or stopped sandboxes",
 		Long: `Change the limits of running or stopped sandboxes. Limits without a flag do not change.
 
-A running sandbox gets more memory and CPU time at once; its programs find the new size in
-/proc/meminfo and the new number of CPUs after its next start. Less memory, and more or less
-disk space, need a stopped sandbox, whose limits apply from its next start. Only sandboxes of
-gVisor can be resized.`,
+A running sandbox gets more memory and CPU time at once, but no more CPUs than it was started
+with; its programs find the new size in /proc/meminfo after its next start. Less of both, and
+another size of the disk or number of processes, need a stopped sandbox, whose limits apply
+from its next start. Only sandboxes of gVisor can be resized.`,
 		Example: `  sandpit resize work --memory 2g --cpus 2
   sandpit stop work && sandpit resize work --disk 20g && sandpit start work`,
 		Args:              wantArgs(1, -1, "the name of a sandbox"),

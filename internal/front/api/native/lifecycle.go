@@ -78,8 +78,8 @@ func (h *sandboxHandlers) registerLifecycle(r *registrar) {
 	op.Description = "Missing fields get the defaults of a new sandbox. The request counts as a use of the sandbox. Responses about a sandbox contain its policy."
 	addOperation(r, op, h.setPolicy)
 	op = newOperation(http.MethodPost, pathSandbox+"/resize", "resizeSandbox", "Change the limits of a sandbox")
-	op.Description = "Limits that are missing or 0 do not change. A running sandbox gets more memory and CPU time at once. " +
-		"Less memory, and another size of the disk, need a stopped sandbox, which has them from its next start."
+	op.Description = "Limits that are missing or 0 do not change. A running sandbox gets more memory and CPU time at once, but no more CPUs than it was started with. " +
+		"Less of both, and another size of the disk or number of processes, need a stopped sandbox, which has them from its next start."
 	op.DefaultStatus = http.StatusOK
 	addOperation(r, op, h.resizeSandbox)
 	op = newOperation(http.MethodPut, pathSandbox+"/name", "renameSandbox", "Replace the name of a sandbox")
