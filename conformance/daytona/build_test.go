@@ -1,7 +1,6 @@
 package daytona_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -36,7 +35,8 @@ func TestBuilds(t *testing.T) {
 
 // TestKilledCreation kills the server while it builds the image of a sandbox, and at several times
 // between the end of the build and the start of the sandbox. The next server must have neither a
-// build nor a sandbox that is unfinished, and create the sandbox without a second build.
+// build nor a sandbox that is unfinished, create the sandbox that the client knows, and build nothing
+// twice.
 func TestKilledCreation(t *testing.T) {
 	t.Parallel()
 	image := testtools.SmallImage(t)
@@ -46,15 +46,19 @@ func TestKilledCreation(t *testing.T) {
 		after time.Duration
 	}{{"building", 0}, {"active", 0}, {"active", 100 * time.Millisecond}, {"active", 200 * time.Millisecond}, {"active", 300 * time.Millisecond}} {
 		body := fmt.Sprintf(`{"buildInfo":{"dockerfileContent":"FROM %s\nRUN sleep 1; echo %d\n"}}`, image, i)
-		ended := s.startCreation(t, body)
+		id := s.startCreation(t, body)
 		s.awaitSnapshots(t, i, kill.state)
 		time.Sleep(kill.after)
 		s.End(t, syscall.SIGKILL)
-		<-ended
 		s.Restart(t)
 
 		builds := s.awaitSnapshots(t, i, "active", "build_failed") // none is left unfinished
-		s.awaitBoxes(t)
+		if state, text := s.awaitCreated(t, id); state != "started" {
+			t.Fatalf("killed %v after %s: the sandbox: %s", kill.after, kill.state, text)
+		}
+		if boxes := s.awaitBoxes(t); boxes != 1 {
+			t.Errorf("killed %v after %s: %d sandboxes", kill.after, kill.state, boxes)
+		}
 		if state, text := s.createAndWait(t, body); state != "started" {
 			t.Fatalf("killed %v after %s: create again: %s", kill.after, kill.state, text)
 		}
@@ -72,9 +76,16 @@ func TestKilledCreation(t *testing.T) {
 // returns its state and description.
 func (s *server) createAndWait(t *testing.T, body string) (state, text string) {
 	t.Helper()
-	status, text := s.send(t, http.MethodPost, "/api/sandbox", body)
-	var made struct{ ID, State string }
+	return s.awaitCreated(t, s.startCreation(t, body))
+}
+
+// awaitCreated waits while the image of a sandbox is being built and it is created. It returns its
+// state and description.
+func (s *server) awaitCreated(t *testing.T, id string) (state, text string) {
+	t.Helper()
 	for end := time.Now().Add(long); ; time.Sleep(20 * time.Millisecond) {
+		status, text := s.send(t, http.MethodGet, "/api/sandbox/"+id, "")
+		var made struct{ State string }
 		if err := json.Unmarshal([]byte(text), &made); err != nil || status != http.StatusOK {
 			return "", text
 		}
@@ -86,28 +97,18 @@ func (s *server) createAndWait(t *testing.T, body string) (state, text string) {
 		if time.Now().After(end) {
 			return made.State, text
 		}
-		status, text = s.send(t, http.MethodGet, "/api/sandbox/"+made.ID, "")
 	}
 }
 
-// startCreation sends a request for a sandbox. The channel is closed when the request has ended, in
-// whatever way.
-func (s *server) startCreation(t *testing.T, body string) <-chan struct{} {
+// startCreation begins to create a sandbox, and returns its ID.
+func (s *server) startCreation(t *testing.T, body string) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, s.URL+"/api/sandbox", strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
+	status, text := s.send(t, http.MethodPost, "/api/sandbox", body)
+	var made struct{ ID string }
+	if err := json.Unmarshal([]byte(text), &made); err != nil || status != http.StatusOK {
+		t.Fatalf("create: status %d: %v: %s", status, err, text)
 	}
-	req.Header.Set("Authorization", "Bearer "+s.key)
-	req.Close = true
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if res, err := http.DefaultClient.Do(req); err == nil {
-			_ = res.Body.Close() // the server may be killed
-		}
-	}()
-	return ended
+	return made.ID
 }
 
 // awaitSnapshots waits until there are more than n snapshots and the latest is in one of some states.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
 // Recover lets a sandbox in the error state run again. One whose transition the provider refused to
@@ -36,4 +37,36 @@ func (m *Manager) IsRecoverable(id sandpit.ID) bool {
 	}
 	row := rec.currentRow()
 	return row.State == sandpit.StateError && (len(row.Handle) > 0 || row.Recreated < row.Policy.Recreate)
+}
+
+// isUnfinished reports whether a crash of the server interrupted the creation of a sandbox.
+func isUnfinished(r store.Row) bool {
+	isGone := r.State == sandpit.StateDeleting || r.State == sandpit.StateDeleted
+	return r.State == sandpit.StateCreating || isGone && r.Reason == reasonCrash
+}
+
+// IsUnfinished reports whether a sandbox is being created, or was when the server ended.
+func (m *Manager) IsUnfinished(id sandpit.ID) bool {
+	rec, err := m.sandboxes.findVisible(id)
+	return err == nil && isUnfinished(rec.currentRow())
+}
+
+// ForgetUnfinished removes the record of a sandbox whose creation a crash of the server interrupted,
+// so that its ID can be used again. It does nothing if there is no such record.
+//
+// Conflict: parts of the sandbox are not removed yet, or the ID belongs to another one.
+func (m *Manager) ForgetUnfinished(ctx context.Context, id sandpit.ID) error {
+	rec, err := m.sandboxes.findVisible(id)
+	if sandpit.CodeOf(err) == sandpit.NotFound {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return m.core.runLocked(ctx, rec, func(ctx context.Context, rec *sandboxRecord) error {
+		if row := rec.currentRow(); row.State != sandpit.StateDeleted || !isUnfinished(row) {
+			return newStateConflict(row)
+		}
+		return m.records.deleteRow(ctx, rec)
+	})
 }

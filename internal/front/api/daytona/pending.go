@@ -232,6 +232,9 @@ func (h *sandboxHandlers) startPending(ctx context.Context, client api.Principal
 		err := h.images.builder.awaitBuild(ctx, client, p.build)
 		if err == nil {
 			state = stateError
+			err = h.awaitForgotten(ctx, r.ID)
+		}
+		if err == nil {
 			_, err = h.createArchived(ctx, r, optional)
 		}
 		switch {
@@ -245,6 +248,24 @@ func (h *sandboxHandlers) startPending(ctx context.Context, client api.Principal
 		cancel()
 	}
 	return err
+}
+
+// awaitForgotten waits until no part is left of a sandbox that an earlier server has begun to create
+// with an ID. Conflict: that takes too long.
+func (h *sandboxHandlers) awaitForgotten(ctx context.Context, id sandpit.ID) error {
+	ticker := time.NewTicker(buildPoll)
+	defer ticker.Stop()
+	for end := time.Now().Add(undoTimeout); ; {
+		err := h.manager.ForgetUnfinished(ctx, id)
+		if sandpit.CodeOf(err) != sandpit.Conflict || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // setCancel sets the function that ends the wait of a sandbox, and calls it if the sandbox was deleted
@@ -274,7 +295,8 @@ func (h *sandboxHandlers) resume(ctx context.Context) error {
 func (h *sandboxHandlers) resumePending(ctx context.Context, row store.PendingSandbox) {
 	_, missing := h.manager.Get(row.ID)
 	isExpired := !row.EndedAt.IsZero() && time.Since(row.EndedAt) > failureKept
-	if missing == nil || isExpired { // it was created before the end of the server
+	wasCreated := missing == nil && !h.manager.IsUnfinished(row.ID) // before the end of the server
+	if wasCreated || isExpired {
 		h.pending.deleteRow(ctx, row.ID)
 		return
 	}

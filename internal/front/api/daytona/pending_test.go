@@ -1,6 +1,7 @@
 package daytona_test
 
 import (
+	"errors"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandpit-dev/sandpit"
+	"github.com/sandpit-dev/sandpit/internal/core/store"
 )
 
 // copyState returns a directory with the state as the end of the server at this moment would leave it.
@@ -73,6 +75,41 @@ func TestPendingAfterRestart(t *testing.T) {
 	last.do(t, last.Ann, http.MethodDelete, "/sandbox/"+id, "").want(t, http.StatusOK, "destroying")
 	last.do(t, last.Ann, http.MethodGet, "/sandbox/"+id, "").want(t, http.StatusNotFound, "not found")
 	last.wantStored(t, 0)
+}
+
+// TestPendingCreation ends the server while it creates a sandbox whose image it has built. The next one
+// creates it under the same ID.
+func TestPendingCreation(t *testing.T) {
+	t.Parallel()
+	held := &workshop{hold: make(chan struct{})}
+	defer close(held.hold)
+	r := buildRig(t, held)
+	id := r.pending(t, r.Ann, `{"name":"late","buildInfo":{"dockerfileContent":"FROM host\nRUN true\n"}}`)
+	r.await(t, id, "building_snapshot")
+	dir := r.copyState(t)
+	s, err := store.Open(t.Context(), dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := store.Row{Provider: "fake", Sandbox: sandpit.Sandbox{
+		ID: sandpit.ID(id), State: sandpit.StateCreating, Spec: sandpit.Spec{Name: "late", Image: "host"}, Lease: sandpit.Lease{Owner: "ann"},
+		CreatedAt: time.Now(), ChangedAt: time.Now(),
+	}}
+	_, err = s.Sandboxes().InsertSandbox(t.Context(), row)
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	next := buildRigAt(t, dir, &workshop{})
+	next.await(t, id, "started")
+	if b := next.is(t, "late"); b.ID != id {
+		t.Errorf("the sandbox: %+v", b)
+	}
+	next.wantStored(t, 0)
+	next.do(t, next.Ann, http.MethodDelete, "/sandbox/"+id, "").want(t, http.StatusOK, "destroyed")
+
+	// One that was deleted after its creation is not created again.
+	last := buildRigAt(t, next.copyState(t), &workshop{})
+	last.do(t, last.Ann, http.MethodGet, "/sandbox/"+id, "").want(t, http.StatusNotFound, "not found")
 }
 
 // TestPendingUnreadable finds a stored request that cannot be read, and reports it as a failure.
