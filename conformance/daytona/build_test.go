@@ -45,7 +45,11 @@ func TestKilledCreation(t *testing.T) {
 		state string // of the snapshot
 		after time.Duration
 	}{{"building", 0}, {"active", 0}, {"active", 100 * time.Millisecond}, {"active", 200 * time.Millisecond}, {"active", 300 * time.Millisecond}} {
-		body := fmt.Sprintf(`{"buildInfo":{"dockerfileContent":"FROM %s\nRUN sleep 1; echo %d\n"}}`, image, i)
+		step := "true"
+		if kill.state == "building" {
+			step = "sleep 1"
+		}
+		body := fmt.Sprintf(`{"buildInfo":{"dockerfileContent":"FROM %s\nRUN %s; echo %d\n"}}`, image, step, i)
 		id := s.startCreation(t, body)
 		s.awaitSnapshots(t, i, kill.state)
 		time.Sleep(kill.after)
