@@ -12,18 +12,25 @@ import (
 	"github.com/sandpit-dev/sandpit/provider/fake"
 )
 
+// interruption is a transition that the end of the manager interrupts.
+type interruption struct {
+	op    fake.Op
+	after bool // the provider has performed it
+	do    func(*manager.Manager, context.Context, sandpit.ID) error
+}
+
 // breakTransition ends the manager during a transition, which the provider refuses to finish for the
 // next manager.
-func breakTransition(t *testing.T, r *rig, id sandpit.ID, op fake.Op, after bool, do func(context.Context, sandpit.ID) error) {
+func breakTransition(t *testing.T, r *rig, id sandpit.ID, in interruption) {
 	t.Helper()
-	remove := r.world.Inject(fake.Fault{Op: op, Delay: time.Hour, After: after})
-	before, done := r.world.Calls(op, id), make(chan struct{})
-	go func() { defer close(done); _ = do(t.Context(), id) }()
-	eventually(t, "it begins", func() bool { return r.world.Calls(op, id) > before })
+	remove := r.world.Inject(fake.Fault{Op: in.op, Delay: time.Hour, After: in.after})
+	before, done := r.world.Calls(in.op, id), make(chan struct{})
+	go func(m *manager.Manager) { defer close(done); _ = in.do(m, t.Context(), id) }(r.Manager)
+	eventually(t, "it begins", func() bool { return r.world.Calls(in.op, id) > before })
 	r.crash(t)
 	<-done
 	remove()
-	remove = r.world.Inject(fake.Fault{Op: op, Err: sandpit.Errorf(sandpit.PermissionDenied, "not permitted"), Times: -1})
+	remove = r.world.Inject(fake.Fault{Op: in.op, Err: sandpit.Errorf(sandpit.PermissionDenied, "not permitted"), Times: -1})
 	defer remove()
 	r.open(t)
 	r.wantState(t, id, sandpit.StateError)
@@ -63,7 +70,7 @@ func TestRecover(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			breakTransition(t, r, s.ID, tc.op, tc.after, func(ctx context.Context, id sandpit.ID) error { return tc.do(r.Manager, ctx, id) })
+			breakTransition(t, r, s.ID, interruption{tc.op, tc.after, tc.do})
 			if !r.IsRecoverable(s.ID) {
 				t.Error("it is not recoverable")
 			}
@@ -87,7 +94,7 @@ func TestRecoverFails(t *testing.T) {
 	if err := r.Stop(t.Context(), s.ID); err != nil {
 		t.Fatal(err)
 	}
-	breakTransition(t, r, s.ID, fake.OpArchive, false, func(ctx context.Context, id sandpit.ID) error { return r.Archive(ctx, id) })
+	breakTransition(t, r, s.ID, interruption{op: fake.OpArchive, do: (*manager.Manager).Archive})
 	for _, code := range []sandpit.Code{sandpit.PermissionDenied, sandpit.Unavailable} {
 		remove := r.world.Inject(fake.Fault{Op: fake.OpStart, Err: sandpit.Errorf(code, "refused"), Times: -1})
 		wantCode(t, r.Recover(t.Context(), s.ID), code)
@@ -125,7 +132,7 @@ func TestRecoverLost(t *testing.T) {
 	r.wantState(t, s.ID, sandpit.StateRunning)
 
 	gone := r.create(t, manager.CreateRequest{})
-	breakTransition(t, r, gone.ID, fake.OpStop, false, func(ctx context.Context, id sandpit.ID) error { return r.Stop(ctx, id) })
+	breakTransition(t, r, gone.ID, interruption{op: fake.OpStop, do: (*manager.Manager).Stop})
 	if err := r.world.Vanish(gone.ID); err != nil {
 		t.Fatal(err)
 	}
