@@ -26,15 +26,16 @@ type sandboxOut struct {
 	Body sandpit.Sandbox
 }
 
-type listIn struct {
-	Cursor string   `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
-	Limit  int      `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
+type sandboxesIn struct {
+	PageIn
+
 	Labels []string `query:"label,explode" maxItems:"64" nullable:"false" doc:"key=value; sandboxes must have all of these labels."`
 	States []string `query:"state,explode" maxItems:"20" nullable:"false" doc:"States of the sandboxes. Default: all except deleted."`
-	Owner  string   `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
+	// Owner is last, unlike OwnerIn: the order of the parameters is that of the arguments of generated clients.
+	Owner string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
 }
 
-type listOut struct {
+type sandboxesOut struct {
 	Body wire.Page[sandpit.Sandbox]
 }
 
@@ -85,15 +86,16 @@ func getSandbox(ctx context.Context, m *manager.Manager, id sandpit.ID) (*sandbo
 	return &sandboxOut{found}, err
 }
 
-func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listOut, error) {
+func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *sandboxesIn) (*sandboxesOut, error) {
 	owner, _, err := h.access.listOwner(ctx, in.Owner, "list sandboxes of others")
 	if err != nil {
 		return nil, err
 	}
-	f := manager.Filter{Owner: owner, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
-	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
+	after, err := parseCursor[sandpit.ID](in.Cursor)
+	if err != nil {
+		return nil, err
 	}
+	f := manager.Filter{Owner: owner, After: after, Limit: in.Limit + 1}
 	for _, label := range in.Labels {
 		key, value, ok := strings.Cut(label, "=")
 		if !ok || key == "" {
@@ -103,7 +105,7 @@ func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listO
 			f.Labels = make(map[string]string)
 		}
 		if other, twice := f.Labels[key]; twice && other != value {
-			return &listOut{wire.Page[sandpit.Sandbox]{Items: []sandpit.Sandbox{}}}, nil // a label has one value
+			return &sandboxesOut{wire.Page[sandpit.Sandbox]{Items: []sandpit.Sandbox{}}}, nil // a label has one value
 		}
 		f.Labels[key] = value
 	}
@@ -114,19 +116,5 @@ func (h *sandboxHandlers) listSandboxes(ctx context.Context, in *listIn) (*listO
 		f.States = append(f.States, sandpit.State(state))
 	}
 	page := toPage(h.manager.List(f), in.Limit, func(b sandpit.Sandbox) string { return string(b.ID) })
-	return &listOut{page}, nil
-}
-
-// toPage returns the first page of a list, which has one item more than the limit if there
-// is another page.
-func toPage[T any](list []T, limit int, cursor func(T) string) wire.Page[T] {
-	p := wire.Page[T]{Items: list}
-	if list == nil {
-		p.Items = []T{}
-	}
-	if len(list) > limit {
-		p.Items = list[:limit]
-		p.Next = cursor(p.Items[limit-1])
-	}
-	return p
+	return &sandboxesOut{page}, nil
 }

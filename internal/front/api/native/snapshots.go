@@ -43,9 +43,9 @@ type snapshotOut struct {
 }
 
 type snapshotsIn struct {
-	Cursor  string     `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
-	Limit   int        `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	Owner   string     `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
+	PageIn
+	OwnerIn
+
 	Sandbox sandpit.ID `query:"sandbox" maxLength:"20" doc:"The sandbox that was saved. Default: any."`
 }
 
@@ -148,11 +148,12 @@ func (h *snapshotHandlers) listSnapshots(ctx context.Context, in *snapshotsIn) (
 	if err != nil {
 		return nil, err
 	}
-	f := store.SnapshotFilter{
-		Owner: owner, All: all, Sandbox: in.Sandbox, After: sandpit.SnapshotID(in.Cursor), Limit: in.Limit + 1,
+	after, err := parseCursor[sandpit.SnapshotID](in.Cursor)
+	if err != nil {
+		return nil, err
 	}
-	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
+	f := store.SnapshotFilter{
+		Owner: owner, All: all, Sandbox: in.Sandbox, After: after, Limit: in.Limit + 1,
 	}
 	list, err := h.manager.Snapshots().List(ctx, f)
 	if err != nil {

@@ -55,10 +55,10 @@ type templateOut struct {
 }
 
 type templatesIn struct {
-	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	Owner  string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
-	Public bool   `query:"public" doc:"Include the public templates of other owners."`
+	PageIn
+	OwnerIn
+
+	Public bool `query:"public" doc:"Include the public templates of other owners."`
 }
 
 type templatesOut struct {
@@ -278,11 +278,12 @@ func (h *templateHandlers) listTemplates(ctx context.Context, in *templatesIn) (
 	if err != nil {
 		return nil, err
 	}
-	f := store.TemplateFilter{
-		Owner: owner, All: all, Public: in.Public, After: sandpit.TemplateID(in.Cursor), Limit: in.Limit + 1,
+	after, err := parseCursor[sandpit.TemplateID](in.Cursor)
+	if err != nil {
+		return nil, err
 	}
-	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
+	f := store.TemplateFilter{
+		Owner: owner, All: all, Public: in.Public, After: after, Limit: in.Limit + 1,
 	}
 	list, err := h.manager.Templates().List(ctx, f)
 	if err != nil {

@@ -35,9 +35,8 @@ type volumeOut struct {
 }
 
 type volumesIn struct {
-	Cursor string `query:"cursor" maxLength:"100" doc:"The cursor of the previous page."`
-	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"100" doc:"The maximum number of items."`
-	Owner  string `query:"owner" maxLength:"200" doc:"The owner; only administrators may name another owner. Default: the client's own; for administrators, all owners."`
+	PageIn
+	OwnerIn
 }
 
 type volumesOut struct {
@@ -98,10 +97,11 @@ func (h *volumeHandlers) listVolumes(ctx context.Context, in *volumesIn) (*volum
 	if err != nil {
 		return nil, err
 	}
-	f := store.VolumeFilter{Owner: owner, All: all, After: sandpit.ID(in.Cursor), Limit: in.Limit + 1}
-	if in.Cursor != "" && f.After.Validate() != nil {
-		return nil, sandpit.Errorf(sandpit.Invalid, "invalid cursor %.40q", in.Cursor)
+	after, err := parseCursor[sandpit.ID](in.Cursor)
+	if err != nil {
+		return nil, err
 	}
+	f := store.VolumeFilter{Owner: owner, All: all, After: after, Limit: in.Limit + 1}
 	list, ids, err := h.manager.Volumes().List(ctx, f)
 	if err != nil {
 		return nil, err
