@@ -95,17 +95,7 @@ func (o *agentCommand) addFlags(cmd *cobra.Command) {
 	f.BoolVar(&o.keep, "keep", false, "keep the sandbox, on a server")
 	o.format = formatText
 	addChoice(cmd, &o.format, "output,o", "`FORMAT`: text, or json for events as lines of JSON", formatText, formatJSON)
-	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` in the sandbox, created if missing (default the image's, else \"/workspace\")")
-	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox: a name, a uid or uid:gid (default the image's, else root)")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory or file, read-only without :rw: `HOST:SANDBOX[:rw]`")
-	addAllowVolume(f, &o.allowed)
-	f.StringVar(&o.name, "name", "", "`name` of the sandbox")
-	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
-	o.limits.addFlags(f)
-	f.StringVar(&o.provider, "provider", "", "`name` of the provider: gvisor or docker (default gvisor, or the server's)")
-	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
-	o.rules.addFlags(f)
+	o.addSandboxFlags(f, "", "")
 }
 
 func (o *agentCommand) run(cmd *cobra.Command, a *app, args []string) (err error) {

@@ -66,17 +66,7 @@ with the connection; files stay in the sandbox unless --remove-session is given.
 	f.StringVar(&o.session, "session", "", "`name` of the session in the sandbox, to use its files again (default a new one)")
 	f.BoolVar(&o.remove, "remove-session", false, "remove the session with its files when the connection ends")
 	f.DurationVar(&o.idle, "idle", 30*time.Minute, "`time` without a call after which a server deletes the sandbox; the next call gets a new one")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` in the sandbox, created if missing (default the image's, else \"/workspace\"; the user's home if the user cannot enter it)")
-	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox: a name, a uid or uid:gid (default the image's, else root)")
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory or file, read-only without :rw: `HOST:SANDBOX[:rw]`")
-	addAllowVolume(f, &o.allowed)
-	f.StringVar(&o.name, "name", "mcp", "`name` of the sandbox")
-	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
-	o.limits.addFlags(f)
-	f.StringVar(&o.provider, "provider", "", "`name` of the provider: gvisor or docker (default gvisor, or the server's)")
-	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
-	o.rules.addFlags(f)
+	o.addSandboxFlags(f, "mcp", "; the user's home if the user cannot enter it")
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sandpit-dev/sandpit"
 	"github.com/sandpit-dev/sandpit/internal/app/config"
@@ -90,26 +91,32 @@ then. If this program is killed, the server removes the sandbox after a minute.`
 	f := cmd.Flags()
 	f.SetInterspersed(false)
 	f.StringVar(&o.image, "image", "", "`IMAGE`, for use with a script")
-	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
-	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` in the sandbox, created if missing (default the image's, else \"/workspace\")")
-	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox: a name, a uid or uid:gid (default the image's, else root)")
 	o.addFlags(f)
-	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory or file, read-only without :rw: `HOST:SANDBOX[:rw]`")
+	o.addSandboxFlags(f, "", "")
 	f.StringArrayVar(&o.temps, "temporary", nil, "mount a new directory of this machine, which is deleted with the sandbox: `SANDBOX[:keep]`")
-	addAllowVolume(f, &o.allowed)
 	f.DurationVar(&o.timeout, "timeout", 0, "kill the command after this `time`; 0 means never (default 5m, with -t never)")
-	f.StringVar(&o.name, "name", "", "`name` of the sandbox")
-	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
-	o.limits.addFlags(f)
-	f.StringVar(&o.provider, "provider", "", "`name` of the provider: gvisor or docker (default gvisor, or the server's)")
-	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
-	o.rules.addFlags(f)
 	addPublish(f, &o.ports)
 	f.StringVar(&o.screen, "screen", "", "`MODE` of the check for dangerous commands: off, warn, ask or deny (default off)")
 	f.BoolVarP(&o.detach, "detach", "d", false, "leave the command running in a sandbox of a server, and print the sandbox's ID")
 	f.BoolVar(&o.remove, "rm", false, "remove the sandbox, as run always does; with --detach, when it is idle")
 	f.BoolVar(&o.stats, "stats", false, "print the resource usage at the end, and warn when it comes close to a limit")
 	return cmd
+}
+
+// addSandboxFlags adds the flags that describe a new sandbox, with the default of its name and a remark
+// on the working directory.
+func (o *runCommand) addSandboxFlags(f *pflag.FlagSet, name, workDirRemark string) {
+	f.StringArrayVarP(&o.env, "env", "e", nil, "environment `NAME=VALUE`, or NAME to pass this shell's value")
+	f.StringVarP(&o.workDir, "workdir", "w", "", "working `directory` in the sandbox, created if missing (default the image's, else \"/workspace\""+workDirRemark+")")
+	f.StringVarP(&o.user, "user", "u", "", "`user` in the sandbox: a name, a uid or uid:gid (default the image's, else root)")
+	f.StringArrayVarP(&o.volumes, "volume", "v", nil, "mount a directory or file, read-only without :rw: `HOST:SANDBOX[:rw]`")
+	addAllowVolume(f, &o.allowed)
+	f.StringVar(&o.name, "name", name, "`name` of the sandbox")
+	f.StringArrayVar(&o.labels, "label", nil, "label `NAME=VALUE` of the sandbox")
+	o.limits.addFlags(f)
+	f.StringVar(&o.provider, "provider", "", "`name` of the provider, see sandpit providers (default gvisor, or the server's)")
+	f.BoolVar(&o.network, "network", false, "let the sandbox reach the internet, but neither this machine nor private networks")
+	o.rules.addFlags(f)
 }
 
 func (o *runCommand) run(cmd *cobra.Command, a *app, args []string) error {
