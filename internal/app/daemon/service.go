@@ -122,10 +122,7 @@ func (s *service) openParts(ctx context.Context) (err error) {
 		return err
 	}
 	version := ReadVersions().Sandpit
-	if s.cfg.Telemetry.Metrics {
-		s.metrics = telemetry.NewMetrics(version)
-	}
-	s.tracer = telemetry.NewTracer(s.cfg.Telemetry.Traces, version, s.metrics, s.log)
+	s.openTelemetry(version)
 	s.group = s.enterGroup(ctx)
 	if s.providers, err = openProviders(ctx, s.newSurroundings(), s.registered); err != nil {
 		return err
@@ -173,6 +170,13 @@ func (s *service) openParts(ctx context.Context) (err error) {
 		s.log.ErrorContext(ctx, "daytona: unreadable pending sandboxes ignored", slog.Any("error", err))
 	}
 	return s.openTools(ctx, version)
+}
+
+func (s *service) openTelemetry(version string) {
+	if s.cfg.Telemetry.Metrics {
+		s.metrics = telemetry.NewMetrics(version)
+	}
+	s.tracer = telemetry.NewTracer(s.cfg.Telemetry.Traces, version, s.metrics, s.log)
 }
 
 // openTools opens the interfaces for tools of agents: MCP's and AIO's.
