@@ -60,6 +60,7 @@ const (
 	minDisk   = 1 << 20
 	minCPUs   = 0.01
 	minPIDs   = 1
+	maxBytes  = 1 << 50 // of memory and disk: no machine has more, and sums stay below 1 << 63
 	maxCPUs   = 1024
 	maxPIDs   = 1 << 20
 )
@@ -70,10 +71,14 @@ func (r Resources) Validate() error {
 	switch {
 	case r.Memory != 0 && r.Memory < minMemory:
 		return Errorf(Invalid, "memory limit %d: want at least %d bytes (32 MiB)", r.Memory, minMemory)
+	case r.Memory > maxBytes:
+		return Errorf(Invalid, "memory limit %d: want at most %d bytes (1 PiB)", r.Memory, int64(maxBytes))
 	case r.CPUs != 0 && !(r.CPUs >= minCPUs && r.CPUs <= maxCPUs): // also refuses NaN
 		return Errorf(Invalid, "CPU limit %g: want %g to %d", r.CPUs, minCPUs, maxCPUs)
 	case r.Disk != 0 && r.Disk < minDisk:
 		return Errorf(Invalid, "disk limit %d: want at least %d bytes (1 MiB)", r.Disk, minDisk)
+	case r.Disk > maxBytes:
+		return Errorf(Invalid, "disk limit %d: want at most %d bytes (1 PiB)", r.Disk, int64(maxBytes))
 	case r.PIDs != 0 && (r.PIDs < minPIDs || r.PIDs > maxPIDs):
 		return Errorf(Invalid, "limit of %d processes: want %d to %d", r.PIDs, minPIDs, maxPIDs)
 	}

@@ -38,6 +38,8 @@ func TestSpecValidate(t *testing.T) {
 		"environment empty": {sandpit.Spec{Env: map[string]string{"": ""}}, false},
 		"environment NUL":   {sandpit.Spec{Env: map[string]string{"A": "\x00"}}, false},
 		"little memory":     {sandpit.Spec{Resources: sandpit.Resources{Memory: 1}}, false},
+		"endless memory":    {sandpit.Spec{Resources: sandpit.Resources{Memory: math.MaxInt64}}, false},
+		"endless disk":      {sandpit.Spec{Resources: sandpit.Resources{Disk: math.MaxInt64}}, false},
 		"memory below zero": {sandpit.Spec{Resources: sandpit.Resources{Memory: -1}}, false},
 		"no number of CPUs": {sandpit.Spec{Resources: sandpit.Resources{CPUs: math.NaN()}}, false},
 		"half a CPU":        {sandpit.Spec{Resources: sandpit.Resources{CPUs: 0.5}}, true},

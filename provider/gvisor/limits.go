@@ -124,6 +124,8 @@ const (
 	// for programs inside, and threadsPerTask how many for each task of these.
 	kernelThreads  = 512
 	threadsPerTask = 4
+	// maxThreads is the largest limit that the machine's kernel accepts for a group.
+	maxThreads = 4 << 20
 )
 
 // newLimits creates the control groups of an owner's sandbox, which processes with the IDs may
@@ -248,7 +250,7 @@ func (l *limits) limitCPU() error {
 }
 
 func (l *limits) setPIDs(tasks int) error {
-	return l.groups.Set(cgroup.PIDs, "pids.max", "pids.max", strconv.Itoa(threadsPerTask*tasks+kernelThreads))
+	return l.groups.Set(cgroup.PIDs, "pids.max", "pids.max", strconv.Itoa(min(threadsPerTask*tasks+kernelThreads, maxThreads)))
 }
 
 // writeKernelLimits writes the kernelLimits to the bundle.

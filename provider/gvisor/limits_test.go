@@ -435,6 +435,16 @@ func TestLimitsThatMakeNoSense(t *testing.T) {
 	}
 }
 
+// TestLargestLimits creates a sandbox with the largest limits that are valid.
+func TestLargestLimits(t *testing.T) {
+	t.Parallel()
+	p := newProvider(t, t.TempDir())
+	box := create(t, p, sandpit.Spec{Resources: sandpit.Resources{Memory: 1 << 50, CPUs: 1024, Disk: 1 << 50, PIDs: 1 << 20}})
+	if got := output(t, box, "echo runs"); got != "runs" {
+		t.Errorf("output %q", got)
+	}
+}
+
 // TestStats compares what is measured with what is known.
 func TestStats(t *testing.T) {
 	t.Parallel()
