@@ -158,9 +158,9 @@ func (k *kernel) startProgram(ours []*os.File, mark string) error {
 	if err := <-started; err != nil {
 		return err
 	}
-	k.readers.Go(func() { k.readStream(ours[0], Stdout, mark) })
-	k.readers.Go(func() { k.readStream(ours[1], Stderr, mark) })
-	k.readers.Go(func() { k.readLines(ours[3]) })
+	k.readers.Go(func() { k.readStream(newLastReader(ours[0]), Stdout, mark) })
+	k.readers.Go(func() { k.readStream(newLastReader(ours[1]), Stderr, mark) })
+	k.readers.Go(func() { k.readLines(newLastReader(ours[3])) })
 	close(k.attached)
 	return nil
 }
