@@ -118,6 +118,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+	limit := max(usualEnd, 2*whole) // on a busy machine both take longer
 	ways := map[string]func(*testing.T, *world, time.Duration){
 		"kill -9": func(t *testing.T, w *world, after time.Duration) {
 			t.Helper()
@@ -149,8 +150,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 				ends = append(ends, w.awaitNothing(t, fmt.Sprintf("ended by %s after %s", name, after)))
 			}
 			slices.Sort(ends)
-			if median := ends[len(ends)/2]; median > usualEnd {
-				t.Errorf("ended by %s, everything was gone %s later in half of the rounds, want at most %s", name, median, usualEnd)
+			if median := ends[len(ends)/2]; median > limit {
+				t.Errorf("ended by %s, everything was gone %s later in half of the rounds, want at most %s", name, median, limit)
 			}
 		})
 	}
