@@ -13,7 +13,7 @@ import (
 func TestPoolsOfProviders(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]sandpit.Code{
-		"gvisor": "", "docker": "", "e2b": sandpit.Unsupported, "daytona": sandpit.Unsupported, "mars": sandpit.Unsupported,
+		"gvisor": "", "docker": "", "e2b": sandpit.Unsupported, "daytona": sandpit.Unsupported,
 	} {
 		own := config.Config{Provider: "gvisor", Pools: []config.Pool{{Size: 1}, {Provider: name, Size: 1}}}
 		usual := config.Config{Provider: name, Pools: []config.Pool{{Size: 1}}}
@@ -22,7 +22,7 @@ func TestPoolsOfProviders(t *testing.T) {
 			if got := sandpit.CodeOf(err); got != want {
 				t.Errorf("provider %s, %s: %v, want the code %q", name, of, err, want)
 			}
-			if hint := sandpit.HintOf(err); want != "" && name != "mars" && !strings.Contains(hint, "gvisor") {
+			if hint := sandpit.HintOf(err); want != "" && !strings.Contains(hint, "gvisor") {
 				t.Errorf("provider %s: hint %q", name, hint)
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -172,7 +171,7 @@ func checkPools(cfg config.Config, list []registration.Provider) error {
 		name := cmp.Or(pool.Provider, cfg.Provider)
 		k, err := findRegistration(list, name)
 		if err != nil {
-			return fmt.Errorf("pool %d: %w", i+1, err)
+			continue // the manager refuses a provider that does not exist
 		}
 		if _, can := sandpit.As[sandpit.Claimer](k.Instance); k.Instance != nil && !can {
 			return sandpit.WithHint(sandpit.Errorf(sandpit.Unsupported, "pool %d: provider %s cannot have sandboxes created in advance", i+1, name),
