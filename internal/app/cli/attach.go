@@ -108,17 +108,20 @@ func (t attachment) executeWithSignals(ctx context.Context, a *app, guest starte
 	return status, err
 }
 
+// startGrace is how long a start that a signal interrupts may take to succeed: output of a command may
+// be here before its start has returned.
+const startGrace = time.Second
+
 // startUnlessSignaled starts a command. A signal that arrives before the command has started ends
-// the attempt.
-func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest starter, command sandpit.Command, leave func(error)) (sandpit.Process, error) {
+// the attempt; if it succeeds within startGrace, the signal is in got again, to be passed on.
+func startUnlessSignaled(life context.Context, got chan os.Signal, guest starter, command sandpit.Command, leave func(error)) (sandpit.Process, error) {
 	started := make(chan struct{})
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
 		select {
 		case s := <-got:
-			sig, _ := s.(syscall.Signal) // always is, on Linux
-			leave(signalError{sig})
+			endUnlessStarted(s, got, started, leave)
 		case <-started:
 		}
 	}()
@@ -126,6 +129,22 @@ func startUnlessSignaled(life context.Context, got <-chan os.Signal, guest start
 	close(started)
 	<-watched
 	return process, err
+}
+
+// endUnlessStarted ends the attempt to start a command because of a signal.
+func endUnlessStarted(s os.Signal, got chan os.Signal, started <-chan struct{}, leave func(error)) {
+	grace := time.NewTimer(startGrace)
+	defer grace.Stop()
+	select {
+	case <-started:
+		select {
+		case got <- s:
+		default: // there are others
+		}
+	case <-grace.C:
+		sig, _ := s.(syscall.Signal) // always is, on Linux
+		leave(signalError{sig})
+	}
 }
 
 // startInTime starts a command. It fails if the sandbox does not start the command within the

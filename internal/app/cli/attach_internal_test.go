@@ -45,6 +45,45 @@ func TestSignalBeforeStart(t *testing.T) { //nolint:paralleltest // it signals t
 	}
 }
 
+// slowStarter is a sandbox in which a command runs for some time before its start returns. The command ends when it gets
+// a signal.
+type slowStarter struct {
+	sandpit.Process
+
+	signaled chan sandpit.Signal
+}
+
+func (s slowStarter) Start(context.Context, sandpit.Command) (sandpit.Process, error) {
+	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM) // as after the first output
+	time.Sleep(startGrace / 10)
+	return s, nil
+}
+
+func (s slowStarter) Signal(_ context.Context, sig sandpit.Signal) error {
+	s.signaled <- sig
+	return nil
+}
+
+func (s slowStarter) Wait(ctx context.Context) (sandpit.ExitStatus, error) {
+	select {
+	case sig := <-s.signaled:
+		return sandpit.ExitStatus{Code: int(sig)}, nil
+	case <-ctx.Done():
+		return sandpit.ExitStatus{}, ctx.Err()
+	}
+}
+
+// TestSignalDuringStart: a command that runs already gets the signal, although its start has not returned.
+func TestSignalDuringStart(t *testing.T) { //nolint:paralleltest // it signals this process
+	s := slowStarter{signaled: make(chan sandpit.Signal, 1)}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	status, err := attachment{signals: true}.executeWithSignals(ctx, new(app), s, sandpit.Command{Args: []string{"x"}, Timeout: 10 * time.Second})
+	if err != nil || status.Signaled || status.Code != int(syscall.SIGTERM) {
+		t.Errorf("got %+v, %v, want a command that got SIGTERM", status, err)
+	}
+}
+
 // TestStartInTime: the time limit of a command also counts while it does not start.
 func TestStartInTime(t *testing.T) {
 	t.Parallel()
