@@ -53,6 +53,7 @@ func TestKeepsSandbox(t *testing.T) {
 				o.Ask = func(context.Context, string) (string, error) { time.Sleep(23 * time.Hour); return "yes", nil }
 			})
 		k.want("do it", agent.Finished, agent.StateFinished)
+		synctest.Wait()
 		last := time.Duration(0)
 		for _, at := range append(slices.Clone(*renewed), time.Since(begun)) {
 			if at-last > 10*time.Minute {
@@ -65,6 +66,7 @@ func TestKeepsSandbox(t *testing.T) {
 		}
 		n := len(*renewed)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if n < 25*12-1 || len(*renewed) != n {
 			t.Errorf("%d renewals, %d after the agent was closed", n, len(*renewed)-n)
 		}
@@ -79,12 +81,14 @@ func TestKeepEnds(t *testing.T) {
 			func() error { return nil }, func(*agent.Options) {})
 		k.want("do it", agent.Finished, agent.StateFinished)
 		time.Sleep(48 * time.Hour)
+		synctest.Wait()
 		n := len(*renewed)
 		if last := (*renewed)[n-1]; last < 24*time.Hour || last > 25*time.Hour+10*time.Minute {
 			t.Errorf("renewed until %v", last)
 		}
 		k.want("again", agent.Finished, agent.StateFinished)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		if len(*renewed) < n+10 {
 			t.Errorf("renewed %d times after the next task", len(*renewed)-n)
 		}
@@ -104,6 +108,7 @@ func TestKeepFails(t *testing.T) {
 			return failures[next-1]
 		}, func(o *agent.Options) { o.ResponseTimeout = 3 * time.Hour })
 		k.want("do it", agent.Finished, agent.StateFinished)
+		synctest.Wait()
 		var notices []string
 		for _, e := range k.events {
 			if e.Kind == agent.EventNotice {

@@ -3,7 +3,6 @@ package daemon
 import (
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/sandpit-dev/sandpit/internal/app/config"
 	"github.com/sandpit-dev/sandpit/internal/front/wire"
+	"github.com/sandpit-dev/sandpit/internal/testing/testport"
 	daytona "github.com/sandpit-dev/sandpit/provider/daytona/register"
 	e2b "github.com/sandpit-dev/sandpit/provider/e2b/register"
 )
@@ -42,17 +42,6 @@ func (b brokenCloud) start(t *testing.T, list string) string {
 	return server.URL
 }
 
-// unusedURL returns the URL of a port at which nothing listens.
-func unusedURL(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // ends at once
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return "http://" + ln.Addr().String()
-}
-
 // TestBrokenCloud starts servers whose default provider is a cloud that cannot be used: requests go to the next provider,
 // and the sandbox, and the list of providers, say why in one sentence.
 func TestBrokenCloud(t *testing.T) {
@@ -79,7 +68,7 @@ func TestBrokenCloud(t *testing.T) {
 		for vendor, list := range map[string]string{"E2B": `[]`, "Daytona": `{"items":[]}`} {
 			t.Run(name+"/"+vendor, func(t *testing.T) {
 				t.Parallel()
-				url := unusedURL(t)
+				url := "http://" + testport.Reserve(t)
 				if !tc.away {
 					url = tc.cloud.start(t, list)
 				}
