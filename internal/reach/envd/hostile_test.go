@@ -115,6 +115,7 @@ func serveLies(t *testing.T) {
 	var mu sync.Mutex
 	var answering sync.WaitGroup
 	liars := make(map[string]*envdtest.Liar)
+	closed := false // liars of requests that are accepted late, too
 	server := &http.Server{
 		ReadHeaderTimeout: time.Minute,
 		ErrorLog:          log.New(io.Discard, "", 0),
@@ -127,6 +128,9 @@ func serveLies(t *testing.T) {
 				liar = envdtest.New(r.Host)
 				liars[r.Host] = liar
 			}
+			if closed {
+				liar.Close()
+			}
 			mu.Unlock()
 			liar.ServeHTTP(w, r)
 		}),
@@ -134,9 +138,12 @@ func serveLies(t *testing.T) {
 	served := make(chan error)
 	go func() { served <- server.Serve(ln) }()
 	_, _ = io.Copy(io.Discard, os.Stdin)
+	mu.Lock()
+	closed = true
 	for _, liar := range liars {
 		liar.Close()
 	}
+	mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
 	if err := errors.Join(server.Shutdown(ctx), server.Close()); err != nil { // connections linger for a while
